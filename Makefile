@@ -1,0 +1,54 @@
+# Needed beforehand: make, git and Python 3.11 or newer. Everything else goes into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+COMPILE := CUSTOM_COMPILE_COMMAND="make pins" $(BIN)/pip-compile --quiet --strip-extras \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+SOURCES := $(wildcard agentgraph server/agentgraph_server tests)
+
+.PHONY: help demo test check format bench pins clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.stamp  ## Run the demo server; with ONCE=1 it makes one round and ends
+	ONCE=$(ONCE) $(BIN)/python -m agentgraph_server.demo
+
+test: .venv/.stamp  ## Run the tests; with CI=true the random ones repeat exactly
+	$(BIN)/pytest -q -n 2
+
+check: .venv/.stamp  ## Check format, lint, types, import directions and public names
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/pytest -q tests/test_layers.py tests/test_public_names.py
+
+format: .venv/.stamp  ## Format, and mend what can be mended
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+bench: .venv/.bench  ## Run the benchmarks, beside the peers they compare with
+	$(BIN)/python -m benchmarks
+
+pins: .venv/.stamp  ## Resolve the pins in requirements/ again; UPGRADE=--upgrade takes newer ones
+	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra notebook \
+		-o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) $(UPGRADE) -o requirements/bench.txt requirements/bench.in
+
+clean:  ## Remove caches and built files, not .venv
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find $(wildcard agentgraph server tests benchmarks examples) -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml requirements/dev.txt
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps -e .
+	@touch $@
+
+.venv/.bench: requirements/bench.txt .venv/.stamp
+	$(PIP) -r requirements/bench.txt
+	@touch $@

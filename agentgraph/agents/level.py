@@ -1,0 +1,61 @@
+"""Where an agent stands in a tree: all that its nodes know beside the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import AnyMessage
+
+from agentgraph.agents.toolset import Toolset
+from agentgraph.guards import Guards
+from agentgraph.running import history
+
+if TYPE_CHECKING:
+    from agentgraph.agents.agent import Agent
+
+__all__ = ["Level", "Tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The conversational agents below a root, by their paths."""
+
+    root: str
+    paths: Mapping[str, str]
+    """Lower-cased name to path below the root; the root's own path is empty."""
+
+    def find(self, name: str) -> str | None:
+        """Return the path of a named agent, whatever its case."""
+        return self.paths.get(name.lower())
+
+    def nearest(self, path: str) -> str:
+        """Return the longest beginning of a path that still exists."""
+        known = set(self.paths.values())
+        while path and path not in known:
+            path = path.rpartition("/")[0]
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One agent in its place."""
+
+    agent: Agent
+    path: str
+    supervisor: str | None
+    guards: Guards | None
+    toolset: Toolset
+    tree: Tree | None
+    """Only the root has it: mentions and stale paths are read there and nowhere else."""
+    children: Sequence[str]
+    entry: str = "call_model"
+    """Where a loop goes for the next model call."""
+    exits: Sequence[str] = ()
+    """What stands between a model call and its consequences."""
+    nodes: frozenset[str] = frozenset()
+
+    def history(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+        """Return the whole conversation as this level sees it."""
+        return list(messages) if self.tree is not None else history(messages)

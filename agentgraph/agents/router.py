@@ -1,0 +1,127 @@
+"""The node `router`: who handles this turn, before any model is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langgraph.types import Command
+
+from agentgraph.agents.intents import Intent
+from agentgraph.agents.level import Level, Tree
+from agentgraph.agents.state import AgentState
+from agentgraph.clock import new_id
+from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolUsageEvent, emit
+
+__all__ = ["Mention", "parse_mention", "route", "router"]
+
+Route = Command[str]
+
+_MENTION = re.compile(r"\s*@([\w-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """An `@name` at the start of a message; the path is None if nobody is called so."""
+
+    name: str
+    path: str | None
+
+
+def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
+    """Make the node for a level."""
+
+    async def decide(state: AgentState) -> Route:
+        return route(level, state)
+
+    return decide
+
+
+def route(level: Level, state: AgentState) -> Route:
+    """Decide: an `@mention`, else the active path, else an intent, else continue."""
+    messages = level.history(state.get("messages", []))
+    said = said_in_this_run(messages)
+    active = state.get("current_active_agent") or ""
+    if level.tree is not None:
+        mentioned = _mentioned(level, level.tree, said)
+        wanted = active if mentioned is None else mentioned
+        path = _living(level, level.tree, wanted)
+    else:
+        path = active
+    if path:
+        return Command(goto=path.partition("/")[0], update={"current_active_agent": path})
+    cleared: AgentState = {"current_active_agent": None} if active else {}
+    for intent in level.agent.intents:
+        if said is not None and intent.matches(said):
+            return _follow(level, intent, cleared)
+    return Command(goto="continue_conversation", update=cleared)
+
+
+def said_in_this_run(messages: Sequence[AnyMessage]) -> str | None:
+    """Return the text of the human message that began this run; an older one is not it."""
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            return str(message.text)
+        if isinstance(message, AIMessage | ToolMessage):
+            return None
+    return None
+
+
+def parse_mention(text: str, tree: Tree) -> Mention | None:
+    """Read an `@name` at the start of a text: the longest name, whatever its case."""
+    match = _MENTION.match(text)
+    if match is None:
+        return None
+    token = match[1]
+    known = [name for name in tree.paths if token.lower() == name]
+    if known:
+        return Mention(token, tree.paths[known[0]])
+    if token.lower() == "supervisor":
+        return Mention(token, "")
+    return Mention(token, None)
+
+
+def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:
+    mention = parse_mention(said, tree) if said is not None else None
+    if mention is None:
+        return None
+    if mention.path is None:
+        reason = f"no agent is called {mention.name!r}; the model gets the message as it is written"
+        emit(_event(level, "fallback", level.agent.name, reason))
+        return None
+    emit(_event(level, "mention", mention.path or tree.root, said or ""))
+    return mention.path
+
+
+def _living(level: Level, tree: Tree, path: str) -> str:
+    living = tree.nearest(path)
+    if living != path:
+        reason = f"{path!r} is no longer in the tree"
+        emit(_event(level, "fallback", living or tree.root, reason))
+    return living
+
+
+def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
+    if intent.kind == "raw":
+        answer = AIMessage(intent.target, id=new_id(), name=level.agent.name)
+        emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
+        return Command(goto="__end__", update={**cleared, "messages": [answer]})
+    if intent.kind == "agent":
+        emit(_event(level, "transfer", intent.target, f"intent {intent.phrase!r}"))
+        return Command(goto=intent.target, update={"current_active_agent": intent.target})
+    call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
+    asked = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
+    emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
+    return Command(goto="call_tools", update={**cleared, "messages": [asked]})
+
+
+def _event(level: Level, kind: str, target: str, reason: str) -> RoutingEvent:
+    return RoutingEvent(
+        agent=level.path,
+        kind=kind,  # type: ignore[arg-type]  # one of the literals at each call
+        source=level.agent.name,
+        target=target,
+        reason=reason,
+    )

@@ -1,0 +1,116 @@
+"""What an agent's graph remembers, and how writes to it are merged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias
+
+from langchain_core.messages import (
+    AnyMessage,
+    BaseMessage,
+    BaseMessageChunk,
+    RemoveMessage,
+    convert_to_messages,
+    message_chunk_to_message,
+)
+from langgraph.channels import DeltaChannel, Topic
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from typing_extensions import TypedDict
+
+__all__ = ["AgentState", "CallOutcome", "Turn", "merge_messages", "merge_turn"]
+
+Json: TypeAlias = Any
+"""JSON values, whose type Python cannot say without a recursive alias that LangGraph rejects."""
+
+
+class Turn(TypedDict, total=False):
+    """The accounts of one outside input, the same at all levels of the tree."""
+
+    id: str
+    steps: int
+    closed: str | None
+
+
+class CallOutcome(TypedDict, total=False):
+    """What a call has led to beside its answer; read once, in the next super-step."""
+
+    call_id: str
+    failed: bool
+    goto: list[Any]
+    transfer: dict[str, str]
+    finish: dict[str, str]
+
+
+def merge_turn(left: Turn, right: Turn) -> Turn:
+    """Merge accounts: a new turn replaces the old one, parallel branches of one agree.
+
+    Idempotent, because the accounts pass through nested graphs and come back.
+    """
+    if left.get("id") != right.get("id"):
+        return right
+    return {
+        "id": right.get("id", ""),
+        "steps": max(left.get("steps", 0), right.get("steps", 0)),
+        "closed": left.get("closed") or right.get("closed"),
+    }
+
+
+def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessage]:
+    """Fold batches of messages into a list: by id, with removals; the batches' cut is of no account.
+
+    LangGraph replays stored writes in larger batches than they were made in, so nothing here may
+    depend on how they are cut, nor be random.
+    """
+    merged: dict[str, AnyMessage] = {m.id: m for m in _folded(state)}
+    for write in writes:
+        for message in write if isinstance(write, list) else [write]:
+            _fold(merged, message)
+    return list(merged.values())
+
+
+def _folded(state: Sequence[Any]) -> Sequence[Any]:
+    # What this reducer returned needs no second look; with long histories a look is what costs.
+    if not state or (isinstance(state[0], BaseMessage) and state[0].id):
+        return state
+    return merge_messages([], [list(state)])
+
+
+def _fold(merged: dict[str, AnyMessage], raw: Any) -> None:
+    message = _as_message(raw)
+    if isinstance(message, RemoveMessage):
+        if message.id == REMOVE_ALL_MESSAGES:
+            merged.clear()
+        else:
+            merged.pop(message.id or "", None)
+        return
+    if not message.id:
+        message = message.model_copy(update={"id": _derived_id(merged, message)})
+    merged[message.id or ""] = message  # a dict keeps the place of a key it has
+
+
+def _as_message(raw: Any) -> AnyMessage:
+    if isinstance(raw, BaseMessage):
+        message: Any = message_chunk_to_message(raw) if isinstance(raw, BaseMessageChunk) else raw
+    else:
+        message = convert_to_messages([raw])[0]
+    return message
+
+
+def _derived_id(merged: dict[str, AnyMessage], message: AnyMessage) -> str:
+    before = next(reversed(merged), "")
+    text = f"{len(merged)} {before} {message.type} {message.content!r}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class AgentState(TypedDict, total=False):
+    """The state of one level; of these keys only `turn` and `output` are the same at all levels."""
+
+    messages: Annotated[list[AnyMessage], DeltaChannel(merge_messages)]
+    system_prompt: str
+    current_active_agent: str | None
+    turn: Annotated[Turn, merge_turn]
+    outcomes: Annotated[list[CallOutcome], Topic(CallOutcome)]
+    output: Json
+    help_reason: str | None
+    errand: str | None

@@ -1,0 +1,7 @@
+"""Protections around a run; each decides, and only the graph acts on its decision."""
+
+from agentgraph.guards.decision import Action, Decision
+from agentgraph.guards.policy import DEFAULT, Default, Guards
+from agentgraph.guards.steps import StepLimit
+
+__all__ = ["DEFAULT", "Action", "Decision", "Default", "Guards", "StepLimit"]

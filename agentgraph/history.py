@@ -1,0 +1,186 @@
+"""What a model sees of a conversation: legal for every provider, windowed, tool pairs kept whole."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    InvalidToolCall,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
+
+__all__ = [
+    "OUTCOME_UNKNOWN",
+    "HistoryPolicy",
+    "apply_policy",
+    "as_plain_chat",
+    "calls_of",
+    "open_calls",
+    "repair",
+    "split_system",
+    "unknown_outcomes",
+    "window",
+]
+
+OUTCOME_UNKNOWN = (
+    "Outcome unknown: the run was interrupted before this call answered. "
+    "It may or may not have had its effect; check before you repeat it."
+)
+
+HistoryPolicy = int | Callable[[list[AnyMessage]], list[AnyMessage]] | None
+"""None is all of it, a number its last messages, a function whatever it returns."""
+
+
+def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
+    """Make a history legal: each call answered exactly once, directly after the message it is in.
+
+    Calls without an answer get one that says so, answers without a call go, a call id used again
+    is renamed together with its answer, empty assistant messages go, and a history that would end
+    with the assistant ends with a neutral "Continue.".
+    """
+    messages = list(messages)
+    answers = _answers_by_call(messages)
+    used: set[str] = set()
+    legal: list[AnyMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            continue
+        if not isinstance(message, AIMessage):
+            legal.append(message)
+        elif message.tool_calls or message.invalid_tool_calls:
+            legal.extend(_with_answers(message, answers, used))
+        elif message.content:
+            legal.append(message)
+    if legal and isinstance(legal[-1], AIMessage):
+        legal.append(HumanMessage("Continue."))
+    return legal
+
+
+def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
+    """Return all calls of a message, malformed ones last: providers count both."""
+    return [*message.tool_calls, *message.invalid_tool_calls]
+
+
+def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCall]:
+    """Return the calls that nothing has answered yet."""
+    answered = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
+    return [
+        call
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in calls_of(message)
+        if call["id"] not in answered
+    ]
+
+
+def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
+    """Answer every open call with "outcome unknown"."""
+    return [_unknown(call) for call in open_calls(messages)]
+
+
+def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyMessage]:
+    """Cut a history to what an agent's model is to see of it."""
+    if policy is None:
+        return messages
+    if isinstance(policy, int):
+        return window(messages, policy)
+    return list(policy(list(messages)))
+
+
+def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
+    """Return the last messages; where the cut would split a call from its answer, more."""
+    start = max(len(messages) - size, 0)
+    while 0 < start < len(messages) and isinstance(messages[start], ToolMessage):
+        start -= 1
+    return messages[start:]
+
+
+def split_system(messages: Sequence[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
+    """Take the system messages out: most providers want them first, and as one."""
+    if not any(isinstance(m, SystemMessage) for m in messages):
+        return [], list(messages)
+    system = [str(m.text) for m in messages if isinstance(m, SystemMessage)]
+    return system, [m for m in messages if not isinstance(m, SystemMessage)]
+
+
+def as_plain_chat(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
+    """Tell calls and their answers as text, for a model that knows no tools."""
+    plain: list[AnyMessage] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            plain.append(HumanMessage(f"[{message.name or 'tool'} returned] {message.text}"))
+        elif isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
+            asked = ", ".join(str(call["name"]) for call in calls_of(message))
+            plain.append(AIMessage(f"{message.text}\n[asked for: {asked}]".strip()))
+        else:
+            plain.append(message)
+    return plain
+
+
+def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[str, deque[ToolMessage]]:
+    answers: dict[str, deque[ToolMessage]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            answers.setdefault(message.tool_call_id, deque()).append(message)
+    return answers
+
+
+def _with_answers(
+    message: AIMessage, answers: dict[str, deque[ToolMessage]], used: set[str]
+) -> list[AnyMessage]:
+    replies: list[ToolMessage] = []
+    renamed: dict[int, str] = {}
+    for position, call in enumerate(calls_of(message)):
+        waiting = answers.get(call["id"] or "")
+        reply = waiting.popleft() if waiting else _unknown(call)
+        call_id = _unused(call["id"] or "call", used)
+        used.add(call_id)
+        if call_id != call["id"]:
+            renamed[position] = call_id
+            reply = reply.model_copy(update={"tool_call_id": call_id})
+        replies.append(reply)
+    return [_rename(message, renamed) if renamed else message, *replies]
+
+
+def _unused(call_id: str, used: set[str]) -> str:
+    if call_id not in used:
+        return call_id
+    count = 2
+    while f"{call_id}_{count}" in used:
+        count += 1
+    return f"{call_id}_{count}"
+
+
+def _rename(message: AIMessage, renamed: dict[int, str]) -> AIMessage:
+    calls = calls_of(message)
+    fresh = [{**call, "id": renamed.get(i, call["id"])} for i, call in enumerate(calls)]
+    valid = len(message.tool_calls)
+    new_ids = {calls[i]["id"]: new for i, new in renamed.items()}
+    content = message.content
+    if isinstance(content, list):
+        # Anthropic repeats the call id in its content blocks.
+        content = [
+            {**block, "id": new_ids[block["id"]]}
+            if isinstance(block, dict) and block.get("id") in new_ids
+            else block
+            for block in content
+        ]
+    return message.model_copy(
+        update={
+            "tool_calls": fresh[:valid],
+            "invalid_tool_calls": fresh[valid:],
+            "content": content,
+        }
+    )
+
+
+def _unknown(call: ToolCall | InvalidToolCall) -> ToolMessage:
+    return ToolMessage(
+        OUTCOME_UNKNOWN, tool_call_id=call["id"] or "", name=call["name"], status="error"
+    )

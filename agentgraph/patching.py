@@ -1,0 +1,179 @@
+"""Change a graph before it compiles; the only module that imports private parts of LangGraph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias, get_type_hints
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph._internal._constants import CONF, CONFIG_KEY_READ
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from typing_extensions import TypedDict, is_typeddict
+
+from agentgraph.errors import ConfigurationError
+
+__all__ = [
+    "Patch",
+    "Patcher",
+    "apply_patchers",
+    "insert_node",
+    "merge_states",
+    "patched",
+    "read_state",
+    "states_of",
+    "wrap_node",
+]
+
+AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
+AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
+Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]
+NodeWrapper: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+
+
+class Patcher:
+    """A change to a graph, with the state that it needs; any function of a graph will do as well.
+
+    Its `state` is a TypedDict that is merged into the graph's before the build. Those channels
+    cross into and out of sub-agents, so they need last-value or idempotent reducers.
+    """
+
+    state: type | None = None
+
+    def __init__(self, patch: Patch, *, state: type | None = None) -> None:
+        self._patch = patch
+        self.state = state
+
+    def __call__(self, graph: AnyGraph) -> AnyGraph:
+        """Return the changed graph."""
+        return self._patch(graph)
+
+
+def insert_node(
+    name: str, node: Any, *, after: str, before: str, state: type | None = None
+) -> Patcher:
+    """Put a node on the edge between two others."""
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        if (after, before) not in graph.edges:
+            edges = ", ".join(sorted(f"{a} → {b}" for a, b in graph.edges))
+            raise ConfigurationError(
+                f"node {name!r} cannot stand between {after!r} and {before!r}: the edges are {edges}"
+            )
+        graph.edges.discard((after, before))
+        graph.add_node(name, node)
+        graph.add_edge(after, name)
+        graph.add_edge(name, before)
+        return graph
+
+    return Patcher(patch, state=state)
+
+
+def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> Patcher:
+    """Run `await wrapper(state, call)` in a node's place; `await call(state)` runs the node itself.
+
+    Interrupts and other control flow pass through `call` as exceptions of type `GraphBubbleUp`:
+    let them through.
+    """
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        if name not in graph.nodes:
+            raise ConfigurationError(
+                f"there is no node {name!r} to wrap: the nodes are {', '.join(graph.nodes)}"
+            )
+        spec = graph.nodes[name]
+        inner: Runnable[Any, Any] = spec.runnable  # type: ignore[assignment]  # as stored
+
+        async def wrapped(state: Any, config: RunnableConfig) -> Any:
+            async def call(state: Any) -> Any:
+                return await inner.ainvoke(state, config)
+
+            return await wrapper(state, call)
+
+        # A scratch graph turns the function into what a node holds, by public means.
+        scratch = StateGraph(graph.state_schema).add_node(name, wrapped)
+        graph.nodes[name] = replace(spec, runnable=scratch.nodes[name].runnable)
+        return graph
+
+    return Patcher(patch, state=state)
+
+
+def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
+    """Return a patched copy of a compiled graph; the given one stays as it is."""
+    builder = _copy(compiled.builder)
+    for extra in states_of(patchers):
+        _add_state(builder, extra)
+    builder = apply_patchers(builder, patchers)
+    return builder.compile(
+        compiled.checkpointer,
+        cache=compiled.cache,
+        store=compiled.store,
+        interrupt_before=_node_names(compiled.interrupt_before_nodes),
+        interrupt_after=_node_names(compiled.interrupt_after_nodes),
+        debug=compiled.debug,
+        name=compiled.name,
+    )
+
+
+def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
+    """Apply patchers in their order."""
+    for patch in patchers:
+        changed = patch(graph)
+        if not isinstance(changed, StateGraph):
+            raise ConfigurationError(
+                f"the patcher {patch!r} returned {type(changed).__name__}: return the graph"
+            )
+        graph = changed
+    return graph
+
+
+def states_of(patchers: tuple[Patch, ...]) -> list[type]:
+    """Return the states that patchers add."""
+    states = [getattr(patch, "state", None) for patch in patchers]
+    return [state for state in states if state is not None]
+
+
+def merge_states(name: str, *states: type) -> type:
+    """Return one TypedDict with the fields of all; the first to declare a field keeps it."""
+    fields: dict[str, Any] = {}
+    for state in states:
+        if not is_typeddict(state):
+            raise ConfigurationError(
+                f"the state {state.__name__!r} cannot be merged: declare it as a TypedDict"
+            )
+        for key, hint in get_type_hints(state, include_extras=True).items():
+            fields.setdefault(key, hint)
+    return TypedDict(name, fields, total=False)  # type: ignore[operator,no-any-return]
+
+
+def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    """Read channels in a task that was started by a `Send`, which carries no state."""
+    values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ](list(keys), False)
+    return values
+
+
+def _copy(builder: AnyGraph) -> AnyGraph:
+    twin = copy.copy(builder)
+    for attribute in ("nodes", "edges", "channels", "managed", "schemas", "waiting_edges"):
+        setattr(twin, attribute, copy.copy(getattr(builder, attribute)))
+    twin.branches = copy.copy(builder.branches)
+    for source, ends in builder.branches.items():
+        twin.branches[source] = dict(ends)
+    twin.compiled = False
+    return twin
+
+
+def _add_state(builder: AnyGraph, extra: type) -> None:
+    for attribute in ("state_schema", "input_schema", "output_schema"):
+        schema = getattr(builder, attribute)
+        merged = merge_states(schema.__name__, schema, extra)
+        scratch: AnyGraph = StateGraph(merged)
+        builder.schemas[merged] = scratch.schemas[merged]
+        builder.channels = {**scratch.channels, **builder.channels}
+        setattr(builder, attribute, merged)
+
+
+def _node_names(names: Any) -> Any:
+    return names if isinstance(names, str) else list(names or ())

@@ -1,0 +1,151 @@
+"""What code deep inside a run may ask about it: context variables, set by whoever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
+
+from langchain_core.messages import AnyMessage, UsageMetadata
+from langchain_core.messages.ai import add_usage
+
+from agentgraph.errors import AgentGraphError
+
+__all__ = [
+    "Run",
+    "current_history",
+    "current_run",
+    "handed_over",
+    "history",
+    "idempotency_key",
+    "inside_call",
+    "inside_run",
+    "run_sync",
+]
+
+T = TypeVar("T")
+
+_LOOP_THREAD = "agentgraph-sync"
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a root agent in this process, shared by all levels of its tree."""
+
+    id: str
+    thread_id: str
+    owner: object = None
+    steps: int = 0
+    usage: dict[str, UsageMetadata] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+
+    def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
+        """Add what a model call has used to its agent's account."""
+        if usage is not None:
+            self.usage[agent] = add_usage(self.usage.get(agent), usage)
+            self.models[agent] = model
+
+
+_run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
+_inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
+_history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
+_call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
+
+
+def current_run() -> Run | None:
+    """Return the run around this code, None where a graph was invoked without its agent."""
+    return _run.get()
+
+
+@contextmanager
+def inside_run(run: Run) -> Iterator[None]:
+    """Make a run the current one; what an outer run handed over does not reach into it."""
+    tokens = _run.set(run), _inherited.set(())
+    try:
+        yield
+    finally:
+        _run.reset(tokens[0])
+        _inherited.reset(tokens[1])
+
+
+@contextmanager
+def handed_over(messages: Sequence[AnyMessage]) -> Iterator[None]:
+    """Hand a history over to a nested graph, which does not store it."""
+    token = _inherited.set(tuple(messages))
+    try:
+        yield
+    finally:
+        _inherited.reset(token)
+
+
+def history(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return the whole conversation: what was handed over to this level, then its own messages."""
+    return [*_inherited.get(), *messages]
+
+
+@contextmanager
+def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[None]:
+    """Let a tool ask for the history and its idempotency key."""
+    tokens = _history.set(tuple(whole)), _call_key.set(key), _inherited.set(())
+    try:
+        yield
+    finally:
+        _history.reset(tokens[0])
+        _call_key.reset(tokens[1])
+        _inherited.reset(tokens[2])
+
+
+def current_history() -> list[AnyMessage]:
+    """Return the conversation as the tool that asks finds it."""
+    whole = _history.get()
+    if whole is None:
+        raise AgentGraphError(
+            "current_history() was called outside of a tool: call it while a tool runs",
+            code="outside_tool",
+        )
+    return list(whole)
+
+
+def idempotency_key() -> str:
+    """Return a key that is the same whenever this very tool call runs again."""
+    key = _call_key.get()
+    if key is None:
+        raise AgentGraphError(
+            "idempotency_key() was called outside of a tool: call it while a tool runs",
+            code="outside_tool",
+        )
+    return key
+
+
+def run_sync(work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end from synchronous code, also where a loop is already running.
+
+    All such work shares one loop in a thread of its own: savers and pools bind to their loop, so a
+    loop per call would cost a connection per call.
+    """
+    loop = _background_loop()
+    if threading.current_thread().name == _LOOP_THREAD:
+        work.close()
+        raise AgentGraphError("a synchronous call inside an asynchronous run: await the async one")
+    future = asyncio.run_coroutine_threadsafe(_in_context(work, copy_context()), loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # Ctrl-C must end the run, not only the waiting for it
+        raise
+
+
+async def _in_context(work: Coroutine[object, object, T], context: Context) -> T:
+    return await asyncio.get_running_loop().create_task(work, context=context)
+
+
+@lru_cache(maxsize=1)
+def _background_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=_LOOP_THREAD, daemon=True).start()
+    return loop
