@@ -15,7 +15,7 @@ help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.stamp  ## Run the demo server; with ONCE=1 it makes one round and ends
-	ONCE=$(ONCE) $(BIN)/python -m agentgraph_server.demo
+	$(BIN)/python -m agentgraph_server.demo
 
 test: .venv/.stamp  ## Run the tests; with CI=true the random ones repeat exactly
 	$(BIN)/pytest -q -n 2

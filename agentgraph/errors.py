@@ -1,17 +1,17 @@
 """What can go wrong, as one tree.
 
-    AgentGraphError
-    ├── ConfigurationError      a specification that cannot be built: `.faults` has all of them
-    ├── RoutingError            a run sent where nobody is: a node, an agent, an interrupt
-    ├── SessionError            a session that cannot do what was asked of it
-    │   ├── SessionClosed       nothing is accepted after the close
-    │   ├── RoundConflict       somebody else committed first
-    │   ├── StaleOwner          the lease on the session was lost
-    │   ├── InsideRound         a wait for a round, from inside that round
-    │   └── Quarantined         its log cannot be read, or its code is not registered
-    ├── ModelError              the provider failed; the cause is chained
-    ├── GuardStopped            a guard ended the run: `.decision` says which and why
-    └── StorageError            the store cannot be reached or read
+AgentGraphError
+├── ConfigurationError      a specification that cannot be built: `.faults` has all of them
+├── RoutingError            a run sent where nobody is: a node, an agent, an interrupt
+├── SessionError            a session that cannot do what was asked of it
+│   ├── SessionClosed       nothing is accepted after the close
+│   ├── RoundConflict       somebody else committed first
+│   ├── StaleOwner          the lease on the session was lost
+│   ├── InsideRound         a wait for a round, from inside that round
+│   └── Quarantined         its log cannot be read, or its code is not registered
+├── ModelError              the provider failed; the cause is chained
+├── GuardStopped            a guard ended the run: `.decision` says which and why
+└── StorageError            the store cannot be reached or read
 """
 
 from __future__ import annotations

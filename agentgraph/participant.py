@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from inspect import getattr_static
+from typing import Any, Protocol, TypeAlias, cast
 
 from langgraph.pregel.protocol import PregelProtocol
 
@@ -12,7 +13,9 @@ Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 """A compiled LangGraph graph of any state, a remote one included."""
 
 
-@runtime_checkable
+_ATTRIBUTES = ("name", "description", "graph")
+
+
 class Participant(Protocol):
     """Somebody who can be given the floor."""
 
@@ -45,6 +48,7 @@ def as_participant(candidate: object) -> Participant | None:
     """Return what takes part, or None if this cannot."""
     if isinstance(candidate, PregelProtocol):
         return ForeignGraph(candidate)
-    if isinstance(candidate, Participant):
-        return candidate
+    # Looked at without evaluating: `graph` compiles on first use.
+    if all(getattr_static(candidate, name, None) is not None for name in _ATTRIBUTES):
+        return cast(Participant, candidate)
     return None

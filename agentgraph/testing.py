@@ -17,6 +17,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterator,
     Mapping,
     Sequence,
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from itertools import count
 from random import Random  # noqa: TID251 - a seeded one, for the fake clock
 from threading import Lock
@@ -218,7 +219,7 @@ class ScriptedModel(BaseChatModel):
 
     def _wait_for_plan(self, messages: list[BaseMessage], kwargs: Mapping[str, object]) -> _Plan:
         turn = self._ask(messages, kwargs)
-        plan = _plan(_block_on(turn) if isawaitable(turn) else turn, messages, self.model_name)
+        plan = _plan(_block_on(turn) if iscoroutine(turn) else turn, messages, self.model_name)
         if plan.delay_s:
             _block_on(clock().sleep(plan.delay_s))
         return plan
@@ -259,11 +260,9 @@ class _Tape:
         index = next(self._asked)
         if index < len(self._turns):
             return self._turns[index]
+        turns = "1 turn" if len(self._turns) == 1 else f"{len(self._turns)} turns"
         last = messages[-1] if messages else None
-        raise ScriptExhausted(
-            f"The script has {len(self._turns)} turns and was asked for turn {index + 1}, "
-            f"after {last!r}"
-        )
+        raise ScriptExhausted(f"The script has {turns}, and turn {index + 1} was asked by {last!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,17 +284,12 @@ class _Plan:
             raise self.error
 
 
-def _block_on(waiting: Awaitable[T]) -> T:
+def _block_on(waiting: Coroutine[Any, Any, T]) -> T:
     """Wait from sync code, which must not be inside a running loop."""
-    coroutine = _awaited(waiting)
     try:
-        return asyncio.run(coroutine)
+        return asyncio.run(waiting)
     finally:
-        coroutine.close()
-
-
-async def _awaited(waiting: Awaitable[T]) -> T:
-    return await waiting
+        waiting.close()
 
 
 def _plan(turn: object, asked: Sequence[BaseMessage], model: str) -> _Plan:
@@ -328,7 +322,7 @@ def _turn(turn: object) -> Turn:
 
 def _said(turn: Turn, asked: Sequence[BaseMessage], model: str) -> AIMessage:
     """Make the message of a turn, with ids and usage."""
-    calls: list[Any] = [{**one, "id": one["id"] or _fresh("call")} for one in turn.calls]
+    calls: list[Any] = [{**one, "id": one.get("id") or _fresh("call")} for one in turn.calls]
     message = AIMessage(
         turn.text,
         id=_fresh("ai"),
@@ -371,7 +365,7 @@ def _chunks(message: AIMessage) -> list[AIMessageChunk]:
     # A list and a string do not add up, so that the empty content has the type of the rest.
     empty: Any = "" if isinstance(content, str) else []
     pieces: list[Any] = (
-        re.findall(r"\s*\S+\s*|\s+", content)
+        re.findall(r"\s*\S+|\s+", content)
         if isinstance(content, str)
         else [[block] for block in content]
     )
@@ -416,13 +410,10 @@ def _request(messages: Sequence[BaseMessage], options: dict[str, Any]) -> Reques
 
 
 def _spec(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict[str, Any]:
-    """Return the tool as it is sent; a provider's native tool stays as it is."""
-    try:
-        return convert_to_openai_tool(tool)
-    except ValueError:
-        if isinstance(tool, dict):
-            return tool
-        raise
+    """Return the tool as it is sent: a dict as it is, unless it is a titled JSON schema."""
+    if isinstance(tool, dict) and "title" not in tool:
+        return tool
+    return convert_to_openai_tool(tool)
 
 
 def _spec_name(spec: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AnyMessage
@@ -49,12 +49,15 @@ class Level:
     toolset: Toolset
     tree: Tree | None
     """Only the root has it: mentions and stale paths are read there and nowhere else."""
-    children: Sequence[str]
+    children: Sequence[str] = ()
     entry: str = "call_model"
     """Where a loop goes for the next model call."""
     exits: Sequence[str] = ()
     """What stands between a model call and its consequences."""
-    nodes: frozenset[str] = frozenset()
+    end: str = "__end__"
+    """Where a finished turn goes."""
+    nodes: set[str] = field(default_factory=set)
+    """All nodes, known once the patchers have run."""
 
     def history(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""

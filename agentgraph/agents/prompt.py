@@ -15,9 +15,7 @@ from agentgraph.running import current_run
 
 __all__ = ["SystemPrompt", "render_system_prompt"]
 
-SystemPrompt: TypeAlias = (
-    str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
-)
+SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
 
 _SUPERVISED = """SUPERVISOR SYSTEM PROMPT:
 Remember, you are a specialized agent working under {supervisor}.

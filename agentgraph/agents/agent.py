@@ -1,0 +1,276 @@
+"""An agent: an immutable specification, compiled on first use, run on any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+
+from agentgraph.agents.build import compile_root
+from agentgraph.agents.intents import Intent
+from agentgraph.agents.names import faults_of
+from agentgraph.agents.output import ResponseFormat
+from agentgraph.agents.prompt import SystemPrompt
+from agentgraph.agents.reply import Reply
+from agentgraph.agents.runner import Input, Runner
+from agentgraph.agents.toolset import AgentTool, ToolLike, agent_tool, as_base_tool
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import DEFAULT, Default, Guards
+from agentgraph.history import HistoryPolicy
+from agentgraph.participant import Graph, Participant, as_participant
+from agentgraph.patching import AnyCompiledGraph, Patch
+from agentgraph.running import run_sync
+from agentgraph.storage import default_saver, open_saver
+from agentgraph.stream import Event
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+
+__all__ = ["Agent", "Durability", "HandoffMode"]
+
+HandoffMode: TypeAlias = Literal["sticky", "delegate"]
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+Member: TypeAlias = Participant | AgentTool | Graph
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Agent:
+    """A model with tools and sub-agents.
+
+    `handoff="sticky"` moves the conversation to a sub-agent, which keeps it; `"delegate"` runs the
+    transfers of one message in parallel and brings their answers back to this agent's model.
+    """
+
+    name: str
+    description: str = ""
+    _: KW_ONLY
+    model: BaseChatModel | str | None = None
+    system_prompt: SystemPrompt = ""
+    tools: Sequence[ToolLike | Member] = ()
+    agents: Sequence[Member] = ()
+    intents: Sequence[Intent] = ()
+    handoff: HandoffMode = "sticky"
+    history: HistoryPolicy = None
+    middleware: Sequence[AgentMiddleware[Any, Any]] = ()
+    patcher: Patch | Sequence[Patch] = ()
+    guards: Guards | Default | None = DEFAULT
+    checkpointer: BaseCheckpointSaver[Any] | str | None = None
+    store: BaseStore | None = None
+    durability: Durability = "async"
+    response_format: ResponseFormat | None = None
+    context_schema: type | None = None
+    default_tools: bool = True
+
+    def __post_init__(self) -> None:
+        # Tuples of our own: what the caller does to its lists later is not to reach us.
+        for name in ("tools", "agents", "intents", "middleware"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        patchers = (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
+        object.__setattr__(self, "patcher", patchers)
+        faults = [*self._type_faults()]
+        if not faults:
+            faults = list(dict.fromkeys(faults_of(self)))
+        if faults:
+            raise ConfigurationError(faults)
+
+    def __repr__(self) -> str:
+        below = ", ".join(participant.name for participant in self.sub_agents)
+        return f"Agent({self.name!r}{f', agents=[{below}]' if below else ''})"
+
+    async def ainvoke(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> Reply:
+        """Answer, on a thread of the conversation or on a new one."""
+        return await self._runner.answer(input, thread_id, context, config)
+
+    async def astream(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> AsyncIterator[Event]:
+        """Answer, telling all that happens; closing the iterator ends the run."""
+        stream = self._runner.stream(input, thread_id, context, config)
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            await stream.aclose()
+
+    async def aresume(
+        self,
+        thread_id: str,
+        decisions: Mapping[str, object],
+        *,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> Reply:
+        """Go on with a run that waits for decisions, given by the ids of its interrupts."""
+        return await self._runner.resume(thread_id, decisions, context, config)
+
+    async def ahistory(self, thread_id: str) -> list[AnyMessage]:
+        """Return the messages of a thread, those of an unfinished run included."""
+        return await self._runner.history(thread_id)
+
+    async def aforget(self, thread_id: str) -> None:
+        """Delete a thread."""
+        await self._runner.forget(thread_id)
+
+    def invoke(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> Reply:
+        """Answer; works in a notebook as well as in a script."""
+        return run_sync(self.ainvoke(input, thread_id=thread_id, context=context, config=config))
+
+    def stream(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> Iterator[Event]:
+        """Answer, telling all that happens."""
+        events = self._runner.stream(input, thread_id, context, config)
+
+        async def following() -> Event | None:
+            return await anext(events, None)
+
+        async def close() -> None:
+            await events.aclose()
+
+        try:
+            while (event := run_sync(following())) is not None:
+                yield event
+        finally:
+            run_sync(close())
+
+    def resume(
+        self,
+        thread_id: str,
+        decisions: Mapping[str, object],
+        *,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> Reply:
+        """Go on with a run that waits for decisions."""
+        return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
+
+    def as_tool(self) -> BaseTool:
+        """Return a tool that asks this agent: it is given the request and nothing else."""
+        return agent_tool(self)
+
+    def replace(self, *, deep: bool = False, **changes: Any) -> Agent:
+        """Return a changed agent; `deep=True` changes all agents below it too."""
+        unknown = sorted(set(changes) - {field.name for field in fields(self)})
+        if unknown:
+            raise ConfigurationError([f"an Agent has no {name!r}" for name in unknown])
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
+        if deep:
+            below = {k: v for k, v in changes.items() if k not in ("name", "description")}
+            for key in {"tools", "agents"} - changes.keys():
+                values[key] = [_changed(member, below) for member in values[key]]
+        name, description = values.pop("name"), values.pop("description")
+        return type(self)(name, description, **values)
+
+    def mermaid(self) -> str:
+        """Draw the tree's graph, as Mermaid text."""
+        return self.graph.get_graph(xray=True).draw_mermaid()
+
+    @cached_property
+    def graph(self) -> AnyCompiledGraph:
+        """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools."""
+        return compile_root(self, self._saver)
+
+    @cached_property
+    def own_tools(self) -> tuple[BaseTool, ...]:
+        """The tools that run here."""
+        return tuple(
+            as_base_tool(tool)  # type: ignore[arg-type]  # what is left is a tool or a function
+            for tool in self.tools
+            if not isinstance(tool, Mapping | AgentTool) and as_participant(tool) is None
+        )
+
+    @cached_property
+    def native_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The provider's own tools: bound, never run here."""
+        return tuple(tool for tool in self.tools if isinstance(tool, Mapping))
+
+    @cached_property
+    def sub_agents(self) -> tuple[Participant, ...]:
+        """Those to whom the conversation can be passed."""
+        found = [as_participant(member) for member in (*self.agents, *self.tools)]
+        return tuple(participant for participant in found if participant is not None)
+
+    @cached_property
+    def agent_tools(self) -> tuple[AgentTool, ...]:
+        """Those who are called and answer like tools."""
+        return tuple(t for t in (*self.agents, *self.tools) if isinstance(t, AgentTool))
+
+    @cached_property
+    def _saver(self) -> BaseCheckpointSaver[Any]:
+        if self.checkpointer is None:
+            return default_saver()
+        if isinstance(self.checkpointer, str):
+            return open_saver(self.checkpointer)
+        return self.checkpointer
+
+    @cached_property
+    def _runner(self) -> Runner:
+        return Runner(self, self.graph)
+
+    def _type_faults(self) -> Iterator[str]:
+        for member in self.agents:
+            if not isinstance(member, AgentTool) and as_participant(member) is None:
+                yield f"agents holds {member!r}, which is neither an Agent nor a compiled graph"
+        for tool in self.tools:
+            if not isinstance(tool, Mapping | BaseTool | Callable) and as_participant(tool) is None:  # type: ignore[arg-type]
+                yield f"tools holds {tool!r}, which is no tool, function, dict or Agent"
+        try:
+            _ = self.own_tools
+        except (ValueError, TypeError) as error:
+            yield f"a function in tools cannot become a tool: {error}"
+        if self.handoff not in get_args(HandoffMode):
+            yield f"handoff={self.handoff!r}: use 'sticky' or 'delegate'"
+        if self.durability not in get_args(Durability):
+            yield f"durability={self.durability!r}: use 'async', 'sync' or 'exit'"
+        if isinstance(self.history, int) and self.history < 1:
+            yield f"history={self.history}: a model must see at least one message"
+        for intent in self.intents:
+            if not isinstance(intent, Intent):
+                yield f"intents holds {intent!r}, which is no Intent"
+        for patch in self.patcher:  # type: ignore[union-attr]  # a tuple by now
+            if not callable(patch):
+                yield f"patcher holds {patch!r}, which is no function of a graph"
+        if self.checkpointer is not None and not isinstance(
+            self.checkpointer, BaseCheckpointSaver | str
+        ):
+            yield f"checkpointer={self.checkpointer!r}: give a saver, or a URL"
+
+
+def _changed(member: Any, changes: Mapping[str, Any]) -> Any:
+    if isinstance(member, Agent):
+        return member.replace(deep=True, **changes)
+    if isinstance(member, AgentTool) and isinstance(member.agent, Agent):
+        return member.agent.replace(deep=True, **changes).as_tool()
+    return member

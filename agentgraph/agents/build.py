@@ -1,0 +1,211 @@
+"""From a specification to a graph: the nodes, the edges, and what patchers make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import START, StateGraph
+
+from agentgraph.agents.call_model import AGENT_TAG, after_model, call_model
+from agentgraph.agents.call_tools import call_tools
+from agentgraph.agents.default_tools import default_tools
+from agentgraph.agents.level import Level, Tree
+from agentgraph.agents.middleware import Middleware, hook_node
+from agentgraph.agents.output import OutputFormat
+from agentgraph.agents.prompt import render_system_prompt
+from agentgraph.agents.router import router
+from agentgraph.agents.run_tool import ToolRunner
+from agentgraph.agents.state import AgentState
+from agentgraph.agents.sub_agent import foreign_agent, sub_agent
+from agentgraph.agents.toolset import (
+    Toolset,
+    as_base_tool,
+    help_tool,
+    transfer_tool,
+    transfer_tool_name,
+)
+from agentgraph.guards import DEFAULT, Guards
+from agentgraph.models import resolve_model
+from agentgraph.participant import Participant
+from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
+
+if TYPE_CHECKING:
+    from agentgraph.agents.agent import Agent
+
+__all__ = ["NODES", "compile_root", "toolset_of"]
+
+NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
+
+
+def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
+    """Compile an agent as the root of its tree."""
+    guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
+    graph = _build(agent, agent.name, None, guards, _tree(agent), ())
+    compiled = graph.compile(saver, store=agent.store, name=agent.name)
+    if guards is not None:
+        compiled = compiled.with_config(recursion_limit=guards.recursion_limit)
+    return compiled
+
+
+def _build(
+    agent: Agent,
+    path: str,
+    supervisor: str | None,
+    guards: Guards | None,
+    tree: Tree | None,
+    shared: tuple[type, ...],
+) -> AnyGraph:
+    middleware = Middleware(agent.middleware)
+    hooks = {moment: middleware.hooks(moment) for moment in _MOMENTS}
+    level = Level(
+        agent=agent,
+        path=path,
+        supervisor=supervisor,
+        guards=guards,
+        toolset=toolset_of(agent, supervisor, middleware.tools),
+        tree=tree,
+        entry=next(iter(hooks["before_model"]), "call_model"),
+        exits=tuple(hooks["after_model"]),
+        end=next(iter(hooks["after_agent"]), "__end__"),
+    )
+    shared = (*shared, *states_of(agent.patcher))
+    state = merge_states("AgentState", AgentState, *shared, *middleware.states)
+    graph: AnyGraph = StateGraph(state, context_schema=agent.context_schema)
+    _add_own_nodes(graph, level, middleware, state)
+    _add_sub_agents(graph, level, shared, state)
+    _add_hooks(graph, level, hooks, state)
+    graph = apply_patchers(graph, agent.patcher)
+    level.nodes.update(graph.nodes)
+    return graph
+
+
+_MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
+
+
+def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state: type) -> None:
+    model = resolve_model(level.agent.model)
+    conversational = tuple(p.name for p in level.agent.sub_agents)
+    after = tuple(dict.fromkeys((*conversational, level.entry, level.end, "__end__")))
+    consequences = (level.exits[0],) if level.exits else ("call_tools", level.end)
+    graph.add_node("render_system_prompt", render_system_prompt(level))
+    graph.add_node(
+        "router",
+        router(level),
+        destinations=("continue_conversation", *conversational, "call_tools", "__end__"),
+    )
+    graph.add_node("continue_conversation", _pass_through)
+    graph.add_node(
+        "call_model",
+        call_model(level, model, middleware),
+        destinations=tuple(dict.fromkeys((*consequences, "__end__"))),
+        input_schema=state,
+    )
+    graph.add_node(
+        "call_tools", call_tools(level, ToolRunner(level, middleware)), destinations=after
+    )
+    graph.add_edge(START, "render_system_prompt")
+    graph.add_edge("render_system_prompt", "router")
+
+
+def _add_sub_agents(graph: AnyGraph, level: Level, shared: tuple[type, ...], state: type) -> None:
+    keys = [key for part in shared for key in part.__annotations__]
+    ends = ("continue_conversation", "call_tools", "__end__")
+    for participant in (*level.agent.sub_agents, *(t.agent for t in level.agent.agent_tools)):
+        node = _node_of(level, participant, shared, keys)
+        graph.add_node(participant.name, node, destinations=ends, input_schema=state)
+
+
+def _node_of(
+    level: Level, participant: Participant, shared: tuple[type, ...], keys: Sequence[str]
+) -> Any:
+    from agentgraph.agents.agent import Agent
+
+    name = participant.name
+    path = f"{level.path}/{name}"
+    if not isinstance(participant, Agent):
+        tagged = participant.graph.with_config(metadata={AGENT_TAG: path})
+        return foreign_agent(level, name, tagged)
+    guards = level.guards if participant.guards is DEFAULT else participant.guards
+    nested = _build(participant, path, level.agent.name, guards, None, shared)
+    return sub_agent(level, name, nested.compile(name=name), keys)
+
+
+def _add_hooks(
+    graph: AnyGraph, level: Level, hooks: Mapping[str, Mapping[str, Any]], state: type
+) -> None:
+    """Chain the middleware's hooks; without any, continue straight to the model."""
+    jumps = {"end": level.end, "model": level.entry, "tools": "call_tools"}
+
+    def add(moment: str, last: Any, ends: tuple[str, ...]) -> None:
+        names = list(hooks[moment])
+        for name, following in zip(names, [*names[1:], None], strict=False):
+            goes_on = last if following is None else (lambda _, to=following: to)
+            destinations = (following,) if following else ends
+            graph.add_node(
+                name,
+                hook_node(hooks[moment][name], goes_on, jumps),
+                destinations=tuple(dict.fromkeys((*destinations, *jumps.values()))),
+                input_schema=state,
+            )
+
+    add("before_agent", lambda _: level.entry, (level.entry,))
+    add("before_model", lambda _: "call_model", ("call_model",))
+    add("after_model", lambda m: _consequence(level, m), ("call_tools", level.end))
+    add("after_agent", lambda _: "__end__", ("__end__",))
+    first = next(iter(hooks["before_agent"]), level.entry)
+    graph.add_edge("continue_conversation", first)
+
+
+def _consequence(level: Level, messages: Sequence[Any]) -> str:
+    from langchain_core.messages import AIMessage
+
+    spoken = [m for m in messages if isinstance(m, AIMessage)]
+    return after_model(level, spoken[-1]) if spoken else level.end
+
+
+async def _pass_through(state: AgentState) -> AgentState:
+    return {}
+
+
+def toolset_of(agent: Agent, supervisor: str | None, brought: Sequence[Any] = ()) -> Toolset:
+    """Sort what a model of this agent may call."""
+    own = [as_base_tool(tool) for tool in (*agent.own_tools, *brought)]
+    transfers = {transfer_tool_name(p.name): p.name for p in agent.sub_agents}
+    signals: list[BaseTool] = [transfer_tool(p.name, p.description) for p in agent.sub_agents]
+    if agent.default_tools:
+        own += default_tools(
+            name=agent.name,
+            supervisor=supervisor,
+            tools=[(tool.name, tool.description) for tool in own],
+            agents=[(p.name, p.description) for p in (*agent.sub_agents, *agent.agent_tools)],
+            intents=agent.intents,
+        )
+        if supervisor is not None:
+            signals.append(help_tool(supervisor))
+    return Toolset(
+        ordinary={tool.name: tool for tool in own},
+        native=agent.native_tools,
+        transfers=transfers,
+        errands={tool.name: tool.name for tool in agent.agent_tools},
+        signals=[*signals, *agent.agent_tools],
+        output=OutputFormat(agent.response_format) if agent.response_format is not None else None,
+    )
+
+
+def _tree(root: Agent) -> Tree:
+    from agentgraph.agents.agent import Agent
+
+    paths = {root.name.lower(): ""}
+
+    def walk(agent: Agent, path: str) -> None:
+        for participant in agent.sub_agents:
+            below = f"{path}/{participant.name}" if path else participant.name
+            paths[participant.name.lower()] = below
+            if isinstance(participant, Agent):
+                walk(participant, below)
+
+    walk(root, "")
+    return Tree(root.name, paths)

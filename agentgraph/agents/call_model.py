@@ -1,0 +1,178 @@
+"""The node `call_model`: one model call on a history that is legal for every provider."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, SystemMessage, ToolMessage
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from agentgraph.agents.content import native_calls_of
+from agentgraph.agents.level import Level
+from agentgraph.agents.middleware import Middleware
+from agentgraph.agents.state import AgentState, Turn
+from agentgraph.clock import new_id
+from agentgraph.errors import ModelError
+from agentgraph.guards import Decision
+from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
+from agentgraph.running import current_run
+from agentgraph.stream import AIMessageEvent, ErrorEvent, GuardEvent, ToolUsageEvent, emit
+
+__all__ = ["AGENT_TAG", "after_model", "call_model"]
+
+AGENT_TAG = "agentgraph_agent"
+"""The metadata key under which a model call says whose it is."""
+
+Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
+Ask: TypeAlias = Callable[
+    [list[AnyMessage], str, AgentState, Runtime[Any]], Awaitable[tuple[AIMessage, dict[str, Any]]]
+]
+
+
+def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> Node:
+    """Make the node for a level."""
+    ask = _asker(level, model, middleware)
+
+    async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
+        turn = state.get("turn") or {}
+        decision, turn = _take_step(level, turn)
+        if decision.action != "allow":
+            emit(GuardEvent(agent=level.path, decision=decision.to_dict()))
+            return Command(goto="__end__", update={"turn": turn})
+        whole = level.history(state.get("messages", []))
+        said, view = _view(level, whole)
+        system = "\n\n".join(text for text in (state.get("system_prompt", ""), *said) if text)
+        response, update = await ask(view, system, state, runtime)
+        message = _adopt(level, response, whole)
+        _tell(level, message)
+        update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
+        goto = level.exits[0] if level.exits else after_model(level, message)
+        return Command(goto=goto, update=update)
+
+    return call
+
+
+def after_model(level: Level, message: AIMessage) -> str:
+    """Return where a model's message leads."""
+    return "call_tools" if calls_of(message) else level.end
+
+
+def _take_step(level: Level, turn: Turn) -> tuple[Decision, Turn]:
+    run = current_run()
+    taken = max(turn.get("steps", 0), run.steps if run is not None else 0)
+    decision = Decision("allow", "none")
+    if level.guards is not None:
+        decision = level.guards.steps.check(taken)
+    if decision.action != "allow":
+        return decision, {**turn, "closed": decision.guard}
+    if run is not None:  # counted before the call, so that parallel branches cannot overshoot
+        run.steps = taken + 1
+    return decision, {**turn, "steps": taken + 1}
+
+
+def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
+    system, view = split_system(whole)
+    view = repair(view)
+    if level.agent.history is not None:
+        view = repair(apply_policy(view, level.agent.history))
+    return system, view
+
+
+def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
+    specs = level.toolset.specs
+    choice: dict[str, Any] = {} if level.toolset.output is None else {"tool_choice": "any"}
+    tag = {AGENT_TAG: level.path}
+    plain = False
+    bound: Any = model
+    if specs:
+        try:
+            bound = model.bind_tools(specs, **choice)
+        except NotImplementedError:
+            plain = True
+    bound = bound.with_config(metadata=tag)
+
+    async def ask(
+        view: list[AnyMessage], system: str, state: AgentState, runtime: Runtime[Any]
+    ) -> tuple[AIMessage, dict[str, Any]]:
+        if plain:
+            emit(_no_tools(level, model))
+            view = as_plain_chat(view)
+        try:
+            if middleware.wraps_model:
+                request = middleware.request(
+                    model, view, system, specs, {**state, "messages": view}, runtime
+                )
+                return await middleware.call_model(request, choice, tag)
+            return await bound.ainvoke([SystemMessage(system), *view] if system else view), {}
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            # The boundary to providers: whatever they raise, users catch one type.
+            raise _failed(level, error) from error
+
+    return ask
+
+
+def _failed(level: Level, error: Exception) -> ModelError:
+    status = getattr(error, "status_code", None)
+    detail = f"{type(error).__name__}{f' {status}' if status else ''}"
+    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}")
+    emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
+    return failure
+
+
+def _no_tools(level: Level, model: BaseChatModel) -> ErrorEvent:
+    message = f"{type(model).__name__} cannot bind tools: {level.agent.name} runs as plain chat"
+    return ErrorEvent(agent=level.path, code="tools_unsupported", message=message)
+
+
+def _adopt(level: Level, message: AIMessage, whole: Sequence[AnyMessage]) -> AIMessage:
+    """Give a message its author, an id, and call ids that the conversation has not seen."""
+    update: dict[str, Any] = {"name": message.name or level.agent.name}
+    if not message.id:
+        update["id"] = new_id()
+    if calls_of(message):
+        used = {m.tool_call_id for m in whole if isinstance(m, ToolMessage)}
+        for key, calls in (
+            ("tool_calls", message.tool_calls),
+            ("invalid_tool_calls", message.invalid_tool_calls),
+        ):
+            if any(not call["id"] or call["id"] in used for call in calls):
+                update[key] = [_with_fresh_id(dict(call), used) for call in calls]
+            used.update(str(call["id"]) for call in calls)
+    return message.model_copy(update=update)
+
+
+def _with_fresh_id(call: dict[str, Any], used: set[str]) -> dict[str, Any]:
+    if not call["id"] or call["id"] in used:
+        call["id"] = f"call_{new_id()}"
+    return call
+
+
+def _tell(level: Level, message: AIMessage) -> None:
+    usage = message.usage_metadata
+    run = current_run()
+    if run is not None:
+        model = str(message.response_metadata.get("model_name") or "")
+        run.record_usage(level.path, usage, model)
+    for native in native_calls_of(message):
+        emit(
+            ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)
+        )
+    if message.text:
+        text, message_id = str(message.text), message.id or ""
+        emit(AIMessageEvent(agent=level.path, text=text, message_id=message_id))
+    for call in message.tool_calls:
+        if not level.toolset.is_signal(call["name"]):
+            emit(
+                ToolUsageEvent(
+                    agent=level.path,
+                    tool=call["name"],
+                    args=call["args"],
+                    call_id=call["id"] or "",
+                )
+            )

@@ -1,0 +1,288 @@
+"""The node `call_tools`: every call of a message gets exactly one answer, and one thing follows.
+
+It is entered three ways: after a model's message, by a `Send` for each of several calls, and once
+more when they have all answered. Ordinary calls run first; then one transfer, or the help request,
+or all delegations; only then does the message lead anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command, Send
+
+from agentgraph.agents.level import Level
+from agentgraph.agents.run_tool import ToolResult, ToolRunner
+from agentgraph.agents.state import AgentState, CallOutcome
+from agentgraph.agents.toolset import REQUEST_HELP
+from agentgraph.clock import new_id
+from agentgraph.history import calls_of
+from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
+
+__all__ = ["answer", "call_tools", "transfer_text"]
+
+Commands: TypeAlias = list[Command[str]]
+Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Commands]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A model's message with calls, and what has come of them so far."""
+
+    message: AIMessage
+    answers: dict[str, ToolMessage]
+    turn_index: int
+    """How many messages with calls this level has made since the human spoke."""
+
+    def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
+        return [call for call in calls if call["id"] not in self.answers]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A wish to move the conversation: by a transfer tool, by `request_help`, by a `Handoff`."""
+
+    call_id: str
+    tool: str
+    target: str
+    reason: str
+    summary: str = ""
+
+    @property
+    def is_help(self) -> bool:
+        return self.tool == REQUEST_HELP
+
+
+def call_tools(level: Level, runner: ToolRunner) -> Node:
+    """Make the node for a level."""
+
+    async def run(state: AgentState, config: RunnableConfig) -> Commands:
+        sent: Any = state.get("sent")
+        if sent is not None:
+            result = await runner.run(sent["call"], sent["position"], config)
+            return [*_applied(result), Command(goto="call_tools")]
+        asked = _last_asked(state.get("messages", []))
+        if asked is None:
+            return [Command(goto=level.entry)]
+        return await _settle(level, runner, asked, state, config)
+
+    return run
+
+
+async def _settle(
+    level: Level, runner: ToolRunner, asked: _Asked, state: AgentState, config: RunnableConfig
+) -> Commands:
+    done: Commands = []
+    if (state.get("turn") or {}).get("closed"):
+        return [Command(goto="__end__")]
+    malformed = _answer_malformed(level, asked)
+    if malformed:
+        done.append(Command(update={"messages": malformed}))
+    waiting = asked.open(c for c in asked.message.tool_calls if not _is_later(level, c))
+    outcomes = list(state.get("outcomes") or ())
+    if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
+        return [*done, Command(goto=[_send(level, asked, call) for call in waiting])]
+    if waiting:
+        result = await runner.run(waiting[0], _position(asked, waiting[0]), config)
+        done += _applied(result, keep_outcome=False)
+        outcomes += [result.outcome]
+        asked.answers.update({m.tool_call_id: m for m in result.answers})
+    asked.answers.update({m.tool_call_id: m for m in malformed})
+    return [*done, *_conclude(level, asked, outcomes)]
+
+
+def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> Commands:
+    """Decide what follows once all ordinary calls have answered."""
+    goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
+    returned = [_returned(o) for o in outcomes if "transfer" in o]
+    finish = next((o["finish"] for o in outcomes if "finish" in o), None)
+    called = [_called(level, c) for c in asked.open(asked.message.tool_calls) if _moves(level, c)]
+    if goto or finish is not None:
+        refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
+        messages = [*refused, *(_finished(level, finish) if finish is not None else ())]
+        after: Any = goto or level.end
+        return [Command(update={"messages": messages}, goto=after)]
+    if level.agent.handoff == "delegate" and not returned:
+        delegations = [move for move in called if not move.is_help]
+        if delegations:
+            return [Command(goto=[_delegate(level, asked, move) for move in delegations])]
+    moves = [*returned, *called]
+    if moves:
+        return _move(level, asked, moves[0], moves[1:])
+    return [_return_or_loop(level, asked)]
+
+
+def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Commands:
+    if move.is_help:
+        refused = _refuse(others, "help was requested")
+        reason = move.reason or "no reason given"
+        told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
+        update = {"messages": [told, *refused], "help_reason": reason}
+        return [Command(update=update, goto="__end__")]
+    refused = _refuse(others, f"the conversation was transferred to {move.target}")
+    if level.agent.handoff == "delegate":  # a Handoff that a tool has returned
+        return [Command(update={"messages": refused}, goto=[_delegate(level, asked, move)])]
+    emit(_routed(level, "transfer", move.target, move.reason))
+    text = transfer_text(move.target, move.reason, move.summary)
+    update = {
+        "messages": [answer(move.call_id, move.tool, text), *refused],
+        "current_active_agent": move.target,
+    }
+    return [Command(update=update, goto=move.target)]
+
+
+def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
+    output = level.toolset.output
+    ordinary = [c for c in asked.message.tool_calls if c["name"] in level.toolset.ordinary]
+    if output is not None:
+        for call in asked.message.tool_calls:
+            found = asked.answers.get(call["id"] or "")
+            if call["name"] == output.name and found is not None and found.status == "success":
+                return Command(goto=level.end, update={"output": output.dump(call["args"])})
+    direct = (
+        bool(ordinary)
+        and len(ordinary) == len(calls_of(asked.message))
+        and all(level.toolset.ordinary[c["name"]].return_direct for c in ordinary)
+        and all(asked.answers[c["id"] or ""].status != "error" for c in ordinary)
+    )
+    if not direct:
+        return Command(goto=level.entry)
+    text = "\n\n".join(str(asked.answers[c["id"] or ""].text) for c in ordinary)
+    return Command(goto=level.end, update={"messages": [_said(level, text)]})
+
+
+def transfer_text(target: str, reason: str, summary: str) -> str:
+    """Say that the conversation has moved, and what the receiver should know."""
+    lines = [f"Conversation transferred to {target}"]
+    lines += [f"Reason: {reason}"] if reason else []
+    lines += [f"Summary: {summary}"] if summary else []
+    return "\n".join(lines)
+
+
+def answer(call_id: str, tool: str, text: str, *, failed: bool = False) -> ToolMessage:
+    """Answer a call; the id follows from the call's, so that a later answer replaces this one."""
+    return ToolMessage(
+        text,
+        id=f"answer_{call_id}",
+        tool_call_id=call_id,
+        name=tool,
+        status="error" if failed else "success",
+    )
+
+
+def _last_asked(messages: Sequence[AnyMessage]) -> _Asked | None:
+    answers: dict[str, ToolMessage] = {}
+    found: AIMessage | None = None
+    count = 0
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            break
+        if isinstance(message, ToolMessage) and found is None:
+            answers[message.tool_call_id] = message
+        if isinstance(message, AIMessage) and calls_of(message):
+            found = found or message
+            count += 1
+    return _Asked(found, answers, count) if found is not None else None
+
+
+def _is_later(level: Level, call: ToolCall) -> bool:
+    return _moves(level, call)
+
+
+def _moves(level: Level, call: ToolCall) -> bool:
+    name = call["name"]
+    if name == REQUEST_HELP:
+        return any(tool.name == REQUEST_HELP for tool in level.toolset.signals)
+    return name in level.toolset.transfers
+
+
+def _called(level: Level, call: ToolCall) -> _Move:
+    args = call["args"]
+    return _Move(
+        call["id"] or "",
+        call["name"],
+        level.toolset.transfers.get(call["name"], ""),
+        str(args.get("reason") or ""),
+        str(args.get("summary") or ""),
+    )
+
+
+def _returned(outcome: CallOutcome) -> _Move:
+    return _Move(outcome["call_id"], **outcome["transfer"])
+
+
+def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
+    answers = []
+    for call in asked.message.invalid_tool_calls:
+        if call["id"] not in asked.answers:
+            text = f"Not executed: the arguments are not valid JSON: {call['args']!r}. Try again."
+            answers.append(answer(call["id"] or "", call["name"] or "tool", text, failed=True))
+    for told in answers:
+        _tell(level, told)
+    return answers
+
+
+def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
+    return [answer(move.call_id, move.tool, f"Not executed: {why}", failed=True) for move in moves]
+
+
+def _position(asked: _Asked, call: ToolCall) -> str:
+    index = [c["id"] for c in asked.message.tool_calls].index(call["id"])
+    return f"{asked.turn_index}/{index}"
+
+
+def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
+    child = level.toolset.errands.get(call["name"])
+    if child is not None:
+        return Send(child, {"sent": {"call": call, "alone": True}})
+    return Send("call_tools", {"sent": {"call": call, "position": _position(asked, call)}})
+
+
+def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
+    emit(_routed(level, "delegate", move.target, move.reason))
+    text = transfer_text(move.target, move.reason, move.summary)
+    call = {"name": move.tool, "args": {}, "id": move.call_id, "type": "tool_call"}
+    return Send(move.target, {"sent": {"call": call, "alone": False, "text": text}})
+
+
+def _applied(result: ToolResult, *, keep_outcome: bool = True) -> Commands:
+    commands: Commands = [Command(update=update) for update in result.updates]
+    if keep_outcome and len(result.outcome) > 1:
+        commands.append(Command(update={"outcomes": [result.outcome]}))
+    return commands
+
+
+def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
+    return [_said(level, finish["text"])] if finish["text"] else []
+
+
+def _said(level: Level, text: str) -> AIMessage:
+    message = AIMessage(text, id=new_id(), name=level.agent.name)
+    emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))
+    return message
+
+
+def _tell(level: Level, told: ToolMessage) -> None:
+    emit(
+        ToolResponseEvent(
+            agent=level.path,
+            tool=told.name or "",
+            content=str(told.text),
+            call_id=told.tool_call_id,
+            status=told.status,
+        )
+    )
+
+
+def _routed(level: Level, kind: str, target: str, reason: str) -> RoutingEvent:
+    return RoutingEvent(
+        agent=level.path,
+        kind=kind,  # type: ignore[arg-type]  # one of the literals at each call
+        source=level.agent.name,
+        target=target,
+        reason=reason,
+    )

@@ -1,0 +1,152 @@
+"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes.
+
+Before-hooks run first to last and after-hooks last to first, each as a node of its own, so that an
+interrupt in one repeats nothing but that hook; wrappers nest, the first outermost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, SystemMessage
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from agentgraph.agents.state import AgentState, merge_messages
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware, ModelRequest
+
+__all__ = ["HookNode", "Middleware", "hook_node"]
+
+HookNode: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Any]]
+
+
+class Middleware:
+    """The middleware of one agent, in its order."""
+
+    def __init__(self, stack: Sequence[AgentMiddleware[Any, Any]]) -> None:
+        self._stack = tuple(stack)
+        self._model_wrappers = [m for m in stack if _overrides(m, "awrap_model_call")]
+        self._tool_wrappers = [m for m in stack if _overrides(m, "awrap_tool_call")]
+
+    @property
+    def wraps_model(self) -> bool:
+        """Tell whether anybody stands around the model call."""
+        return bool(self._model_wrappers)
+
+    @property
+    def states(self) -> list[type]:
+        """Return the state that the middleware needs."""
+        return [m.state_schema for m in self._stack]
+
+    @property
+    def tools(self) -> list[Any]:
+        """Return the tools that the middleware brings."""
+        return [tool for m in self._stack for tool in getattr(m, "tools", ())]
+
+    def hooks(self, moment: str) -> dict[str, Callable[..., Any]]:
+        """Return the hooks of a moment, such as `before_model`, by the names of their nodes."""
+        order = reversed(self._stack) if moment.startswith("after") else self._stack
+        found: dict[str, Callable[..., Any]] = {}
+        for middleware in order:
+            for method in (f"a{moment}", moment):
+                if _overrides(middleware, method):
+                    found[f"{middleware.name}.{moment}"] = getattr(middleware, method)
+                    break
+        return found
+
+    def request(
+        self,
+        model: Any,
+        view: list[AnyMessage],
+        system: str,
+        specs: list[Any],
+        state: Mapping[str, Any],
+        runtime: Runtime[Any],
+    ) -> ModelRequest[Any]:
+        """Make what LangChain's wrappers are given."""
+        from langchain.agents.middleware import ModelRequest
+
+        return ModelRequest(
+            model=model,
+            messages=view,
+            system_message=SystemMessage(system) if system else None,
+            tools=specs,
+            state=dict(state),  # type: ignore[arg-type]  # a TypedDict of theirs
+            runtime=runtime,
+        )
+
+    async def call_model(
+        self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, str]
+    ) -> tuple[AIMessage, dict[str, Any]]:
+        """Call the model inside all wrappers; return its message and what they add to the state."""
+
+        async def innermost(request: ModelRequest[Any]) -> Any:
+            from langchain.agents.middleware import ModelResponse
+
+            bound: Any = request.model
+            settings = {**choice, **request.model_settings}
+            if request.tool_choice is not None:
+                settings["tool_choice"] = request.tool_choice
+            if request.tools:
+                bound = bound.bind_tools(request.tools, **settings)
+            system = [request.system_message] if request.system_message else []
+            bound = bound.with_config(metadata=dict(tag))
+            return ModelResponse(result=[await bound.ainvoke([*system, *request.messages])])
+
+        handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
+        for middleware in reversed(self._model_wrappers):
+            handler = partial(_flip(middleware.awrap_model_call), handler)
+        return _message_and_update(await handler(request))
+
+    async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Run a tool inside all wrappers."""
+        handler = execute
+        for middleware in reversed(self._tool_wrappers):
+            handler = partial(_flip(middleware.awrap_tool_call), handler)
+        return await handler(request)
+
+
+def hook_node(
+    hook: Callable[..., Any], following: Callable[[list[AnyMessage]], str], jumps: Mapping[str, str]
+) -> HookNode:
+    """Make a node that runs a hook and goes on, or where the hook jumps to."""
+
+    async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
+        result = hook(state, runtime)
+        update = dict((await result if inspect.isawaitable(result) else result) or {})
+        jump = update.pop("jump_to", None)
+        if jump is None:
+            written = update.get("messages")
+            messages = merge_messages(state.get("messages", []), [written] if written else [])
+            return Command(goto=following(messages), update=update)
+        return Command(goto=jumps[jump], update=update)
+
+    return run
+
+
+def _flip(wrapper: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    return lambda handler, request: wrapper(request, handler)
+
+
+def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:
+    from langchain.agents.middleware import AgentMiddleware
+
+    own = getattr(type(middleware), method, None)
+    return own is not None and own is not getattr(AgentMiddleware, method, None)
+
+
+def _message_and_update(result: Any) -> tuple[AIMessage, dict[str, Any]]:
+    update: dict[str, Any] = {}
+    command = getattr(result, "command", None)
+    if command is not None and isinstance(command.update, dict):
+        update = dict(command.update)
+    response = getattr(result, "model_response", result)
+    if isinstance(response, AIMessage):
+        return response, update
+    answers = [m for m in response.result if isinstance(m, AIMessage)]
+    return answers[-1], update

@@ -1,0 +1,109 @@
+"""What is wrong with a specification: all of it at once, each with what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, get_args
+
+from agentgraph.agents.build import NODES, toolset_of
+from agentgraph.agents.intents import IntentKind
+from agentgraph.agents.toolset import needs_arguments
+
+if TYPE_CHECKING:
+    from agentgraph.agents.agent import Agent
+
+__all__ = ["faults_of"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
+_RESERVED = {*NODES, "__start__", "__end__"}
+
+
+def faults_of(agent: Agent) -> list[str]:
+    """Return every fault of a tree."""
+    cycle = _cycle(agent, ())
+    if cycle:
+        return [f"the tree has a cycle: {' → '.join(cycle)}: an agent cannot be below itself"]
+    return [*_name_faults(agent), *_duplicates(agent), *_own_faults(agent)]
+
+
+def _cycle(agent: Agent, above: tuple[Agent, ...]) -> list[str]:
+    from agentgraph.agents.agent import Agent
+
+    if any(agent is other for other in above):
+        return [other.name for other in (*above, agent)]
+    for participant in _children(agent):
+        if isinstance(participant, Agent):
+            found = _cycle(participant, (*above, agent))
+            if found:
+                return found
+    return []
+
+
+def _children(agent: Agent) -> list[object]:
+    return [*agent.sub_agents, *(tool.agent for tool in agent.agent_tools)]
+
+
+def _name_faults(agent: Agent) -> Iterator[str]:
+    children = [str(getattr(child, "name", "")) for child in _children(agent)]
+    for name in [agent.name, *children]:
+        if not _NAME.fullmatch(name):
+            yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
+    for name in children:
+        if name in _RESERVED:
+            yield f"a sub-agent cannot be called {name!r}: that is a node of its supervisor's graph"
+
+
+def _duplicates(agent: Agent) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for name in _names(agent):
+        if name.lower() in seen:
+            yield f"two agents of the tree are called {name!r} (case does not count): rename one"
+        seen[name.lower()] = name
+
+
+def _names(agent: Agent) -> Iterator[str]:
+    from agentgraph.agents.agent import Agent
+
+    yield agent.name
+    for child in _children(agent):
+        if isinstance(child, Agent):
+            yield from _names(child)
+        else:
+            yield str(getattr(child, "name", ""))
+
+
+def _own_faults(agent: Agent) -> Iterator[str]:
+    tools = [*(tool.name for tool in agent.own_tools), *_implied_names(agent)]
+    for name in _repeated(tools):
+        yield f"the tool name {name!r} is taken twice in agent {agent.name!r}: rename one"
+    toolset = toolset_of(agent, "somebody")
+    reachable = set(toolset.transfers.values())
+    for intent in agent.intents:
+        about = f"the intent {intent.phrase!r} of agent {agent.name!r}"
+        if intent.kind not in get_args(IntentKind):
+            yield f"{about} has the kind {intent.kind!r}: use agent, tool or raw"
+        elif intent.kind == "agent" and intent.target not in reachable:
+            yield f"{about} names {intent.target!r}, which is none of its sub-agents"
+        elif intent.kind == "tool" and intent.target not in toolset.ordinary:
+            yield f"{about} names {intent.target!r}, which is none of its tools"
+        elif intent.kind == "tool" and needs_arguments(toolset.ordinary[intent.target]):
+            yield f"{about} calls {intent.target!r}, which needs arguments that only a model fills"
+
+
+def _implied_names(agent: Agent) -> Iterator[str]:
+    own = {tool.name for tool in agent.own_tools}
+    toolset = toolset_of(agent, "somebody")
+    yield from (tool.name for tool in toolset.signals)
+    yield from (name for name in toolset.ordinary if name not in own)
+    if toolset.output is not None:
+        yield toolset.output.name
+    if agent.default_tools:
+        implied = {"get_time_date", "list_tools_available", "list_subagents_available"}
+        yield from implied & own
+        yield from {"list_intents_available"} & own
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    return sorted({name for name in names if names.count(name) > 1})

@@ -1,0 +1,183 @@
+"""One tool call: run by LangGraph's `ToolNode`, read for what it leads to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+
+from agentgraph.agents.level import Level
+from agentgraph.agents.middleware import Middleware
+from agentgraph.agents.state import CallOutcome
+from agentgraph.errors import RoutingError
+from agentgraph.outcomes import Finish, Handoff
+from agentgraph.running import inside_call
+from agentgraph.stream import ToolResponseEvent, emit
+
+__all__ = ["ToolResult", "ToolRunner"]
+
+# ToolNode calls the wrapper; what it must know beside the call travels around ToolNode.
+_position: ContextVar[str] = ContextVar("agentgraph_position", default="")
+
+
+@dataclass(slots=True)
+class ToolResult:
+    """What a call wrote, and what it leads to."""
+
+    outcome: CallOutcome
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[ToolMessage] = field(default_factory=list)
+
+
+class ToolRunner:
+    """Run the tools of a level."""
+
+    def __init__(self, level: Level, middleware: Middleware) -> None:
+        self._level = level
+        self._middleware = middleware
+        self._node = ToolNode(
+            list(level.toolset.ordinary.values()),
+            handle_tool_errors=_explain,
+            awrap_tool_call=self._around,
+        )
+
+    async def run(self, call: ToolCall, position: str, config: RunnableConfig) -> ToolResult:
+        """Run a call; its errors become its answer, interrupts and cancellation pass through."""
+        output = self._level.toolset.output
+        if output is not None and call["name"] == output.name:
+            raw: Any = {"messages": [_checked_output(output.dump, call)]}
+        else:
+            _position.set(position)
+            raw = await self._node.ainvoke([call], config)
+        result = ToolResult({"call_id": call["id"] or ""})
+        for part in raw if isinstance(raw, list) else [raw]:
+            self._read(part, call, result)
+        return result
+
+    def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
+        update: Mapping[str, Any] = part
+        if isinstance(part, Command):
+            self._read_goto(part, call, result)
+            update = part.update or {}
+        messages = [self._adopt(m, call, result) for m in update.get("messages", ())]
+        result.updates.append({**update, **({"messages": messages} if messages else {})})
+        result.answers += [m for m in messages if isinstance(m, ToolMessage)]
+
+    def _read_goto(self, command: Command[Any], call: ToolCall, result: ToolResult) -> None:
+        if command.graph is not None:
+            raise RoutingError(
+                f"the tool {call['name']!r} sent a Command to another graph, which would lose what "
+                "this one has done: return a Handoff"
+            )
+        goto = [command.goto] if not isinstance(command.goto, list | tuple) else list(command.goto)
+        goto = [target for target in goto if target]
+        for target in goto:
+            name = getattr(target, "node", target)
+            if name not in self._level.nodes:
+                raise RoutingError(
+                    f"the tool {call['name']!r} goes to {name!r}, which is no node of "
+                    f"{self._level.agent.name!r}: there are {', '.join(sorted(self._level.nodes))}"
+                )
+        if goto:
+            result.outcome["goto"] = goto
+
+    def _adopt(self, message: AnyMessage, call: ToolCall, result: ToolResult) -> AnyMessage:
+        if not isinstance(message, ToolMessage) or message.tool_call_id != call["id"]:
+            return message
+        update: dict[str, Any] = {"id": f"answer_{call['id']}"}
+        if isinstance(message.artifact, Handoff | Finish):
+            update |= {"artifact": None, **self._decided(message.artifact, call, result)}
+        told = message.model_copy(update=update)
+        emit(
+            ToolResponseEvent(
+                agent=self._level.path,
+                tool=call["name"],
+                content=str(told.text),
+                call_id=call["id"] or "",
+                status=told.status,
+            )
+        )
+        return told
+
+    def _decided(
+        self, decided: Handoff | Finish, call: ToolCall, result: ToolResult
+    ) -> dict[str, Any]:
+        if isinstance(decided, Finish):
+            result.outcome["finish"] = {"text": decided.text, "reason": decided.reason}
+            return {"content": decided.text or decided.reason}
+        reachable = list(self._level.toolset.transfers.values())
+        if decided.target not in reachable:
+            known = ", ".join(reachable) or "nobody"
+            text = f"Not transferred: there is no agent {decided.target!r} here, only {known}."
+            return {"content": text, "status": "error"}
+        result.outcome["transfer"] = {
+            "tool": call["name"],
+            "target": decided.target,
+            "reason": decided.reason,
+            "summary": decided.summary,
+        }
+        return {"content": f"Conversation transferred to {decided.target}"}
+
+    async def _around(
+        self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        own: Any = request.state
+        whole = self._level.history(own.get("messages", []))
+        state = {**own, "messages": whole}
+        request = request.override(state=state, runtime=replace(request.runtime, state=state))
+        key = self._key(request, own.get("turn") or {})
+
+        async def innermost(request: ToolCallRequest) -> Any:
+            if request.tool is None:
+                return await execute(request)
+            return await execute(request.override(tool=_Outspoken(request.tool)))  # type: ignore[arg-type]
+
+        with inside_call(whole, key):
+            return await self._middleware.call_tool(request, innermost)
+
+    def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
+        configurable = request.runtime.config.get("configurable", {})
+        parts: Sequence[Any] = (
+            configurable.get("thread_id"),
+            turn.get("id"),
+            self._level.path,
+            _position.get(),
+            request.tool_call["name"],
+        )
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+class _Outspoken:
+    """Stand in for a tool whose `Handoff` or `Finish` must reach us through `ToolNode`."""
+
+    def __init__(self, tool: BaseTool) -> None:
+        self._tool = tool
+
+    async def ainvoke(self, call: Any, config: RunnableConfig) -> Any:
+        result = await self._tool.ainvoke(call, config)
+        if isinstance(result, Handoff | Finish):
+            return ToolMessage("", tool_call_id=call["id"], name=call["name"], artifact=result)
+        return result
+
+
+def _explain(error: Exception) -> str:
+    return f"Error: {type(error).__name__}: {error}\nMend the call, or do without it."
+
+
+def _checked_output(dump: Callable[[object], object], call: ToolCall) -> ToolMessage:
+    try:
+        dump(call["args"])
+    except ValueError as error:
+        text, status = f"The answer does not fit its form: {error}\nMend it.", "error"
+    else:
+        text, status = "Answered in the form that was asked for.", "success"
+    return ToolMessage(text, tool_call_id=call["id"] or "", name=call["name"], status=status)

@@ -1,0 +1,178 @@
+"""The node of a sub-agent: enter it with the conversation, bring back only what is new.
+
+The history is handed over with the run and not as input, so that a nested graph neither stores its
+parent's messages nor returns them; a resumed node runs from its top and hands them over again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+
+from agentgraph.agents.call_tools import answer
+from agentgraph.agents.level import Level
+from agentgraph.agents.state import AgentState
+from agentgraph.history import open_calls, repair
+from agentgraph.participant import Graph
+from agentgraph.patching import read_state
+from agentgraph.running import handed_over
+from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
+
+__all__ = ["foreign_agent", "sub_agent"]
+
+Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
+Result: TypeAlias = Mapping[str, Any]
+
+
+def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> Node:
+    """Make the node of an agent of ours; `shared` are the channels that cross into it."""
+
+    async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
+        sent: Any = state.get("sent")
+        if sent is not None:
+            state = read_state(config, ("messages", "turn", *shared))  # type: ignore[assignment]
+        given = _given(state, shared)
+        messages = level.history(state.get("messages", []))
+        if sent is None:
+            with handed_over(messages):
+                active = _rest(state, name)
+                result = await graph.ainvoke({**given, "current_active_agent": active})
+            return _entered(level, name, result, _changed(given, result, shared))
+        call: ToolCall = sent["call"]
+        own, inherited = _task(call, sent, messages)
+        with handed_over(inherited):
+            result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
+        fresh = result["messages"][len(own) :]
+        update = _changed(given, result, shared)
+        return _answered(level, name, call, fresh, update, result.get("help_reason"))
+
+    return enter
+
+
+def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
+    """Make the node of a graph that is not ours: it gets the messages, and keeps none of them."""
+
+    async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
+        sent: Any = state.get("sent")
+        if sent is not None:
+            state = read_state(config, ("messages", "turn"))  # type: ignore[assignment]
+        messages = repair(level.history(state.get("messages", [])))
+        if sent is not None:
+            own, inherited = _task(sent["call"], sent, messages)
+            messages = [*inherited, *own]
+        known = {message.id for message in messages}
+        with handed_over(()):
+            result = await graph.ainvoke({"messages": messages})
+        fresh = [message for message in result["messages"] if message.id not in known]
+        for message in fresh:
+            if isinstance(message, AIMessage) and message.text:
+                emit(_said(level, name, message))
+        if sent is not None:
+            return _answered(level, name, sent["call"], fresh, {}, None)
+        return _entered(level, name, {"messages": fresh}, {})
+
+    return enter
+
+
+def _task(
+    call: ToolCall, sent: Mapping[str, Any], messages: Sequence[AnyMessage]
+) -> tuple[list[AnyMessage], list[AnyMessage]]:
+    """Return what a delegate is given as its own, and what it inherits."""
+    if sent["alone"]:
+        request = str(call["args"].get("request") or "")
+        return [HumanMessage(request, id=f"request_{call['id']}")], []
+    texts = {call["id"]: sent["text"]}
+    pending = [
+        answer(c["id"] or "", c["name"] or "", texts.get(c["id"], "Others work on this."))
+        for c in open_calls(messages)
+    ]
+    return [], [*messages, *pending]
+
+
+def _given(state: AgentState, shared: Sequence[str]) -> dict[str, Any]:
+    values: Mapping[str, Any] = state
+    return {key: values[key] for key in ("turn", *shared) if key in values}
+
+
+def _changed(given: Mapping[str, Any], result: Result, shared: Sequence[str]) -> dict[str, Any]:
+    # Only what changed: two delegates that return the same untouched value would collide.
+    return {
+        key: result[key]
+        for key in ("turn", *shared)
+        if key in result and result[key] != given.get(key)
+    }
+
+
+def _rest(state: AgentState, name: str) -> str | None:
+    head, _, rest = (state.get("current_active_agent") or "").partition("/")
+    return rest or None if head == name else None
+
+
+def _entered(level: Level, name: str, result: Result, update: dict[str, Any]) -> Command[str]:
+    update["messages"] = result["messages"]
+    reason = result.get("help_reason")
+    closed = (result.get("turn") or {}).get("closed")
+    if reason is not None and not closed:
+        emit(_helped(level, name, reason))
+        return Command(
+            goto="continue_conversation", update={**update, "current_active_agent": None}
+        )
+    rest = result.get("current_active_agent")
+    update["current_active_agent"] = f"{name}/{rest}" if rest else name
+    if result.get("output") is not None:
+        update["output"] = result["output"]
+    return Command(goto="__end__", update=update)
+
+
+def _answered(
+    level: Level,
+    name: str,
+    call: ToolCall,
+    fresh: Sequence[AnyMessage],
+    update: dict[str, Any],
+    help_reason: str | None,
+) -> Command[str]:
+    text = _last_text(fresh)
+    if help_reason is not None:
+        emit(_helped(level, name, help_reason))
+        text = f"{name} asks for help: {help_reason}\n{text}".strip()
+    told = answer(call["id"] or "", call["name"], text or f"{name} gave no answer.")
+    emit(_responded(level, told))
+    return Command(goto="call_tools", update={**update, "messages": [told]})
+
+
+def _last_text(messages: Sequence[AnyMessage]) -> str:
+    for message in reversed(messages):
+        if isinstance(message, AIMessage) and message.text:
+            return str(message.text)
+    return ""
+
+
+def _helped(level: Level, name: str, reason: str) -> RoutingEvent:
+    return RoutingEvent(
+        agent=f"{level.path}/{name}",
+        kind="help",
+        source=name,
+        target=level.agent.name,
+        reason=reason,
+    )
+
+
+def _said(level: Level, name: str, message: AIMessage) -> AIMessageEvent:
+    return AIMessageEvent(
+        agent=f"{level.path}/{name}", text=str(message.text), message_id=message.id or ""
+    )
+
+
+def _responded(level: Level, told: ToolMessage) -> ToolResponseEvent:
+    return ToolResponseEvent(
+        agent=level.path,
+        tool=told.name or "",
+        content=str(told.text),
+        call_id=told.tool_call_id,
+        status=told.status,
+    )

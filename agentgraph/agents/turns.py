@@ -1,0 +1,69 @@
+"""One run at a time on a thread, first come first served, across the event loops of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["Turns"]
+
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class Turns:
+    """The queues of all threads of one checkpointer; a queue exists only while it is used."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queues: dict[str, deque[_Waiter]] = {}
+
+    @asynccontextmanager
+    async def take(self, thread_id: str) -> AsyncIterator[None]:
+        """Wait for one's turn on a thread, and give it up at the end."""
+        await self._enter(thread_id)
+        try:
+            yield
+        finally:
+            self._leave(thread_id)
+
+    def is_busy(self, thread_id: str) -> bool:
+        """Tell whether a run holds the thread."""
+        return thread_id in self._queues
+
+    async def _enter(self, thread_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            queue = self._queues.get(thread_id)
+            if queue is None:
+                self._queues[thread_id] = deque()
+                return
+            mine = loop.create_future()
+            queue.append((loop, mine))
+        try:
+            await mine
+        except asyncio.CancelledError:
+            with self._guard:
+                waiting = (loop, mine) in queue
+                if waiting:
+                    queue.remove((loop, mine))
+            if not waiting:  # the turn was given to us while we were giving up
+                self._leave(thread_id)
+            raise
+
+    def _leave(self, thread_id: str) -> None:
+        with self._guard:
+            queue = self._queues[thread_id]
+            while queue:
+                loop, following = queue.popleft()
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_wake, following)
+                    return
+            del self._queues[thread_id]
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
