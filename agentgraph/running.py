@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ __all__ = [
     "idempotency_key",
     "inside_call",
     "inside_run",
+    "note",
     "run_sync",
 ]
 
@@ -43,6 +44,9 @@ class Run:
     steps: int = 0
     usage: dict[str, UsageMetadata] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
+    journal: dict[str | None, list[AnyMessage]] = field(default_factory=dict)
+    """Every message as it is made, by the delegate's call it serves: a run that is cut off may
+    have made what no checkpoint has got yet."""
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""
@@ -54,6 +58,7 @@ class Run:
 _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
 _inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
 _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
+_errand: ContextVar[str | None] = ContextVar("agentgraph_errand", default=None)
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 
 
@@ -65,22 +70,31 @@ def current_run() -> Run | None:
 @contextmanager
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
-    tokens = _run.set(run), _inherited.set(())
+    tokens = _run.set(run), _inherited.set(()), _errand.set(None)
     try:
         yield
     finally:
         _run.reset(tokens[0])
         _inherited.reset(tokens[1])
+        _errand.reset(tokens[2])
 
 
 @contextmanager
-def handed_over(messages: Sequence[AnyMessage]) -> Iterator[None]:
+def handed_over(messages: Sequence[AnyMessage], errand: str | None = None) -> Iterator[None]:
     """Hand a history over to a nested graph, which does not store it."""
-    token = _inherited.set(tuple(messages))
+    tokens = _inherited.set(tuple(messages)), _errand.set(errand or _errand.get())
     try:
         yield
     finally:
-        _inherited.reset(token)
+        _inherited.reset(tokens[0])
+        _errand.reset(tokens[1])
+
+
+def note(messages: Iterable[AnyMessage]) -> None:
+    """Enter new messages in the run's journal."""
+    run = _run.get()
+    if run is not None:
+        run.journal.setdefault(_errand.get(), []).extend(messages)
 
 
 def history(messages: Sequence[AnyMessage]) -> list[AnyMessage]:

@@ -19,7 +19,7 @@ from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
 from agentgraph.guards import Decision
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
-from agentgraph.running import current_run
+from agentgraph.running import current_run, note
 from agentgraph.stream import AIMessageEvent, ErrorEvent, GuardEvent, ToolUsageEvent, emit
 
 __all__ = ["AGENT_TAG", "after_model", "call_model"]
@@ -48,6 +48,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         system = "\n\n".join(text for text in (state.get("system_prompt", ""), *said) if text)
         response, update = await ask(view, system, state, runtime)
         message = _adopt(level, response, whole)
+        note([message])
         _tell(level, message)
         update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
         goto = level.exits[0] if level.exits else after_model(level, message)

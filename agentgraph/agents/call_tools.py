@@ -21,6 +21,7 @@ from agentgraph.agents.state import AgentState, CallOutcome
 from agentgraph.agents.toolset import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
+from agentgraph.running import note
 from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["answer", "call_tools", "transfer_text"]
@@ -127,11 +128,11 @@ def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Comm
     if level.agent.handoff == "delegate":  # a Handoff that a tool has returned
         return [Command(update={"messages": refused}, goto=[_delegate(level, asked, move)])]
     emit(_routed(level, "transfer", move.target, move.reason))
-    text = transfer_text(move.target, move.reason, move.summary)
-    update = {
-        "messages": [answer(move.call_id, move.tool, text), *refused],
-        "current_active_agent": move.target,
-    }
+    told = answer(
+        move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary)
+    )
+    note([told, *refused])
+    update = {"messages": [told, *refused], "current_active_agent": move.target}
     return [Command(update=update, goto=move.target)]
 
 

@@ -20,7 +20,7 @@ from agentgraph.agents.middleware import Middleware
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import inside_call
+from agentgraph.running import inside_call, note
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner"]
@@ -97,6 +97,7 @@ class ToolRunner:
         if isinstance(message.artifact, Handoff | Finish):
             update |= {"artifact": None, **self._decided(message.artifact, call, result)}
         told = message.model_copy(update=update)
+        note([told])
         emit(
             ToolResponseEvent(
                 agent=self._level.path,

@@ -17,13 +17,14 @@ from langgraph.types import Command, Interrupt as RawInterrupt
 from agentgraph.agents.call_model import AGENT_TAG
 from agentgraph.agents.content import citations_of
 from agentgraph.agents.reply import Interrupt, Reply, Usage
+from agentgraph.agents.state import merge_messages
 from agentgraph.agents.takeover import Leftovers, is_finished, leftovers
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, GuardStopped, RoutingError
 from agentgraph.guards import Decision
 from agentgraph.patching import AnyCompiledGraph
-from agentgraph.running import Run, current_run, inside_run
+from agentgraph.running import Run, current_run, inside_run, note
 from agentgraph.stream import (
     ErrorEvent,
     Event,
@@ -119,14 +120,15 @@ class Runner:
             await _end(task)
 
     async def history(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread."""
-        snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
-        left = leftovers(snapshot) if snapshot.next else Leftovers()
-        return [*snapshot.values.get("messages", ()), *left.messages]
+        """Return the messages of a thread, those that the next turn would take over included."""
+        snapshot = await self._graph.aget_state(_thread(thread_id))
+        left = await self._taken_over(thread_id)
+        return merge_messages(snapshot.values.get("messages", []), [left.messages])
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
         async with self._turns.take(thread_id):
+            self._turns.cut_off.pop(thread_id, None)
             await self._graph.checkpointer.adelete_thread(thread_id)  # type: ignore[union-attr]
 
     @asynccontextmanager
@@ -149,24 +151,34 @@ class Runner:
         }
         async with self._turns.take(thread_id):
             with inside_run(run):
-                yield run, own
+                try:
+                    yield run, own
+                except BaseException:
+                    self._turns.cut_off[thread_id] = run.journal
+                    raise
+                self._turns.cut_off.pop(thread_id, None)
 
     async def _prepared(
         self, input: Input, config: RunnableConfig
     ) -> tuple[dict[str, Any], frozenset[str | None]]:
-        left = await self._taken_over(config)
+        left = await self._taken_over(config["configurable"]["thread_id"])
         messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
         if left.active is not None:
             given["current_active_agent"] = left.active
+        note(given["messages"])
         return given, frozenset(message.id for message in given["messages"])
 
-    async def _taken_over(self, config: RunnableConfig) -> Leftovers:
+    async def _taken_over(self, thread_id: str) -> Leftovers:
         saver: Any = self._graph.checkpointer
-        saved = await saver.aget_tuple(_thread(config["configurable"]["thread_id"]))
-        if saved is None or (is_finished(saved.checkpoint) and not saved.pending_writes):
+        journal = self._turns.cut_off.get(thread_id, {})
+        saved = await saver.aget_tuple(_thread(thread_id))
+        if not journal and (saved is None or is_finished(saved)):
             return Leftovers()
-        return leftovers(await self._graph.aget_state(saved.config, subgraphs=True))
+        # By its id: the state of the latest checkpoint would show what finished since as its own,
+        # though new input drops it.
+        config = _thread(thread_id) if saved is None else saved.config
+        return leftovers(await self._graph.aget_state(config, subgraphs=True), journal)
 
     async def _expected(
         self, thread_id: str, decisions: Mapping[str, object], config: RunnableConfig

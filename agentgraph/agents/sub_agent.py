@@ -19,7 +19,7 @@ from agentgraph.agents.state import AgentState
 from agentgraph.history import open_calls, repair
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
-from agentgraph.running import handed_over
+from agentgraph.running import handed_over, note
 from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
@@ -44,7 +44,7 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
             return _entered(level, name, result, _changed(given, result, shared))
         call: ToolCall = sent["call"]
         own, inherited = _task(call, sent, messages)
-        with handed_over(inherited):
+        with handed_over(inherited, call["id"]):
             result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
         fresh = result["messages"][len(own) :]
         update = _changed(given, result, shared)
@@ -65,12 +65,14 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
             own, inherited = _task(sent["call"], sent, messages)
             messages = [*inherited, *own]
         known = {message.id for message in messages}
-        with handed_over(()):
+        with handed_over((), sent and sent["call"]["id"]):
             result = await graph.ainvoke({"messages": messages})
         fresh = [message for message in result["messages"] if message.id not in known]
         for message in fresh:
             if isinstance(message, AIMessage) and message.text:
                 emit(_said(level, name, message))
+        if sent is None:
+            note(fresh)
         if sent is not None:
             return _answered(level, name, sent["call"], fresh, {}, None)
         return _entered(level, name, {"messages": fresh}, {})
@@ -141,6 +143,7 @@ def _answered(
         emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{text}".strip()
     told = answer(call["id"] or "", call["name"], text or f"{name} gave no answer.")
+    note([told])
     emit(_responded(level, told))
     return Command(goto="call_tools", update={**update, "messages": [told]})
 

@@ -6,15 +6,16 @@ arrives on a thread whose last run was cancelled, killed or left waiting for a d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from langgraph.checkpoint.base import Checkpoint
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import PregelTask, StateSnapshot
 
 from agentgraph.agents.state import merge_messages
+from agentgraph.agents.turns import Journal
 from agentgraph.history import OUTCOME_UNKNOWN, unknown_outcomes
 
 __all__ = ["Leftovers", "is_finished", "leftovers"]
@@ -31,12 +32,13 @@ class Leftovers:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_finished(checkpoint: Checkpoint) -> bool:
+def is_finished(saved: CheckpointTuple) -> bool:
     """Tell whether nothing is left to run, from the checkpoint's versions alone.
 
     It asks no graph, which may have been rebuilt without the node that is still to run.
     """
-    if checkpoint["channel_values"].get("__pregel_tasks"):
+    checkpoint = saved.checkpoint
+    if saved.pending_writes or checkpoint["channel_values"].get("__pregel_tasks"):
         return False
     seen = checkpoint["versions_seen"]
     versions = checkpoint["channel_versions"]
@@ -49,11 +51,17 @@ def is_finished(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def leftovers(snapshot: StateSnapshot) -> Leftovers:
-    """Collect what finished; whatever stays open is answered "outcome unknown"."""
-    done = list(_finished(snapshot))
+def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
+    """Collect what finished; whatever stays open is answered "outcome unknown".
+
+    The journal of a run that was cut off in this process also knows what no checkpoint has got.
+    """
     known = list(snapshot.values.get("messages") or ())
-    whole = merge_messages(known, [done])
+    reports = [_report(call_id, "it", made) for call_id, made in journal.items() if call_id]
+    done = merge_messages([], [reports, list(_finished(snapshot)), list(journal.get(None, ()))])
+    ids = {message.id for message in known}
+    fresh = [message for message in done if message.id not in ids]
+    unknown = unknown_outcomes([*known, *fresh])
     values: dict[str, Any] = {}
     for task in snapshot.tasks:
         values |= {
@@ -61,7 +69,7 @@ def leftovers(snapshot: StateSnapshot) -> Leftovers:
             for key, value in (task.result or {}).items()
             if key not in _OWN and not _is_many(value)
         }
-    return Leftovers([*done, *unknown_outcomes(whole)], _active(snapshot), values)
+    return Leftovers([*fresh, *unknown], _active(snapshot), values)
 
 
 _OWN = ("messages", "outcomes", "turn", "current_active_agent")
@@ -81,27 +89,27 @@ def _finished(snapshot: StateSnapshot) -> Iterator[AnyMessage]:
             yield from _of_errand(task, nested) or nested
 
 
-def _of_errand(task: PregelTask, messages: list[AnyMessage]) -> list[AnyMessage] | None:
-    """Tell what a delegate did in the answer to its call: its messages are not the parent's."""
+def _of_errand(task: PregelTask, messages: list[AnyMessage]) -> list[ToolMessage] | None:
     state = task.state
     call_id = state.values.get("errand") if isinstance(state, StateSnapshot) else None
-    if call_id is None:
-        return None
+    return None if call_id is None else [_report(call_id, task.name, messages)]
+
+
+def _report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:
+    """Tell what a delegate did in the answer to its call: its messages are not the parent's."""
     facts = [
         f"- {m.name}: {m.text}" if isinstance(m, ToolMessage) else f"- said: {m.text}"
         for m in messages
         if isinstance(m, ToolMessage | AIMessage) and m.text
     ]
-    text = "\n".join([OUTCOME_UNKNOWN, f"What {task.name} did until then:", *facts])
-    return [
-        ToolMessage(
-            text if facts else OUTCOME_UNKNOWN,
-            id=f"answer_{call_id}",
-            tool_call_id=call_id,
-            name=task.name,
-            status="error",
-        )
-    ]
+    lines = [OUTCOME_UNKNOWN, f"What {worker} did until then:", *facts]
+    return ToolMessage(
+        "\n".join(lines if facts else lines[:1]),
+        id=f"answer_{call_id}",
+        tool_call_id=call_id,
+        name=worker,
+        status="error",
+    )
 
 
 def _active(snapshot: StateSnapshot) -> str | None:

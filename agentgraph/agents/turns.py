@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
-__all__ = ["Turns"]
+from langchain_core.messages import AnyMessage
 
+__all__ = ["Journal", "Turns"]
+
+Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
@@ -19,6 +23,8 @@ class Turns:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
+        self.cut_off: dict[str, Journal] = {}
+        """What the last run of a thread had made when it was cut off in this process."""
 
     @asynccontextmanager
     async def take(self, thread_id: str) -> AsyncIterator[None]:

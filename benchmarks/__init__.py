@@ -1,0 +1,1 @@
+"""What this library costs beside its peers, measured side by side in one run."""
