@@ -196,7 +196,8 @@ reason request search subject task text topic
 _FREE_TEXT = frozenset(_TAKES_PROMPT.split())
 _IDENTIFIER = re.compile(r"(^|_)(id|number|no|code|key|ref|reference)$")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:,\d{3})*(?:\.\d+)?(?![\w-])")
-_TOKEN_WITH_DIGIT = re.compile(r"[\w-]*\d[\w-]*")
+_CODE = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]+")
+_DIGITS = re.compile(r"\d+")
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
 _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]")
 _PROPER_NAME = re.compile(r"(?<=[a-z,] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
@@ -252,6 +253,9 @@ def _tool(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> _Tool 
 
 def _plain(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Take the first real type of a union."""
+    types = schema.get("type")
+    if isinstance(types, list):
+        return {**schema, "type": next((one for one in types if one != "null"), "null")}
     return next((one for one in schema.get("anyOf", ()) if one.get("type") != "null"), schema)
 
 
@@ -408,7 +412,7 @@ def _string(name: str, prompt: str) -> str | None:
     if name in _FREE_TEXT:
         return prompt
     if _IDENTIFIER.search(name):
-        return next(iter(_TOKEN_WITH_DIGIT.findall(prompt)), None)
+        return next(iter([*_CODE.findall(prompt), *_DIGITS.findall(prompt)]), None)
     if "email" in name:
         return next(iter(_EMAIL.findall(prompt)), None)
     return next(iter([*_QUOTED.findall(prompt), *_PROPER_NAME.findall(prompt)]), prompt)

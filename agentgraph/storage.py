@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -41,8 +42,12 @@ def default_saver() -> BaseCheckpointSaver[str]:
 
 def open_saver(url: str) -> BaseCheckpointSaver[str]:
     """Return a saver for `memory`, `sqlite:///file.db` or `postgresql://…`; it connects on use."""
-    if url == "memory":
-        return InMemorySaver()
+    return InMemorySaver() if url == "memory" else _shared(url)
+
+
+@cache
+def _shared(url: str) -> LazySaver:
+    """Return one saver per store: its connections and the order of its threads are shared."""
     scheme = url.partition("://")[0]
     if scheme == "sqlite" and url.startswith("sqlite:///"):
         path = url.removeprefix("sqlite:///")

@@ -158,8 +158,9 @@ class Request:
 class ScriptedModel(BaseChatModel):
     """A chat model that says what it is told, streams it properly and records what it was asked.
 
-    `turns` is a sequence, or a function (sync or async) of the messages. `strict` refuses the
-    histories that providers refuse; `binds_tools=False` is a model that cannot call tools.
+    `turns` is a sequence, or a function (sync or async) of the messages; for runs side by side take
+    a function, as the order in which they take turns is open. `strict` refuses the histories that
+    providers refuse; `binds_tools=False` is a model that cannot call tools.
     """
 
     strict: bool = True
@@ -168,7 +169,10 @@ class ScriptedModel(BaseChatModel):
     _tape: _Tape = PrivateAttr()
     _bound: dict[str, object] = PrivateAttr(default_factory=dict)
 
-    def __init__(self, turns: Script, **fields: Any) -> None:
+    def __init__(
+        self, turns: Script, *, strict: bool = True, binds_tools: bool = True, **fields: Any
+    ) -> None:
+        fields |= {"strict": strict, "binds_tools": binds_tools}
         super().__init__(**fields)
         self._tape = _Tape(turns)
 

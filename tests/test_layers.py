@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "routing": LEAVES,
     "phases": LEAVES | {"routing"},
     "guards": LEAVES,
-    "agents": LEAVES | {"guards"},
+    "agents": LEAVES | {"guards", "models"},
     "sessions": LEAVES | {"routing", "phases", "guards"},
     "models": LEAVES,
     "testing": LEAVES,

@@ -289,9 +289,11 @@ def test_without_tools_it_owns_up() -> None:
 )
 def test_a_wish_for_a_human(prompt: str) -> None:
     assert ask(DESK, prompt).text == "Offline model: I would pass this conversation to a human now."
-    assert chosen([*DESK, tool_named("escalate", "Reaches a human, a person.")], prompt) in (
-        None if "agent" in prompt else "escalate",
-    )
+
+
+def test_a_tool_for_humans_is_called() -> None:
+    escalate = tool_named("escalate", "Reaches a human.")
+    assert chosen([*DESK, escalate], "let me talk to a human") == "escalate"
 
 
 def test_there_may_be_nothing_to_answer() -> None:
@@ -324,7 +326,7 @@ def order(
 def test_arguments_are_taken_from_the_prompt() -> None:
     prompt = "Order 12 green extra-large ones of product AB-1"
     assert arguments(tool(order), prompt) == {
-        "product_id": "12",
+        "product_id": "AB-1",
         "size": "extra large",
         "count": 12,
         "note": prompt,
@@ -363,6 +365,7 @@ def test_the_next_best_tool_takes_over() -> None:
         ({"type": "string"}, "weather please", "weather please"),
         ({}, "weather please", "weather please"),
         ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, "weather in 3 days", 3),
+        ({"type": ["null", "integer"]}, "weather in 3 days", 3),
         ({"type": "integer"}, "weather at 1.5 in 2 days", 2),
         ({"type": "integer"}, "weather in 1,200 days", 1200),
         ({"type": "number"}, "weather at -4", -4),
@@ -462,9 +465,12 @@ async def test_it_streams_by_word_in_async_code_too() -> None:
 # -- prices
 
 
-def usage(read: int, written: int, **details: Any) -> UsageMetadata:
+def usage(read: int, written: int, *, cached: int = 0) -> UsageMetadata:
     return UsageMetadata(
-        input_tokens=read, output_tokens=written, total_tokens=read + written, **details
+        input_tokens=read,
+        output_tokens=written,
+        total_tokens=read + written,
+        input_token_details={"cache_read": cached},
     )
 
 
@@ -472,15 +478,14 @@ def test_a_known_model_has_a_price() -> None:
     pytest.importorskip("genai_prices")
     assert price_of("gpt-4o", usage(1_000_000, 0)) == Decimal("2.5")
     assert price_of("openai:gpt-4o", usage(0, 1_000_000)) == Decimal("10")
-    cached = usage(1_000_000, 0, input_token_details={"cache_read": 1_000_000})
-    assert price_of("gpt-4o", cached) == Decimal("1.25")
+    assert price_of("gpt-4o", usage(1_000_000, 0, cached=1_000_000)) == Decimal("1.25")
 
 
 def test_what_is_unknown_has_none() -> None:
     assert price_of("scripted", usage(1, 1)) is None
     assert price_of("gpt-4o", None) is None
     assert price_of(None, usage(1, 1)) is None
-    assert price_of("gpt-4o", usage(1, 1, input_token_details={"cache_read": 5})) is None
+    assert price_of("gpt-4o", usage(1, 1, cached=5)) is None
 
 
 def test_without_the_extra_there_is_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,7 +506,7 @@ async def test_a_tool_call_is_streamed_through(wire: Wire) -> None:
     wire.script(call("refund", reason="I was charged twice"), text("It is done."))
     model = chat_openai(wire).bind_tools([refund])
     chunks = [chunk async for chunk in model.astream("hello")]
-    assert sum(bool(chunk.tool_call_chunks) for chunk in chunks) > 2
+    assert sum(bool(c.tool_call_chunks) for c in chunks if isinstance(c, AIMessageChunk)) > 2
     said = merged(chunks)
     assert said.tool_calls[0]["args"] == {"reason": "I was charged twice"}
     assert said.usage_metadata is not None
@@ -539,9 +544,14 @@ async def test_http_errors(
     with pytest.raises(error):
         [chunk async for chunk in model.astream("hello")]
     assert generated.value.status_code == status
-    assert generated.value.response.headers.get("retry-after") == (
-        "2" if status == 429 else None
-    ) or (status == 503)
+
+
+async def test_a_rate_limit_says_when_to_come_back(wire: Wire) -> None:
+    wire.script(rate_limit(0.25))
+    with pytest.raises(openai.RateLimitError) as limited:
+        await chat_openai(wire).ainvoke("hello")
+    headers = limited.value.response.headers
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "250")
 
 
 async def test_a_stalled_stream_hits_the_timeout(wire: Wire) -> None:
@@ -554,7 +564,7 @@ async def test_a_stalled_stream_hits_the_timeout(wire: Wire) -> None:
 
 
 async def test_a_delayed_answer_hits_the_timeout(wire: Wire) -> None:
-    wire.script(delayed(text("late"), 30))
+    wire.script(delayed(text("late"), 0.6))
     with pytest.raises(openai.APITimeoutError):
         await chat_openai(wire, timeout=0.3).ainvoke("hello")
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from langchain_openai import ChatOpenAI
 from llmock.scenarios import (
     Delay,
@@ -72,7 +71,7 @@ def fail(status: int = 500) -> Plan:
 
 
 def delayed(plan: Plan, seconds: float) -> Plan:
-    """Hold the whole answer back."""
+    """Hold the whole answer back; the server waits that long before it stops, so keep it short."""
     return replace(plan, delay=Delay(seconds))
 
 
@@ -138,13 +137,6 @@ def serve() -> Iterator[Wire]:
     """Run a server in a thread of this process."""
     with LLMockServer() as server:
         yield Wire(server)
-
-
-@pytest.fixture
-def wire() -> Iterator[Wire]:
-    """Give a test its own server."""
-    with serve() as served:
-        yield served
 
 
 def chat_openai(wire: Wire, **fields: Any) -> ChatOpenAI:

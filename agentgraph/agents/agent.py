@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -103,7 +103,7 @@ class Agent:
         thread_id: str | None = None,
         context: Any = None,
         config: RunnableConfig | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Answer, telling all that happens; closing the iterator ends the run."""
         stream = self._runner.stream(input, thread_id, context, config)
         try:
@@ -176,7 +176,7 @@ class Agent:
         """Go on with a run that waits for decisions."""
         return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
 
-    def as_tool(self) -> BaseTool:
+    def as_tool(self) -> AgentTool:
         """Return a tool that asks this agent: it is given the request and nothing else."""
         return agent_tool(self)
 
@@ -237,7 +237,7 @@ class Agent:
 
     @cached_property
     def _runner(self) -> Runner:
-        return Runner(self, self.graph)
+        return Runner(self, self.graph, self._saver)
 
     def _type_faults(self) -> Iterator[str]:
         for member in self.agents:

@@ -142,15 +142,14 @@ def _adopt(level: Level, message: AIMessage, whole: Sequence[AnyMessage]) -> AIM
             ("tool_calls", message.tool_calls),
             ("invalid_tool_calls", message.invalid_tool_calls),
         ):
-            if any(not call["id"] or call["id"] in used for call in calls):
-                update[key] = [_with_fresh_id(dict(call), used) for call in calls]
-            used.update(str(call["id"]) for call in calls)
+            update[key] = [_with_fresh_id(dict(call), used) for call in calls]
     return message.model_copy(update=update)
 
 
 def _with_fresh_id(call: dict[str, Any], used: set[str]) -> dict[str, Any]:
     if not call["id"] or call["id"] in used:
         call["id"] = f"call_{new_id()}"
+    used.add(call["id"])
     return call
 
 

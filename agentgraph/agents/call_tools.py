@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
@@ -37,7 +37,7 @@ class _Asked:
     message: AIMessage
     answers: dict[str, ToolMessage]
     turn_index: int
-    """How many messages with calls this level has made since the human spoke."""
+    """How many messages with calls this level has made."""
 
     def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
         return [call for call in calls if call["id"] not in self.answers]
@@ -88,7 +88,7 @@ async def _settle(
     if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
         return [*done, Command(goto=[_send(level, asked, call) for call in waiting])]
     if waiting:
-        result = await runner.run(waiting[0], _position(asked, waiting[0]), config)
+        result = await runner.run(waiting[0], _position(asked, waiting[0]["id"]), config)
         done += _applied(result, keep_outcome=False)
         outcomes += [result.outcome]
         asked.answers.update({m.tool_call_id: m for m in result.answers})
@@ -180,8 +180,6 @@ def _last_asked(messages: Sequence[AnyMessage]) -> _Asked | None:
     found: AIMessage | None = None
     count = 0
     for message in reversed(messages):
-        if isinstance(message, HumanMessage):
-            break
         if isinstance(message, ToolMessage) and found is None:
             answers[message.tool_call_id] = message
         if isinstance(message, AIMessage) and calls_of(message):
@@ -231,23 +229,25 @@ def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
     return [answer(move.call_id, move.tool, f"Not executed: {why}", failed=True) for move in moves]
 
 
-def _position(asked: _Asked, call: ToolCall) -> str:
-    index = [c["id"] for c in asked.message.tool_calls].index(call["id"])
+def _position(asked: _Asked, call_id: str | None) -> str:
+    index = [c["id"] for c in asked.message.tool_calls].index(call_id)
     return f"{asked.turn_index}/{index}"
 
 
 def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
+    sent = {"call": call, "position": _position(asked, call["id"])}
     child = level.toolset.errands.get(call["name"])
     if child is not None:
-        return Send(child, {"sent": {"call": call, "alone": True}})
-    return Send("call_tools", {"sent": {"call": call, "position": _position(asked, call)}})
+        return Send(child, {"sent": {**sent, "alone": True}})
+    return Send("call_tools", {"sent": sent})
 
 
 def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
     emit(_routed(level, "delegate", move.target, move.reason))
     text = transfer_text(move.target, move.reason, move.summary)
     call = {"name": move.tool, "args": {}, "id": move.call_id, "type": "tool_call"}
-    return Send(move.target, {"sent": {"call": call, "alone": False, "text": text}})
+    sent = {"call": call, "position": _position(asked, move.call_id)}
+    return Send(move.target, {"sent": {**sent, "alone": False, "text": text}})
 
 
 def _applied(result: ToolResult, *, keep_outcome: bool = True) -> Commands:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
+from langgraph.graph import END
 from langgraph.prebuilt import ToolNode
-from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
 
 from agentgraph.agents.level import Level
@@ -23,10 +25,21 @@ from agentgraph.outcomes import Finish, Handoff
 from agentgraph.running import inside_call, note
 from agentgraph.stream import ToolResponseEvent, emit
 
-__all__ = ["ToolResult", "ToolRunner"]
+__all__ = ["ToolResult", "ToolRunner", "inside_visit"]
 
 # ToolNode calls the wrapper; what it must know beside the call travels around ToolNode.
 _position: ContextVar[str] = ContextVar("agentgraph_position", default="")
+_visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
+
+
+@contextmanager
+def inside_visit(position: str) -> Iterator[None]:
+    """Tell the visits that one turn makes to the same sub-agent apart."""
+    token = _visit.set(f"{_visit.get()}>{position}")
+    try:
+        yield
+    finally:
+        _visit.reset(token)
 
 
 @dataclass(slots=True)
@@ -79,10 +92,10 @@ class ToolRunner:
                 "this one has done: return a Handoff"
             )
         goto = [command.goto] if not isinstance(command.goto, list | tuple) else list(command.goto)
-        goto = [target for target in goto if target]
+        goto = [self._level.end if target == END else target for target in goto if target]
         for target in goto:
             name = getattr(target, "node", target)
-            if name not in self._level.nodes:
+            if name not in self._level.nodes and name != END:
                 raise RoutingError(
                     f"the tool {call['name']!r} goes to {name!r}, which is no node of "
                     f"{self._level.agent.name!r}: there are {', '.join(sorted(self._level.nodes))}"
@@ -151,6 +164,7 @@ class ToolRunner:
             configurable.get("thread_id"),
             turn.get("id"),
             self._level.path,
+            _visit.get(),
             _position.get(),
             request.tool_call["name"],
         )
@@ -170,7 +184,9 @@ class _Outspoken:
         return result
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: ToolInvocationError) -> str:
+    # ToolNode reads the annotation: arguments that do not fit are answered inside of the
+    # middleware, everything else passes through it, where it can be retried, and ends here too.
     return f"Error: {type(error).__name__}: {error}\nMend the call, or do without it."
 
 

@@ -56,10 +56,10 @@ class _Outcome:
 class Runner:
     """Run one agent's graph."""
 
-    def __init__(self, agent: Agent, graph: AnyCompiledGraph) -> None:
+    def __init__(self, agent: Agent, graph: AnyCompiledGraph, saver: object) -> None:
         self._agent = agent
         self._graph = graph
-        self._turns = _turns_of(graph.checkpointer)
+        self._turns = _turns_of(saver)
 
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
@@ -292,10 +292,10 @@ class Runner:
         return stored if form is None else OutputFormat(form).load(stored)
 
 
-_shared_turns: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()
+_shared_turns: WeakKeyDictionary[object, Turns] = WeakKeyDictionary()
 
 
-def _turns_of(saver: Any) -> Turns:
+def _turns_of(saver: object) -> Turns:
     """Return the queues of a checkpointer, shared by all agents that run on it."""
     return _shared_turns.setdefault(saver, Turns())
 

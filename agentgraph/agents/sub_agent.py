@@ -15,8 +15,9 @@ from langgraph.types import Command
 
 from agentgraph.agents.call_tools import answer
 from agentgraph.agents.level import Level
+from agentgraph.agents.run_tool import inside_visit
 from agentgraph.agents.state import AgentState
-from agentgraph.history import open_calls, repair
+from agentgraph.history import calls_of, open_calls, repair
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import handed_over, note
@@ -38,13 +39,14 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
         given = _given(state, shared)
         messages = level.history(state.get("messages", []))
         if sent is None:
-            with handed_over(messages):
+            visit = sum(isinstance(m, AIMessage) and bool(calls_of(m)) for m in messages)
+            with handed_over(messages), inside_visit(str(visit)):
                 active = _rest(state, name)
                 result = await graph.ainvoke({**given, "current_active_agent": active})
             return _entered(level, name, result, _changed(given, result, shared))
         call: ToolCall = sent["call"]
         own, inherited = _task(call, sent, messages)
-        with handed_over(inherited, call["id"]):
+        with handed_over(inherited, call["id"]), inside_visit(sent["position"]):
             result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
         fresh = result["messages"][len(own) :]
         update = _changed(given, result, shared)

@@ -440,7 +440,9 @@ async def test_calls_without_ids_of_their_own_are_all_answered(ids: tuple[str | 
 async def test_a_tool_is_told_before_and_after_it_runs() -> None:
     model = ScriptedModel([call("refund", reason="twice"), "Done."])
     agent = Agent("desk", model=model, tools=[refund])
-    told = [e async for e in agent.astream("go") if isinstance(e, ToolUsageEvent | ToolResponseEvent)]
+    told = [
+        e async for e in agent.astream("go") if isinstance(e, ToolUsageEvent | ToolResponseEvent)
+    ]
     assert [type(event) for event in told] == [ToolUsageEvent, ToolResponseEvent]
     assert told[0].call_id == told[1].call_id
     assert [e.content for e in told if isinstance(e, ToolResponseEvent)] == ["refunded: twice"]

@@ -183,7 +183,7 @@ async def test_abandoned_stream_loses_nothing_and_leaks_nothing() -> None:
     async for event in stream:
         if event.type == "tool_response":
             break
-    await stream.aclose()  # type: ignore[attr-defined]  # an async generator
+    await stream.aclose()
 
     reply = await agent.ainvoke("again", thread_id="t")
 

@@ -1,0 +1,160 @@
+"""Many runs at a time: in order on one thread, independent on several."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AnyMessage
+
+from agentgraph import Agent
+from agentgraph.testing import ScriptedModel, call
+
+
+def echo(messages: list[AnyMessage]) -> str:
+    """Answer with all that humans have said."""
+    return " ".join(m.text for m in messages if m.type == "human")
+
+
+async def test_three_calls_on_one_thread_at_once_are_all_kept_in_order() -> None:
+    agent = Agent("a", model=ScriptedModel(echo))
+
+    replies = await asyncio.gather(*(agent.ainvoke(n, thread_id="t") for n in "123"))
+
+    assert [reply.text for reply in replies] == ["1", "1 2", "1 2 3"]
+
+
+async def test_agents_on_one_saver_share_the_queue_of_a_thread(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    first = Agent("a", model=ScriptedModel(echo), checkpointer=url)
+    second = Agent("a", model=ScriptedModel(echo), checkpointer=url)
+
+    replies = await asyncio.gather(
+        *((first, second)[n % 2].ainvoke(str(n), thread_id="t") for n in range(4))
+    )
+
+    assert [reply.text for reply in replies] == ["0", "0 1", "0 1 2", "0 1 2 3"]
+
+
+async def test_thirty_threads_at_once_do_not_mix() -> None:
+    def remember(messages: list[AnyMessage]) -> str | list[object]:
+        said = [m.text for m in messages if m.type == "human"]
+        tools = [m.text for m in messages if m.type == "tool"]
+        return " ".join([*said, *tools])
+
+    turns = 3
+    leaf = Agent("leaf", model=ScriptedModel(remember))
+    agent = Agent("root", model=ScriptedModel(lambda _: call("transfer_to_leaf")), agents=[leaf])
+
+    async def converse(name: str) -> str:
+        for turn in range(turns):
+            reply = await agent.ainvoke(f"{name}.{turn}", thread_id=name)
+        return reply.text
+
+    texts = await asyncio.gather(*(converse(f"n{n}") for n in range(30)))
+
+    for n, text in enumerate(texts):
+        assert text == f"n{n}.0 n{n}.1 n{n}.2 Conversation transferred to leaf"
+
+
+async def test_a_run_cannot_wait_for_its_own_thread() -> None:
+    async def again() -> str:
+        """Ask oneself on the same thread."""
+        return (await agent.ainvoke("inner", thread_id="t")).text
+
+    model = ScriptedModel([call("again"), "done"])
+    agent = Agent("a", model=model, tools=[again])
+
+    reply = await agent.ainvoke("outer", thread_id="t")
+
+    assert reply.text == "done"
+    assert any("same thread" in m.text for m in reply.messages if m.type == "tool")
+
+
+async def test_a_tool_may_run_the_agent_on_another_thread() -> None:
+    async def aside() -> str:
+        """Ask oneself elsewhere."""
+        return (await agent.ainvoke("inner")).text
+
+    def turn(messages: list[AnyMessage]) -> object:
+        if messages[-1].text == "outer":
+            return call("aside")
+        return echo(messages)
+
+    agent = Agent("a", model=ScriptedModel(turn), tools=[aside])  # type: ignore[arg-type]
+
+    reply = await agent.ainvoke("outer", thread_id="t")
+
+    assert reply.text == "outer"
+    assert any(m.text == "inner" for m in reply.messages if m.type == "tool")
+
+
+async def test_waiting_call_that_is_cancelled_gives_up_its_place() -> None:
+    gate = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def hold() -> str:
+        """Hold the thread."""
+        begun.set()
+        await gate.wait()
+        return "held"
+
+    def turn(messages: list[AnyMessage]) -> object:
+        return call("hold") if messages[-1].text == "1" else echo(messages)
+
+    agent = Agent("a", model=ScriptedModel(turn), tools=[hold])  # type: ignore[arg-type]
+    first = asyncio.create_task(agent.ainvoke("1", thread_id="t"))
+    await begun.wait()
+    second = asyncio.create_task(agent.ainvoke("2", thread_id="t"))
+    third = asyncio.create_task(agent.ainvoke("3", thread_id="t"))
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    gate.set()
+
+    assert (await first).text == "1"
+    assert (await third).text == "1 3"
+
+
+def test_sync_calls_of_several_threads_take_their_turns() -> None:
+    agent = Agent("a", model=ScriptedModel(echo))
+    texts: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(agent.invoke("x", thread_id="t").text))
+        for _ in range(5)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(texts, key=len) == [" ".join("x" * n) for n in range(1, 6)]
+
+
+async def test_forget_deletes_a_thread() -> None:
+    agent = Agent("a", model=ScriptedModel(echo))
+    await agent.ainvoke("1", thread_id="t")
+
+    await agent.aforget("t")
+
+    assert await agent.ahistory("t") == []
+    assert (await agent.ainvoke("2", thread_id="t")).text == "2"
+
+
+async def test_sync_call_inside_the_sync_loop_is_refused() -> None:
+    def inner() -> str:
+        """Call synchronously from an async tool's loop."""
+        return agent.invoke("inner").text
+
+    async def blocking() -> str:
+        """Block the loop."""
+        return inner()
+
+    agent = Agent("a", model=ScriptedModel([call("blocking"), "done"]), tools=[blocking])
+
+    reply = await asyncio.to_thread(agent.invoke, "outer")
+
+    assert any("await" in m.text for m in reply.messages if m.type == "tool")
