@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -26,6 +27,7 @@ __all__ = [
     "split_system",
     "unknown_outcomes",
     "window",
+    "work_done",
 ]
 
 OUTCOME_UNKNOWN = (
@@ -41,23 +43,23 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     """Make a history legal: each call answered exactly once, directly after the message it is in.
 
     Calls without an answer get one that says so, answers without a call go, a call id used again
-    is renamed together with its answer, empty assistant messages go, and a history that would end
-    with the assistant ends with a neutral "Continue.".
+    is renamed together with its answer, empty assistant messages go, and a history that would be
+    empty or end with the assistant ends with a neutral "Continue.".
     """
     messages = list(messages)
     answers = _answers_by_call(messages)
     used: set[str] = set()
     legal: list[AnyMessage] = []
-    for message in messages:
+    for position, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             continue
         if not isinstance(message, AIMessage):
             legal.append(message)
         elif message.tool_calls or message.invalid_tool_calls:
-            legal.extend(_with_answers(message, answers, used))
+            legal.extend(_with_answers(message, position, answers, used))
         elif message.content:
             legal.append(message)
-    if legal and isinstance(legal[-1], AIMessage):
+    if not legal or isinstance(legal[-1], AIMessage):
         legal.append(HumanMessage("Continue."))
     return legal
 
@@ -123,26 +125,44 @@ def as_plain_chat(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     return plain
 
 
-def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[str, deque[ToolMessage]]:
-    answers: dict[str, deque[ToolMessage]] = {}
-    for message in messages:
+def work_done(messages: Iterable[AnyMessage]) -> str:
+    """Tell what somebody did, a line for each result and text."""
+    return "\n".join(
+        f"- {m.name}: {m.text}" if isinstance(m, ToolMessage) else f"- said: {m.text}"
+        for m in messages
+        if isinstance(m, ToolMessage | AIMessage) and m.text
+    )
+
+
+def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[tuple[int, int], ToolMessage]:
+    """Match answers with calls, by place: an answer is to the last call of its id before it."""
+    waiting: dict[str, deque[ToolMessage]] = {}
+    found: dict[tuple[int, int], ToolMessage] = {}
+    for position in reversed(range(len(messages))):
+        message = messages[position]
         if isinstance(message, ToolMessage):
-            answers.setdefault(message.tool_call_id, deque()).append(message)
-    return answers
+            waiting.setdefault(message.tool_call_id, deque()).appendleft(message)
+        elif isinstance(message, AIMessage):
+            for index, call in enumerate(calls_of(message)):
+                if answers := waiting.get(call["id"] or ""):
+                    found[position, index] = answers.popleft()
+    return found
 
 
 def _with_answers(
-    message: AIMessage, answers: dict[str, deque[ToolMessage]], used: set[str]
+    message: AIMessage,
+    position: int,
+    answers: dict[tuple[int, int], ToolMessage],
+    used: set[str],
 ) -> list[AnyMessage]:
     replies: list[ToolMessage] = []
     renamed: dict[int, str] = {}
-    for position, call in enumerate(calls_of(message)):
-        waiting = answers.get(call["id"] or "")
-        reply = waiting.popleft() if waiting else _unknown(call)
+    for index, call in enumerate(calls_of(message)):
+        reply = answers.get((position, index)) or _unknown(call)
         call_id = _unused(call["id"] or "call", used)
         used.add(call_id)
         if call_id != call["id"]:
-            renamed[position] = call_id
+            renamed[index] = call_id
             reply = reply.model_copy(update={"tool_call_id": call_id})
         replies.append(reply)
     return [_rename(message, renamed) if renamed else message, *replies]
@@ -161,16 +181,12 @@ def _rename(message: AIMessage, renamed: dict[int, str]) -> AIMessage:
     calls = calls_of(message)
     fresh = [{**call, "id": renamed.get(i, call["id"])} for i, call in enumerate(calls)]
     valid = len(message.tool_calls)
-    new_ids = {calls[i]["id"]: new for i, new in renamed.items()}
+    new_ids: dict[str, deque[str]] = {}
+    for old, new in zip(calls, fresh, strict=True):
+        new_ids.setdefault(old["id"] or "", deque()).append(str(new["id"]))
     content = message.content
     if isinstance(content, list):
-        # Anthropic repeats the call id in its content blocks.
-        content = [
-            {**block, "id": new_ids[block["id"]]}
-            if isinstance(block, dict) and block.get("id") in new_ids
-            else block
-            for block in content
-        ]
+        content = [_rename_block(block, new_ids) for block in content]
     return message.model_copy(
         update={
             "tool_calls": fresh[:valid],
@@ -178,6 +194,15 @@ def _rename(message: AIMessage, renamed: dict[int, str]) -> AIMessage:
             "content": content,
         }
     )
+
+
+def _rename_block(block: str | dict[str, Any], new_ids: dict[str, deque[str]]) -> Any:
+    # Anthropic repeats the call id in its content blocks, OpenAI's `responses/v1` as `call_id`.
+    for key in ("call_id", "id"):
+        old = block.get(key) if isinstance(block, dict) else None
+        if old and new_ids.get(old):
+            return {**block, key: new_ids[old].popleft()}  # type: ignore[dict-item]  # a dict
+    return block
 
 
 def _unknown(call: ToolCall | InvalidToolCall) -> ToolMessage:

@@ -120,7 +120,15 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
 def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
     """Apply patchers in their order."""
     for patch in patchers:
-        changed = patch(graph)
+        try:
+            changed = patch(graph)
+        except ValueError as error:
+            if "already exists with a different type" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"a node of the patcher {patch!r} declares a state that clashes with the graph's: "
+                f"{error}. Leave the node's state unannotated, or name only its own keys"
+            ) from error
         if not isinstance(changed, StateGraph):
             raise ConfigurationError(
                 f"the patcher {patch!r} returned {type(changed).__name__}: return the graph"

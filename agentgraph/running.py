@@ -58,7 +58,7 @@ class Run:
 _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
 _inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
 _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
-_errand: ContextVar[str | None] = ContextVar("agentgraph_errand", default=None)
+_errands: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_errands", default=())
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 
 
@@ -70,31 +70,34 @@ def current_run() -> Run | None:
 @contextmanager
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
-    tokens = _run.set(run), _inherited.set(()), _errand.set(None)
+    tokens = _run.set(run), _inherited.set(()), _errands.set(())
     try:
         yield
     finally:
         _run.reset(tokens[0])
         _inherited.reset(tokens[1])
-        _errand.reset(tokens[2])
+        _errands.reset(tokens[2])
 
 
 @contextmanager
 def handed_over(messages: Sequence[AnyMessage], errand: str | None = None) -> Iterator[None]:
     """Hand a history over to a nested graph, which does not store it."""
-    tokens = _inherited.set(tuple(messages)), _errand.set(errand or _errand.get())
+    served = (*_errands.get(), errand) if errand else _errands.get()
+    tokens = _inherited.set(tuple(messages)), _errands.set(served)
     try:
         yield
     finally:
         _inherited.reset(tokens[0])
-        _errand.reset(tokens[1])
+        _errands.reset(tokens[1])
 
 
 def note(messages: Iterable[AnyMessage]) -> None:
     """Enter new messages in the run's journal."""
     run = _run.get()
     if run is not None:
-        run.journal.setdefault(_errand.get(), []).extend(messages)
+        made = list(messages)
+        for errand in _errands.get() or (None,):
+            run.journal.setdefault(errand, []).extend(made)
 
 
 def history(messages: Sequence[AnyMessage]) -> list[AnyMessage]:

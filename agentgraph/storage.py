@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,8 @@ async def _sqlite_saver(path: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     try:
+        # aiosqlite's thread outlives a connection that fails, and dies noisily on a closed loop.
+        await asyncio.to_thread(_try_file, path)
         connection = await aiosqlite.connect(path, timeout=_CONNECT_TIMEOUT_S)
     except Exception as error:
         raise StorageError(f"cannot open the SQLite file {path!r}: {error}") from error
@@ -196,7 +199,13 @@ async def _sqlite_saver(path: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
         await saver.setup()
         yield saver
     finally:
+        _connections.discard(connection)
         await connection.close()
+
+
+def _try_file(path: str) -> None:
+    with closing(sqlite3.connect(path, timeout=_CONNECT_TIMEOUT_S)) as connection:
+        connection.execute("PRAGMA schema_version")
 
 
 @asynccontextmanager
@@ -227,11 +236,22 @@ async def _postgres_saver(url: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
         yield saver
 
 
+_connections: set[aiosqlite.Connection] = set()
+
+
 def _stop_with_main_thread(connection: aiosqlite.Connection) -> None:
     """Let the process end: aiosqlite's thread is no daemon and would hold it open for ever."""
+    _connections.add(connection)
+    _watch_main_thread()
+    if not threading.main_thread().is_alive():
+        connection.stop()
 
+
+@cache
+def _watch_main_thread() -> None:
     def wait() -> None:
         threading.main_thread().join()
-        connection.stop()
+        for connection in list(_connections):
+            connection.stop()
 
     threading.Thread(target=wait, name="agentgraph-sqlite-exit").start()

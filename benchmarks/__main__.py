@@ -18,9 +18,14 @@ HEADER = """# What agentgraph costs beside its peers
 
 Written by `make bench`. Each ratio is ours over the peer's, both measured in the same run: turn for
 turn in alternation, each turn the median of its repetitions, the mean of turns 6-15 ("turn 10") or
-176-225 ("turn 200"). The models are functions that answer at once, so these are the frameworks'
-own costs; default settings and durability "async" everywhere. Bytes are the serialised checkpoints,
-channel values and writes that the in-memory saver holds.
+176-225 ("turn 200") without the slowest and fastest tenth. The models are functions that answer at
+once, so these are the frameworks' own costs; default settings and durability "async" everywhere.
+Bytes are the serialised checkpoints, channel values and writes that the in-memory saver holds.
+
+The bare LangGraph is a `StateGraph` of a model node and a `ToolNode`. In a handoff turn our
+supervisor transfers and the sub-agent answers (two model calls); in a sticky one the sub-agent,
+which kept the conversation, answers (one). langgraph-supervisor transfers, its worker answers and
+hands back, and it answers again (three); it has no sticky turn, so both compare with this one.
 """
 
 
@@ -49,7 +54,8 @@ def _table(rows: list[Row]) -> str:
         f"| {row.ratio:.3g} | ≤ {row.goal:.3g} | {row.verdict} |"
         for row in rows
     ]
-    return "\n".join(["| what | ours | theirs | ratio | goal | |", "|---|---|---|---|---|---|", *lines])
+    head = ["| what | ours | theirs | ratio | goal | |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *lines])
 
 
 def _versions() -> str:

@@ -34,8 +34,8 @@ async def agent_rows() -> list[Row]:
     in_memory = {name: _in_memory(make) for name, make in contestants.items()}
     on_disk = {name: _on_disk(make) for name, make in contestants.items()}
     short = await side_by_side(in_memory, turns=TURN_10[1], repetitions=30)
-    disk = await side_by_side(on_disk, turns=TURN_10[1], repetitions=15)
-    long = await side_by_side(in_memory, turns=TURN_200[1], repetitions=3)
+    disk = await side_by_side(on_disk, turns=TURN_10[1], repetitions=25)
+    long = await side_by_side(in_memory, turns=TURN_200[1], repetitions=2)
     return [
         Row(f"agent with one tool / bare LangGraph, {where}", *times, goal)
         for where, goal, times in (

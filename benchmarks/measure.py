@@ -1,4 +1,4 @@
-"""Timing conversations side by side: turn for turn in alternation, so that noise meets all alike."""
+"""Time conversations side by side: turn for turn in alternation, so that noise meets all alike."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def langgraph_supervisor(saver: BaseCheckpointSaver[Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its README uses create_react_agent
         worker = create_react_agent(
-            FunctionModel(say=lambda _: answer()), [look_up], name="orders", prompt="You know orders."
+            FunctionModel(say=lambda _: answer()),
+            [look_up],
+            name="orders",
+            prompt="You know orders.",
         )
         supervisor = create_supervisor(
             [worker],

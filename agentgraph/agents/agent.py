@@ -75,11 +75,9 @@ class Agent:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         patchers = (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
         object.__setattr__(self, "patcher", patchers)
-        faults = [*self._type_faults()]
-        if not faults:
-            faults = list(dict.fromkeys(faults_of(self)))
+        faults = [*self._without_strangers(), *self._value_faults(), *faults_of(self)]
         if faults:
-            raise ConfigurationError(faults)
+            raise ConfigurationError(dict.fromkeys(faults))
 
     def __repr__(self) -> str:
         below = ", ".join(participant.name for participant in self.sub_agents)
@@ -239,33 +237,58 @@ class Agent:
     def _runner(self) -> Runner:
         return Runner(self, self.graph, self._saver)
 
-    def _type_faults(self) -> Iterator[str]:
-        for member in self.agents:
-            if not isinstance(member, AgentTool) and as_participant(member) is None:
-                yield f"agents holds {member!r}, which is neither an Agent nor a compiled graph"
-        for tool in self.tools:
-            if not isinstance(tool, Mapping | BaseTool | Callable) and as_participant(tool) is None:  # type: ignore[arg-type]
-                yield f"tools holds {tool!r}, which is no tool, function, dict or Agent"
-        try:
-            _ = self.own_tools
-        except (ValueError, TypeError) as error:
-            yield f"a function in tools cannot become a tool: {error}"
+    def _without_strangers(self) -> Iterator[str]:
+        """Leave out what cannot be a member at all, so that the others are checked all the same."""
+        for name, fault_of in _MEMBER_FAULTS.items():
+            found = [(member, fault_of(member)) for member in getattr(self, name)]
+            object.__setattr__(self, name, tuple(m for m, fault in found if fault is None))
+            yield from (fault for _, fault in found if fault is not None)
+
+    def _value_faults(self) -> Iterator[str]:
         if self.handoff not in get_args(HandoffMode):
             yield f"handoff={self.handoff!r}: use 'sticky' or 'delegate'"
         if self.durability not in get_args(Durability):
             yield f"durability={self.durability!r}: use 'async', 'sync' or 'exit'"
         if isinstance(self.history, int) and self.history < 1:
             yield f"history={self.history}: a model must see at least one message"
-        for intent in self.intents:
-            if not isinstance(intent, Intent):
-                yield f"intents holds {intent!r}, which is no Intent"
-        for patch in self.patcher:  # type: ignore[union-attr]  # a tuple by now
-            if not callable(patch):
-                yield f"patcher holds {patch!r}, which is no function of a graph"
         if self.checkpointer is not None and not isinstance(
             self.checkpointer, BaseCheckpointSaver | str
         ):
             yield f"checkpointer={self.checkpointer!r}: give a saver, or a URL"
+
+
+def _agent_fault(member: Any) -> str | None:
+    if isinstance(member, AgentTool) or as_participant(member) is not None:
+        return None
+    return f"agents holds {member!r}, which is neither an Agent nor a compiled graph"
+
+
+def _tool_fault(tool: Any) -> str | None:
+    if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
+        return None
+    if not callable(tool):
+        return f"tools holds {tool!r}, which is no tool, function, dict or Agent"
+    try:
+        as_base_tool(tool)
+    except (ValueError, TypeError) as error:
+        return f"a function in tools cannot become a tool: {error}"
+    return None
+
+
+def _intent_fault(intent: Any) -> str | None:
+    return None if isinstance(intent, Intent) else f"intents holds {intent!r}, which is no Intent"
+
+
+def _patch_fault(patch: Any) -> str | None:
+    return None if callable(patch) else f"patcher holds {patch!r}, which is no function of a graph"
+
+
+_MEMBER_FAULTS: Mapping[str, Callable[[Any], str | None]] = {
+    "agents": _agent_fault,
+    "tools": _tool_fault,
+    "intents": _intent_fault,
+    "patcher": _patch_fault,
+}
 
 
 def _changed(member: Any, changes: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph.agents.call_model import AGENT_TAG, after_model, call_model
 from agentgraph.agents.call_tools import call_tools
@@ -74,6 +74,8 @@ def _build(
     shared = (*shared, *states_of(agent.patcher))
     state = merge_states("AgentState", AgentState, *shared, *middleware.states)
     graph: AnyGraph = StateGraph(state, context_schema=agent.context_schema)
+    # A patcher's node may say `state: MessagesState`, whose own channel would clash with ours.
+    graph.schemas[MessagesState] = {"messages": graph.channels["messages"]}
     _add_own_nodes(graph, level, middleware, state)
     _add_sub_agents(graph, level, shared, state)
     _add_hooks(graph, level, hooks, state)

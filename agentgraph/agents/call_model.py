@@ -51,6 +51,9 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         note([message])
         _tell(level, message)
         update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
+        output = level.toolset.output
+        if output is not None and not calls_of(message):
+            update["output"] = output.read(str(message.text))
         goto = level.exits[0] if level.exits else after_model(level, message)
         return Command(goto=goto, update=update)
 
@@ -104,8 +107,9 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
             view = as_plain_chat(view)
         try:
             if middleware.wraps_model:
+                shown = [] if plain else specs
                 request = middleware.request(
-                    model, view, system, specs, {**state, "messages": view}, runtime
+                    model, view, system, shown, {**state, "messages": view}, runtime
                 )
                 return await middleware.call_model(request, choice, tag)
             return await bound.ainvoke([SystemMessage(system), *view] if system else view), {}
@@ -137,7 +141,9 @@ def _adopt(level: Level, message: AIMessage, whole: Sequence[AnyMessage]) -> AIM
     if not message.id:
         update["id"] = new_id()
     if calls_of(message):
-        used = {m.tool_call_id for m in whole if isinstance(m, ToolMessage)}
+        asked = (call for m in whole if isinstance(m, AIMessage) for call in calls_of(m))
+        used = {str(call["id"]) for call in asked}
+        used |= {m.tool_call_id for m in whole if isinstance(m, ToolMessage)}
         for key, calls in (
             ("tool_calls", message.tool_calls),
             ("invalid_tool_calls", message.invalid_tool_calls),

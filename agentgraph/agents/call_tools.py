@@ -107,11 +107,11 @@ def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> C
         messages = [*refused, *(_finished(level, finish) if finish is not None else ())]
         after: Any = goto or level.end
         return [Command(update={"messages": messages}, goto=after)]
-    if level.agent.handoff == "delegate" and not returned:
-        delegations = [move for move in called if not move.is_help]
+    moves = [*returned, *called]
+    if level.agent.handoff == "delegate":
+        delegations = [move for move in moves if not move.is_help]
         if delegations:
             return [Command(goto=[_delegate(level, asked, move) for move in delegations])]
-    moves = [*returned, *called]
     if moves:
         return _move(level, asked, moves[0], moves[1:])
     return [_return_or_loop(level, asked)]
@@ -125,8 +125,6 @@ def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Comm
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
-    if level.agent.handoff == "delegate":  # a Handoff that a tool has returned
-        return [Command(update={"messages": refused}, goto=[_delegate(level, asked, move)])]
     emit(_routed(level, "transfer", move.target, move.reason))
     told = answer(
         move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary)

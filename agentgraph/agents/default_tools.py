@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import BaseModel, Field
 
 from agentgraph.agents.intents import Intent
 from agentgraph.clock import clock
 
-__all__ = ["default_tools"]
+__all__ = ["ALWAYS", "WITH_OTHERS", "default_tools"]
+
+ALWAYS = (
+    "get_time_date",
+    "list_tools_available",
+    "list_subagents_available",
+    "list_intents_available",
+)
+WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
+"""Those that only make sense where there is more than one agent."""
+
+
+class _Nothing(BaseModel):
+    pass
+
+
+class _Zone(BaseModel):
+    timezone: str = Field("UTC", description="A name such as Europe/Paris.")
 
 
 def default_tools(
@@ -60,7 +78,17 @@ def default_tools(
     ]
     if supervisor is not None or agents:
         functions += [get_current_active_agent, get_supervisor_agent]
-    return [StructuredTool.from_function(function) for function in functions]
+    return [_tool(function) for function in functions]
+
+
+def _tool(function: Callable[..., str]) -> BaseTool:
+    # With its schema given, no signature is inspected: that would be most of a build's time.
+    return StructuredTool(
+        name=function.__name__,
+        description=function.__doc__ or "",
+        func=function,
+        args_schema=_Zone if function.__name__ == "get_time_date" else _Nothing,
+    )
 
 
 def _listed(entries: Sequence[tuple[str, str]], nothing: str) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, get_args
 
 from agentgraph.agents.build import NODES, toolset_of
-from agentgraph.agents.intents import IntentKind
-from agentgraph.agents.toolset import needs_arguments
+from agentgraph.agents.default_tools import ALWAYS, WITH_OTHERS
+from agentgraph.agents.intents import Intent, IntentKind
+from agentgraph.agents.toolset import Toolset, needs_arguments
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
@@ -74,34 +75,37 @@ def _names(agent: Agent) -> Iterator[str]:
 
 
 def _own_faults(agent: Agent) -> Iterator[str]:
-    tools = [*(tool.name for tool in agent.own_tools), *_implied_names(agent)]
-    for name in _repeated(tools):
+    toolset = toolset_of(agent, "somebody")
+    for name in _repeated([*(tool.name for tool in agent.own_tools), *_implied(agent, toolset)]):
         yield f"the tool name {name!r} is taken twice in agent {agent.name!r}: rename one"
-    toolset = toolset_of(agent, "somebody")
     reachable = set(toolset.transfers.values())
+    for name in sorted(reachable & toolset.ordinary.keys()):
+        yield f"a sub-agent cannot be called {name!r}: that is a tool of its supervisor"
     for intent in agent.intents:
-        about = f"the intent {intent.phrase!r} of agent {agent.name!r}"
-        if intent.kind not in get_args(IntentKind):
-            yield f"{about} has the kind {intent.kind!r}: use agent, tool or raw"
-        elif intent.kind == "agent" and intent.target not in reachable:
-            yield f"{about} names {intent.target!r}, which is none of its sub-agents"
-        elif intent.kind == "tool" and intent.target not in toolset.ordinary:
-            yield f"{about} names {intent.target!r}, which is none of its tools"
-        elif intent.kind == "tool" and needs_arguments(toolset.ordinary[intent.target]):
-            yield f"{about} calls {intent.target!r}, which needs arguments that only a model fills"
+        fault = _intent_fault(intent, toolset)
+        if fault:
+            yield f"the intent {intent.phrase!r} of agent {agent.name!r} {fault}"
 
 
-def _implied_names(agent: Agent) -> Iterator[str]:
-    own = {tool.name for tool in agent.own_tools}
-    toolset = toolset_of(agent, "somebody")
-    yield from (tool.name for tool in toolset.signals)
-    yield from (name for name in toolset.ordinary if name not in own)
+def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
+    if intent.kind not in get_args(IntentKind):
+        return f"has the kind {intent.kind!r}: use agent, tool or raw"
+    if intent.kind == "agent" and intent.target not in toolset.transfers.values():
+        return f"names {intent.target!r}, which is none of its sub-agents"
+    if intent.kind == "tool" and intent.target not in toolset.ordinary:
+        return f"names {intent.target!r}, which is none of its tools"
+    if intent.kind == "tool" and needs_arguments(toolset.ordinary[intent.target]):
+        return f"calls {intent.target!r}, which needs arguments that only a model fills"
+    return None
+
+
+def _implied(agent: Agent, toolset: Toolset) -> Iterator[str]:
+    """Yield the names that come from something other than the agent's own tools."""
+    yield from {tool.name for tool in toolset.signals}  # two agents of one name are told as such
     if toolset.output is not None:
         yield toolset.output.name
     if agent.default_tools:
-        implied = {"get_time_date", "list_tools_available", "list_subagents_available"}
-        yield from implied & own
-        yield from {"list_intents_available"} & own
+        yield from (*ALWAYS, *WITH_OTHERS)
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

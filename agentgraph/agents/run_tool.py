@@ -19,6 +19,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
+from agentgraph.agents.recorded import current_call, recorded
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.outcomes import Finish, Handoff
@@ -58,7 +59,7 @@ class ToolRunner:
         self._level = level
         self._middleware = middleware
         self._node = ToolNode(
-            list(level.toolset.ordinary.values()),
+            [recorded(tool) for tool in level.toolset.ordinary.values()],
             handle_tool_errors=_explain,
             awrap_tool_call=self._around,
         )
@@ -70,6 +71,7 @@ class ToolRunner:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
         else:
             _position.set(position)
+            current_call.set(call)
             raw = await self._node.ainvoke([call], config)
         result = ToolResult({"call_id": call["id"] or ""})
         for part in raw if isinstance(raw, list) else [raw]:

@@ -18,7 +18,12 @@ from agentgraph.agents.call_model import AGENT_TAG
 from agentgraph.agents.content import citations_of
 from agentgraph.agents.reply import Interrupt, Reply, Usage
 from agentgraph.agents.state import merge_messages
-from agentgraph.agents.takeover import Leftovers, is_finished, leftovers
+from agentgraph.agents.takeover import (
+    Leftovers,
+    is_finished,
+    leftovers,
+    reachable_interrupts,
+)
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, GuardStopped, RoutingError
@@ -66,7 +71,7 @@ class Runner:
     ) -> Reply:
         """Run an input to its end."""
         async with self._on(thread_id, config) as (run, config):
-            given, known = await self._prepared(input, config)
+            given, known = await self._prepared(input, run, config)
             outcome = await self._run(given, known, context, config)
             return self._reply(run, outcome)
 
@@ -92,6 +97,7 @@ class Runner:
         async def produce() -> None:
             async with self._on(thread_id, config) as (run, own_config):
                 sequence = 0
+                told: set[str] = set()
 
                 async def put(event: Event) -> None:
                     nonlocal sequence
@@ -99,10 +105,18 @@ class Runner:
                     stamp = {"thread_id": run.thread_id, "run_id": run.id, "sequence": sequence}
                     if not event.agent:
                         stamp["agent"] = self._agent.name
+                    if isinstance(event, ErrorEvent):
+                        told.add(event.message)
                     await queue.put(replace(event, **stamp))
 
-                given, known = await self._prepared(input, own_config)
-                await self._run_streaming(run, given, known, context, own_config, put)
+                try:
+                    given, known = await self._prepared(input, run, own_config)
+                    await self._run_streaming(run, given, known, context, own_config, put)
+                except Exception as error:
+                    failure = _told(error)
+                    if failure.message not in told:
+                        await put(failure)
+                    raise
 
         async def run_and_end() -> None:
             try:
@@ -150,22 +164,24 @@ class Runner:
             "configurable": {**given, "thread_id": thread_id},
         }
         async with self._turns.take(thread_id):
+            kept = self._turns.cut_off.get(thread_id, {})
+            run.journal = {errand: list(made) for errand, made in kept.items()}
             with inside_run(run):
                 try:
                     yield run, own
                 except BaseException:
                     self._turns.cut_off[thread_id] = run.journal
                     raise
-                self._turns.cut_off.pop(thread_id, None)
 
     async def _prepared(
-        self, input: Input, config: RunnableConfig
+        self, input: Input, run: Run, config: RunnableConfig
     ) -> tuple[dict[str, Any], frozenset[str | None]]:
-        left = await self._taken_over(config["configurable"]["thread_id"])
+        left = await self._taken_over(run.thread_id)
         messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
         if left.active is not None:
             given["current_active_agent"] = left.active
+        run.journal.clear()  # what it held is in the input now
         note(given["messages"])
         return given, frozenset(message.id for message in given["messages"])
 
@@ -184,8 +200,8 @@ class Runner:
         self, thread_id: str, decisions: Mapping[str, object], config: RunnableConfig
     ) -> frozenset[str | None]:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
-        snapshot = await self._graph.aget_state(_thread(thread_id))
-        pending = {interrupt.id for interrupt in snapshot.interrupts}
+        snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
+        pending = set(reachable_interrupts(snapshot))
         unknown = sorted(set(decisions) - pending)
         if not decisions or unknown:
             saver: Any = self._graph.checkpointer
@@ -216,30 +232,23 @@ class Runner:
         put: Callable[[Event], Any],
     ) -> None:
         outcome = _Outcome({}, (), known)
-        told = False
-        try:
-            with _limits_told():
-                async for part in self._graph.astream(
-                    given,
-                    config,
-                    context=context,
-                    durability=self._agent.durability,
-                    stream_mode=["messages", "custom", "values"],
-                    subgraphs=True,
-                    version="v2",
-                ):
-                    if part["type"] == "values":
-                        if not part["ns"]:
-                            outcome = _Outcome(part["data"], part.get("interrupts", ()), known)
-                        continue
-                    event = _event_of(part)
-                    if event is not None:
-                        told = told or isinstance(event, ErrorEvent)
-                        await put(event)
-        except AgentGraphError as error:
-            if not told:
-                await put(ErrorEvent(code=error.code, message=str(error)))
-            raise
+        with _limits_told():
+            async for part in self._graph.astream(
+                given,
+                config,
+                context=context,
+                durability=self._agent.durability,
+                stream_mode=["messages", "custom", "values"],
+                subgraphs=True,
+                version="v2",
+            ):
+                if part["type"] == "values":
+                    if not part["ns"]:
+                        outcome = _Outcome(part["data"], part.get("interrupts", ()), known)
+                    continue
+                event = _event_of(part)
+                if event is not None:
+                    await put(event)
         reply = self._reply(run, outcome)
         for question in reply.interrupts:
             await put(
@@ -260,6 +269,10 @@ class Runner:
         )
 
     def _reply(self, run: Run, outcome: _Outcome) -> Reply:
+        if outcome.interrupts:
+            self._turns.cut_off[run.thread_id] = run.journal
+        else:
+            self._turns.cut_off.pop(run.thread_id, None)
         values = outcome.values
         fresh = _fresh(values.get("messages") or [], outcome.known)
         spoken = [m for m in fresh if isinstance(m, AIMessage) and m.text]
@@ -326,6 +339,13 @@ def _event_of(part: Any) -> Event | None:
     if agent is None or not isinstance(chunk, AIMessageChunk) or not chunk.text:
         return None
     return TokenEvent(agent=agent, text=str(chunk.text), message_id=chunk.id or "")
+
+
+def _told(error: Exception) -> ErrorEvent:
+    if isinstance(error, AgentGraphError):
+        return ErrorEvent(code=error.code, message=str(error))
+    # Not its text: whoever listens may be a stranger, and that could hold anything.
+    return ErrorEvent(code="error", message=f"the run failed: {type(error).__name__}")
 
 
 def _asked(saved: Any) -> set[str]:

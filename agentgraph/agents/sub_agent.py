@@ -12,15 +12,17 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
+from pydantic_core import to_json
 
 from agentgraph.agents.call_tools import answer
 from agentgraph.agents.level import Level
 from agentgraph.agents.run_tool import inside_visit
 from agentgraph.agents.state import AgentState
-from agentgraph.history import calls_of, open_calls, repair
+from agentgraph.clock import new_id
+from agentgraph.history import calls_of, open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
-from agentgraph.running import handed_over, note
+from agentgraph.running import current_run, handed_over, note
 from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
@@ -50,6 +52,8 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
             result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
         fresh = result["messages"][len(own) :]
         update = _changed(given, result, shared)
+        if result.get("output") is not None:
+            fresh = [AIMessage(to_json(result["output"]).decode())]
         return _answered(level, name, call, fresh, update, result.get("help_reason"))
 
     return enter
@@ -62,14 +66,16 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         sent: Any = state.get("sent")
         if sent is not None:
             state = read_state(config, ("messages", "turn"))  # type: ignore[assignment]
-        messages = repair(level.history(state.get("messages", [])))
+        messages = level.history(state.get("messages", []))
         if sent is not None:
             own, inherited = _task(sent["call"], sent, messages)
             messages = [*inherited, *own]
+        messages = [_identified(message) for message in repair(messages)]
         known = {message.id for message in messages}
         with handed_over((), sent and sent["call"]["id"]):
             result = await graph.ainvoke({"messages": messages})
         fresh = [message for message in result["messages"] if message.id not in known]
+        _account(f"{level.path}/{name}", fresh)
         for message in fresh:
             if isinstance(message, AIMessage) and message.text:
                 emit(_said(level, name, message))
@@ -95,6 +101,23 @@ def _task(
         for c in open_calls(messages)
     ]
     return [], [*messages, *pending]
+
+
+def _identified(message: AnyMessage) -> AnyMessage:
+    """Give an id to what `repair` has put in, so that it is not taken for new afterwards."""
+    return message if message.id else message.model_copy(update={"id": new_id()})
+
+
+def _account(path: str, fresh: Sequence[AnyMessage]) -> None:
+    """Record what a foreign graph has used, except by agents of ours in it, which did so."""
+    run = current_run()
+    if run is None:
+        return
+    recorded = {message.id for made in run.journal.values() for message in made}
+    for message in fresh:
+        if isinstance(message, AIMessage) and message.id not in recorded:
+            model = str(message.response_metadata.get("model_name") or "")
+            run.record_usage(path, message.usage_metadata, model)
 
 
 def _given(state: AgentState, shared: Sequence[str]) -> dict[str, Any]:
@@ -143,7 +166,7 @@ def _answered(
     text = _last_text(fresh)
     if help_reason is not None:
         emit(_helped(level, name, help_reason))
-        text = f"{name} asks for help: {help_reason}\n{text}".strip()
+        text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()
     told = answer(call["id"] or "", call["name"], text or f"{name} gave no answer.")
     note([told])
     emit(_responded(level, told))

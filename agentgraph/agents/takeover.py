@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.types import PregelTask, StateSnapshot
+from langgraph.types import StateSnapshot
 
 from agentgraph.agents.state import merge_messages
 from agentgraph.agents.turns import Journal
-from agentgraph.history import OUTCOME_UNKNOWN, unknown_outcomes
+from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
 
-__all__ = ["Leftovers", "is_finished", "leftovers"]
+__all__ = ["Leftovers", "is_finished", "leftovers", "reachable_interrupts"]
 
 _BRANCH = "branch:to:"
 
@@ -57,10 +57,13 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
     The journal of a run that was cut off in this process also knows what no checkpoint has got.
     """
     known = list(snapshot.values.get("messages") or ())
-    reports = [_report(call_id, "it", made) for call_id, made in journal.items() if call_id]
-    done = merge_messages([], [reports, list(_finished(snapshot)), list(journal.get(None, ()))])
+    done = merge_messages([], [list(_finished(snapshot, journal)), list(journal.get(None, ()))])
     ids = {message.id for message in known}
     fresh = [message for message in done if message.id not in ids]
+    unanswered = {call["id"] for call in open_calls([*known, *fresh])}
+    fresh += [
+        _report(call_id, "it", made) for call_id, made in journal.items() if call_id in unanswered
+    ]
     unknown = unknown_outcomes([*known, *fresh])
     values: dict[str, Any] = {}
     for task in snapshot.tasks:
@@ -72,39 +75,45 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
     return Leftovers([*fresh, *unknown], _active(snapshot), values)
 
 
+def reachable_interrupts(snapshot: StateSnapshot) -> Iterator[str]:
+    """Yield the ids of the questions that a resume would reach.
+
+    A nested graph that was rebuilt without the agent that asked would end in silence.
+    """
+    for task in snapshot.tasks:
+        if isinstance(task.state, StateSnapshot):
+            yield from reachable_interrupts(task.state)
+        else:
+            yield from (interrupt.id for interrupt in task.interrupts)
+
+
 _OWN = ("messages", "outcomes", "turn", "current_active_agent")
 
 
-def _finished(snapshot: StateSnapshot) -> Iterator[AnyMessage]:
+def _finished(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMessage]:
     """Yield the messages that the snapshot's tasks made and its state has not got."""
     for task in snapshot.tasks:
         if task.result:
-            written = task.result.get("messages") or ()
+            written = task.result.get("messages") or []
             batches = written["$writes"] if _is_many(written) else [written]
             yield from merge_messages([], batches)
         elif isinstance(task.state, StateSnapshot) and task.state.values:
-            nested = merge_messages(
-                task.state.values.get("messages") or [], [list(_finished(task.state))]
-            )
-            yield from _of_errand(task, nested) or nested
-
-
-def _of_errand(task: PregelTask, messages: list[AnyMessage]) -> list[ToolMessage] | None:
-    state = task.state
-    call_id = state.values.get("errand") if isinstance(state, StateSnapshot) else None
-    return None if call_id is None else [_report(call_id, task.name, messages)]
+            made = list(_finished(task.state, journal))
+            nested = merge_messages(task.state.values.get("messages") or [], [made])
+            errand = task.state.values.get("errand")
+            if errand is None:
+                yield from nested
+            else:
+                later = list(journal.get(errand, ()))
+                yield _report(errand, task.name, merge_messages(nested, [later]))
 
 
 def _report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:
     """Tell what a delegate did in the answer to its call: its messages are not the parent's."""
-    facts = [
-        f"- {m.name}: {m.text}" if isinstance(m, ToolMessage) else f"- said: {m.text}"
-        for m in messages
-        if isinstance(m, ToolMessage | AIMessage) and m.text
-    ]
-    lines = [OUTCOME_UNKNOWN, f"What {worker} did until then:", *facts]
+    done = work_done(messages)
+    lines = [OUTCOME_UNKNOWN, f"What {worker} did until then:", done] if done else [OUTCOME_UNKNOWN]
     return ToolMessage(
-        "\n".join(lines if facts else lines[:1]),
+        "\n".join(lines),
         id=f"answer_{call_id}",
         tool_call_id=call_id,
         name=worker,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.tools import BaseTool, StructuredTool, tool as make_tool
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from agentgraph.agents.output import OutputFormat
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
+    from agentgraph.agents.reply import Reply
 
 __all__ = [
     "REQUEST_HELP",
@@ -79,10 +81,14 @@ class AgentTool(BaseTool):
     args_schema: type[BaseModel] = _Errand
 
     def _run(self, request: str) -> str:
-        return str(self.agent.invoke(request).text)
+        return _answer(self.agent.invoke(request))
 
     async def _arun(self, request: str) -> str:
-        return str((await self.agent.ainvoke(request)).text)
+        return _answer(await self.agent.ainvoke(request))
+
+
+def _answer(reply: Reply) -> str:
+    return reply.text if reply.output is None else to_json(reply.output).decode()
 
 
 def as_base_tool(candidate: BaseTool | Callable[..., Any]) -> BaseTool:
@@ -124,8 +130,8 @@ def _signal(name: str, description: str, schema: type[BaseModel]) -> BaseTool:
     def never_run(**_: Any) -> str:
         raise AssertionError(f"{name} is handled by the graph")
 
-    return StructuredTool.from_function(
-        never_run, name=name, description=description, args_schema=schema
+    return StructuredTool(
+        name=name, description=description, func=never_run, args_schema=schema
     )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from agentgraph import Agent, Reply
 from agentgraph.stream import RoutingEvent
@@ -146,6 +146,14 @@ async def test_mention_of_an_earlier_turn_does_not_route_again() -> None:
     reply = await agent.ainvoke("thanks", thread_id="t")
 
     assert (reply.text, reply.agent) == ("root goes on", "Root")
+
+
+async def test_mention_that_has_been_answered_before_the_input_ends_does_not_route() -> None:
+    agent = root(Agent("Sub", model=says()))
+
+    reply = await agent.ainvoke([HumanMessage("@Sub hi"), AIMessage("Sub is out.")])
+
+    assert (reply.text, reply.agent) == ("root answers", "Root")
 
 
 @pytest.mark.parametrize("name", ["billing", "billing-eu"])

@@ -99,6 +99,25 @@ async def test_supervisor_sees_the_reason_and_what_the_sub_agent_did() -> None:
     ]
 
 
+async def test_supervisor_goes_on_at_continue_conversation() -> None:
+    sub = Agent("Sub", model=ScriptedModel([call("request_help")]))
+    agent = Agent("Root", model=ScriptedModel(["root helps"]), agents=[sub])
+
+    updates = agent.graph.astream(
+        {"messages": [("user", "@Sub hi")]},
+        {"configurable": {"thread_id": "t"}},
+        stream_mode="updates",
+    )
+
+    assert [node async for update in updates for node in update] == [
+        "render_system_prompt",
+        "router",
+        "Sub",
+        "continue_conversation",
+        "call_model",
+    ]
+
+
 async def test_next_turn_stays_with_the_supervisor() -> None:
     sub = Agent("Sub", model=asks_for_help(), tools=[look_up])
     root = ScriptedModel([call("transfer_to_Sub"), "root helps", "root goes on"])

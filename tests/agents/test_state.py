@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TypeAlias
 
 from hypothesis import given
@@ -49,7 +50,7 @@ def test_merge_does_not_depend_on_where_batches_are_cut(
     state: list[AnyMessage], first: list[Write], second: list[Write]
 ) -> None:
     in_two = merge_messages(merge_messages(state, first), second)
-    at_once = merge_messages(state, first + second)
+    at_once = merge_messages(deepcopy(state), deepcopy(first + second))
 
     assert in_two == at_once
 

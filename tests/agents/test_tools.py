@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.graph import END
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
@@ -58,12 +59,12 @@ def called_ids(reply: Reply) -> list[str]:
     return sorted(str(one["id"]) for one in calls)
 
 
-def texts(messages: list[AnyMessage]) -> list[str]:
+def texts(messages: Sequence[BaseMessage]) -> list[str]:
     return [str(message.text) for message in messages]
 
 
 def with_node(name: str) -> Patcher:
-    async def said(state: dict[str, Any]) -> dict[str, Any]:
+    async def said(state: Notes) -> dict[str, Any]:
         return {"messages": [AIMessage(f"{name} was here", id=f"from_{name}")]}
 
     def patch(graph: AnyGraph) -> AnyGraph:
@@ -123,7 +124,7 @@ async def test_the_model_is_asked_once_after_several_tools() -> None:
     model = ScriptedModel([calls, "Done."])
     await Agent("desk", model=model, tools=[refund]).ainvoke("go")
     assert len(model.requests) == 2
-    assert texts(list(model.requests[1].messages[-2:])) == ["refunded: a", "refunded: b"]
+    assert texts(model.requests[1].messages[-2:]) == ["refunded: a", "refunded: b"]
 
 
 async def test_an_async_function_is_a_tool() -> None:
@@ -260,7 +261,7 @@ def going(goto: Any, *, graph: str | None = None) -> BaseTool:
 @pytest.mark.parametrize("beside", [[], [call("refund", reason="a")]])
 async def test_a_commands_goto_replaces_the_return_to_the_model(beside: list[Any]) -> None:
     model = ScriptedModel([[call("go"), *beside]])
-    tools = [going("archive"), refund]
+    tools: list[Any] = [going("archive"), refund]
     agent = Agent("desk", model=model, tools=tools, patcher=with_node("archive"))
     reply = await agent.ainvoke("go")
     assert reply.text == "archive was here"
@@ -270,7 +271,7 @@ async def test_a_commands_goto_replaces_the_return_to_the_model(beside: list[Any
 
 async def test_a_command_may_send() -> None:
     model = ScriptedModel([[call("go"), call("refund", reason="a")]])
-    tools = [going([Send("archive", {})]), refund]
+    tools: list[Any] = [going([Send("archive", {})]), refund]
     agent = Agent("desk", model=model, tools=tools, patcher=with_node("archive"))
     assert (await agent.ainvoke("go")).text == "archive was here"
 
@@ -325,7 +326,7 @@ async def test_a_returned_handoff_transfers_to_the_sub_agent(beside: list[Any]) 
     reply = await agent.ainvoke("help")
     assert (reply.text, reply.agent) == ("I am the clerk.", "desk/clerk")
     transfer = "Conversation transferred to clerk\nReason: too hard\nSummary: paid twice"
-    assert transfer in texts(list(clerk.requests[0].messages))
+    assert transfer in texts(clerk.requests[0].messages)
     assert answered_ids(reply) == called_ids(reply)
 
 
@@ -395,8 +396,8 @@ async def test_an_agent_without_any_tool_answers_an_unknown_call() -> None:
 
 @pytest.mark.parametrize("good", [0, 1, 2])
 async def test_a_malformed_call_is_answered_beside_good_ones(good: int) -> None:
-    calls = [bad_call("refund"), *[call("refund", reason="fine")] * good]
-    model = ScriptedModel([calls, "Done."])
+    good_calls = [call("refund", reason="fine")] * good
+    model = ScriptedModel([[bad_call("refund"), *good_calls], "Done."])
     reply = await Agent("desk", model=model, tools=[refund]).ainvoke("go")
     told = answers(reply)
     assert sum(text == "refunded: fine" for text in told) == good
@@ -475,11 +476,22 @@ def keyed(keys: list[str]) -> BaseTool:
 
 async def test_each_call_has_an_idempotency_key_of_its_own() -> None:
     keys: list[str] = []
-    script = [[call("pay"), call("pay")], call("pay"), "Paid.", call("pay"), "Paid."]
-    agent = Agent("desk", model=ScriptedModel(script), tools=[keyed(keys)])
+    pay = call("pay")
+    model = ScriptedModel([[pay, pay], pay, "Paid.", pay, "Paid."])
+    agent = Agent("desk", model=model, tools=[keyed(keys)])
     await agent.ainvoke("pay", thread_id="1")
     await agent.ainvoke("pay again", thread_id="1")
     assert len(set(keys)) == len(keys) == 4
+
+
+async def test_a_forgotten_threads_keys_are_not_used_again() -> None:
+    keys: list[str] = []
+    model = ScriptedModel([call("pay"), "Paid.", call("pay"), "Paid."])
+    agent = Agent("desk", model=model, tools=[keyed(keys)])
+    await agent.ainvoke("pay", thread_id="1")
+    await agent.aforget("1")
+    await agent.ainvoke("pay", thread_id="1")
+    assert len(set(keys)) == len(keys) == 2
 
 
 async def test_the_idempotency_key_stays_when_the_call_is_resumed() -> None:
@@ -514,8 +526,8 @@ async def test_idempotency_keys_differ_between_two_tasks_of_one_agent() -> None:
 
 async def test_idempotency_keys_differ_between_two_visits_to_a_sub_agent() -> None:
     keys: list[str] = []
-    script = [call("pay"), call("request_help"), call("pay"), "Paid."]
-    clerk = Agent("clerk", model=ScriptedModel(script), tools=[keyed(keys)])
+    model = ScriptedModel([call("pay"), call("request_help"), call("pay"), "Paid."])
+    clerk = Agent("clerk", model=model, tools=[keyed(keys)])
     to_clerk = call("transfer_to_clerk")
     desk = Agent("desk", model=ScriptedModel([to_clerk, to_clerk]), agents=[clerk])
     await desk.ainvoke("pay")
