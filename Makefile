@@ -14,7 +14,7 @@ SOURCES := $(wildcard agentgraph server/agentgraph_server tests)
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.stamp  ## Run the demo server; with ONCE=1 it makes one round and ends
+demo: .venv/.stamp  ## Hold a conversation with the example support desk, without a key or a network
 	$(BIN)/python -m agentgraph_server.demo
 
 test: .venv/.stamp  ## Run the tests; with CI=true the random ones repeat exactly

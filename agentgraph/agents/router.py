@@ -20,6 +20,7 @@ __all__ = ["Mention", "parse_mention", "route", "router"]
 Route = Command[str]
 
 _MENTION = re.compile(r"\s*@([\w-]+)")
+_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,9 @@ def route(level: Level, state: AgentState) -> Route:
     if path:
         return Command(goto=path.partition("/")[0], update={"current_active_agent": path})
     cleared: AgentState = {"current_active_agent": None} if active else {}
+    phrase = None if said is None else _ADDRESS.sub("", said)
     for intent in level.agent.intents:
-        if said is not None and intent.matches(said):
+        if phrase is not None and intent.matches(phrase):
             return _follow(level, intent, cleared)
     return Command(goto="continue_conversation", update=cleared)
 

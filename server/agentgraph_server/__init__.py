@@ -1,1 +1,1 @@
-"""The agentgraph server."""
+"""agentgraph in use: the example support desk, and a conversation with it."""
