@@ -1,0 +1,129 @@
+"""Agents on `ChatOpenAI`, over TCP, against a server that speaks the OpenAI API and its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+
+from agentgraph import Agent
+from agentgraph.errors import ModelError
+from agentgraph.stream import ErrorEvent, TokenEvent, ToolUsageEvent
+from tests.wire import (
+    Wire,
+    call,
+    chat_openai,
+    disconnected,
+    fail,
+    malformed,
+    rate_limit,
+    serve,
+    stalled,
+    text,
+)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with serve() as served:
+        yield served
+
+
+def refund(reason: str) -> str:
+    """Refund a charge."""
+    return f"refunded: {reason}"
+
+
+def desk(wire: Wire, **options: object) -> Agent:
+    model = chat_openai(wire, **options)
+    billing = Agent("billing", "Answers billing questions", model=model, tools=[refund])
+    return Agent("support", "Front desk", model=model, agents=[billing])
+
+
+async def test_streamed_chunks_become_a_transfer_a_tool_turn_and_tokens(wire: Wire) -> None:
+    wire.script(
+        call("transfer_to_billing", reason="money"),
+        call("refund", reason="charged twice"),
+        text("It is on its way."),
+    )
+    events = [event async for event in desk(wire).astream("I was charged twice")]
+
+    usages = [event for event in events if isinstance(event, ToolUsageEvent)]
+    tokens = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    assert [(usage.tool, dict(usage.args)) for usage in usages] == [
+        ("refund", {"reason": "charged twice"})
+    ]
+    assert tokens == "It is on its way."
+    assert events[-1].agent == "support/billing"
+    assert wire.left == 0
+
+
+async def test_the_provider_is_sent_a_legal_history_with_names(wire: Wire) -> None:
+    wire.script(call("transfer_to_billing"), call("refund", reason="r"), text("Done."))
+    await desk(wire).ainvoke("I was charged twice")
+
+    sent = wire.requests[-1]["messages"]
+
+    assert [message["role"] for message in sent] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    ids = [made["id"] for message in sent for made in message.get("tool_calls", ())]
+    assert ids == [m["tool_call_id"] for m in sent if m["role"] == "tool"]
+    assert [m.get("name") for m in sent if m["role"] == "assistant"] == ["support", "billing"]
+
+
+async def test_malformed_arguments_are_answered_and_tried_again(wire: Wire) -> None:
+    wire.script(malformed("refund"), call("refund", reason="r"), text("Done."))
+    agent = Agent("billing", model=chat_openai(wire), tools=[refund])
+
+    reply = await agent.ainvoke("refund me")
+
+    answers = [m for m in reply.messages if isinstance(m, ToolMessage)]
+    assert [answer.status for answer in answers] == ["error", "success"]
+    assert reply.text == "Done."
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (rate_limit(), openai.RateLimitError),
+        (fail(500), openai.InternalServerError),
+        (stalled(text("one two three four five six")), Exception),
+        (disconnected(text("one two three four five six")), Exception),
+    ],
+    ids=["429", "500", "stalled", "disconnected"],
+)
+async def test_a_fault_is_a_model_error_and_the_next_turn_goes_on(
+    wire: Wire, fault: object, cause: type[Exception]
+) -> None:
+    wire.script(call("refund", reason="r"), fault, text("Here again."))  # type: ignore[arg-type]
+    agent = Agent("billing", model=chat_openai(wire, timeout=0.5), tools=[refund])
+    seen: list[object] = []
+
+    with pytest.raises(ModelError) as failed:
+        async for event in agent.astream("refund me", thread_id="t"):
+            seen.append(event)
+    reply = await agent.ainvoke("and now?", thread_id="t")
+
+    assert isinstance(failed.value.__cause__, cause)
+    assert [event.code for event in seen if isinstance(event, ErrorEvent)] == ["model"]
+    assert reply.text == "Here again."
+    history = await agent.ahistory("t")
+    assert [m.text for m in history if isinstance(m, ToolMessage)] == ["refunded: r"]
+    assert [m.text for m in history if isinstance(m, AIMessage) and m.text] == ["Here again."]
+
+
+async def test_error_texts_hold_nothing_of_the_provider_s_answer(wire: Wire) -> None:
+    wire.script(fail(500))
+
+    with pytest.raises(ModelError) as failed:
+        await Agent("a", model=chat_openai(wire)).ainvoke("hello")
+
+    assert str(failed.value) == "the model of agent 'a' failed: OpenAIAPIError 500"
