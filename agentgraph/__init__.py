@@ -1,4 +1,4 @@
-"""Multi-agent framework for LangGraph: supervisors, sub-agents, declared routing, logged sessions."""
+"""Multi-agent framework for LangGraph: supervisors and sub-agents that compile to graphs."""
 
 from agentgraph.agents import Agent, Intent, Reply
 from agentgraph.errors import AgentGraphError

@@ -1,4 +1,4 @@
-"""What a model sees of a conversation: legal for every provider, windowed, tool pairs kept whole."""
+"""What a model sees of a conversation: legal for every provider, its tool pairs kept whole."""
 
 from __future__ import annotations
 

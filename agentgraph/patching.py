@@ -60,7 +60,8 @@ def insert_node(
         if (after, before) not in graph.edges:
             edges = ", ".join(sorted(f"{a} → {b}" for a, b in graph.edges))
             raise ConfigurationError(
-                f"node {name!r} cannot stand between {after!r} and {before!r}: the edges are {edges}"
+                f"node {name!r} cannot stand between {after!r} and {before!r}: "
+                f"the edges are {edges}"
             )
         graph.edges.discard((after, before))
         graph.add_node(name, node)

@@ -17,7 +17,7 @@ LIBRARIES = ("agentgraph", "langgraph", "langgraph-checkpoint-sqlite", "langgrap
 HEADER = """# What agentgraph costs beside its peers
 
 Written by `make bench`. Each ratio is ours over the peer's, both measured in the same run: turn for
-turn in alternation, each turn the median of its repetitions, the mean of turns 6-15 ("turn 10") or
+turn in alternation, each turn the fastest of its repetitions, the mean of turns 6-15 ("turn 10") or
 176-225 ("turn 200") without the slowest and fastest tenth. The models are functions that answer at
 once, so these are the frameworks' own costs; default settings and durability "async" everywhere.
 Bytes are the serialised checkpoints, channel values and writes that the in-memory saver holds.

@@ -58,7 +58,7 @@ async def supervisor_rows() -> list[Row]:
         "peer": _in_memory(_supervisor),
     }
     short = await side_by_side(contestants, turns=TURN_10[1], repetitions=15)
-    long = await side_by_side(contestants, turns=TURN_200[1], repetitions=1, weigh_after=BYTES)
+    long = await side_by_side(contestants, turns=TURN_200[1], repetitions=2, weigh_after=BYTES)
     what = "turn / langgraph-supervisor's, memory, turn"
     kept = [long[name].bytes_per_turn(*BYTES) / 1000 for name in ("handoff", "peer")]
     return [

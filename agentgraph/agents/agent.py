@@ -201,6 +201,11 @@ class Agent:
         return compile_root(self, self._saver)
 
     @cached_property
+    def patchers(self) -> tuple[Patch, ...]:
+        """The patchers in their order."""
+        return (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
+
+    @cached_property
     def own_tools(self) -> tuple[BaseTool, ...]:
         """The tools that run here."""
         return tuple(

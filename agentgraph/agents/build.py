@@ -71,7 +71,7 @@ def _build(
         exits=tuple(hooks["after_model"]),
         end=next(iter(hooks["after_agent"]), "__end__"),
     )
-    shared = (*shared, *states_of(agent.patcher))
+    shared = (*shared, *states_of(agent.patchers))
     state = merge_states("AgentState", AgentState, *shared, *middleware.states)
     graph: AnyGraph = StateGraph(state, context_schema=agent.context_schema)
     # A patcher's node may say `state: MessagesState`, whose own channel would clash with ours.
@@ -79,7 +79,7 @@ def _build(
     _add_own_nodes(graph, level, middleware, state)
     _add_sub_agents(graph, level, shared, state)
     _add_hooks(graph, level, hooks, state)
-    graph = apply_patchers(graph, agent.patcher)
+    graph = apply_patchers(graph, agent.patchers)
     level.nodes.update(graph.nodes)
     return graph
 
@@ -88,26 +88,26 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 
 def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state: type) -> None:
-    model = resolve_model(level.agent.model)
-    conversational = tuple(p.name for p in level.agent.sub_agents)
-    after = tuple(dict.fromkeys((*conversational, level.entry, level.end, "__end__")))
-    consequences = (level.exits[0],) if level.exits else ("call_tools", level.end)
-    graph.add_node("render_system_prompt", render_system_prompt(level))
-    graph.add_node(
-        "router",
-        router(level),
-        destinations=("continue_conversation", *conversational, "call_tools", "__end__"),
-    )
-    graph.add_node("continue_conversation", _pass_through)
-    graph.add_node(
-        "call_model",
-        call_model(level, model, middleware),
-        destinations=tuple(dict.fromkeys((*consequences, "__end__"))),
-        input_schema=state,
-    )
-    graph.add_node(
-        "call_tools", call_tools(level, ToolRunner(level, middleware)), destinations=after
-    )
+    agent = level.agent
+    model = resolve_model(agent.model)
+    conversational = [p.name for p in agent.sub_agents]
+    errands = [tool.name for tool in agent.agent_tools]
+    nodes: dict[str, Any] = {
+        "render_system_prompt": render_system_prompt(level),
+        "router": router(level),
+        "continue_conversation": _pass_through,
+        "call_model": call_model(level, model, middleware),
+        "call_tools": call_tools(level, ToolRunner(level, middleware)),
+    }
+    # Only drawn: the nodes go where their Commands say.
+    ends: dict[str, Sequence[str]] = {
+        "router": ["continue_conversation", *conversational, "call_tools", "__end__"],
+        "call_model": [*(level.exits[:1] or ["call_tools", level.end]), "__end__"],
+        "call_tools": [*conversational, *errands, level.entry, level.end, "__end__"],
+    }
+    for name, node in nodes.items():
+        destinations = tuple(dict.fromkeys(ends[name])) if name in ends else None
+        graph.add_node(name, node, destinations=destinations, input_schema=state)
     graph.add_edge(START, "render_system_prompt")
     graph.add_edge("render_system_prompt", "router")
 
@@ -115,7 +115,7 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
 def _add_sub_agents(graph: AnyGraph, level: Level, shared: tuple[type, ...], state: type) -> None:
     keys = [key for part in shared for key in part.__annotations__]
     ends = ("continue_conversation", "call_tools", "__end__")
-    for participant in (*level.agent.sub_agents, *(t.agent for t in level.agent.agent_tools)):
+    for participant in (*level.agent.sub_agents, *(tool.agent for tool in level.agent.agent_tools)):
         node = _node_of(level, participant, shared, keys)
         graph.add_node(participant.name, node, destinations=ends, input_schema=state)
 
@@ -146,9 +146,10 @@ def _add_hooks(
         for name, following in zip(names, [*names[1:], None], strict=False):
             goes_on = last if following is None else (lambda _, to=following: to)
             destinations = (following,) if following else ends
+            node: Any = hook_node(hooks[moment][name], goes_on, jumps)
             graph.add_node(
                 name,
-                hook_node(hooks[moment][name], goes_on, jumps),
+                node,
                 destinations=tuple(dict.fromkeys((*destinations, *jumps.values()))),
                 input_schema=state,
             )
@@ -182,7 +183,10 @@ def toolset_of(agent: Agent, supervisor: str | None, brought: Sequence[Any] = ()
             name=agent.name,
             supervisor=supervisor,
             tools=[(tool.name, tool.description) for tool in own],
-            agents=[(p.name, p.description) for p in (*agent.sub_agents, *agent.agent_tools)],
+            agents=[
+                *((p.name, p.description) for p in agent.sub_agents),
+                *((tool.name, tool.description) for tool in agent.agent_tools),
+            ],
             intents=agent.intents,
         )
         if supervisor is not None:

@@ -83,7 +83,9 @@ async def _settle(
     malformed = _answer_malformed(level, asked)
     if malformed:
         done.append(Command(update={"messages": malformed}))
-    waiting = asked.open(c for c in asked.message.tool_calls if not _is_later(level, c))
+    waiting = asked.open(
+        c for c in asked.message.tool_calls if not level.toolset.is_signal(c["name"])
+    )
     outcomes = list(state.get("outcomes") or ())
     if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
         return [*done, Command(goto=[_send(level, asked, call) for call in waiting])]
@@ -101,7 +103,11 @@ def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> C
     goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
     returned = [_returned(o) for o in outcomes if "transfer" in o]
     finish = next((o["finish"] for o in outcomes if "finish" in o), None)
-    called = [_called(level, c) for c in asked.open(asked.message.tool_calls) if _moves(level, c)]
+    called = [
+        _called(level, c)
+        for c in asked.open(asked.message.tool_calls)
+        if level.toolset.is_signal(c["name"])
+    ]
     if goto or finish is not None:
         refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
         messages = [*refused, *(_finished(level, finish) if finish is not None else ())]
@@ -126,9 +132,7 @@ def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Comm
         return [Command(update=update, goto="__end__")]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
     emit(_routed(level, "transfer", move.target, move.reason))
-    told = answer(
-        move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary)
-    )
+    told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
     note([told, *refused])
     update = {"messages": [told, *refused], "current_active_agent": move.target}
     return [Command(update=update, goto=move.target)]
@@ -184,17 +188,6 @@ def _last_asked(messages: Sequence[AnyMessage]) -> _Asked | None:
             found = found or message
             count += 1
     return _Asked(found, answers, count) if found is not None else None
-
-
-def _is_later(level: Level, call: ToolCall) -> bool:
-    return _moves(level, call)
-
-
-def _moves(level: Level, call: ToolCall) -> bool:
-    name = call["name"]
-    if name == REQUEST_HELP:
-        return any(tool.name == REQUEST_HELP for tool in level.toolset.signals)
-    return name in level.toolset.transfers
 
 
 def _called(level: Level, call: ToolCall) -> _Move:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 __all__ = ["OutputFormat", "ResponseFormat"]
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]
-"""A pydantic model, dataclass or TypedDict; or a JSON schema, whose title names it."""
+"""A pydantic model, dataclass or TypedDict; or a JSON schema, which is shown and not enforced."""
 
 
 class OutputFormat:

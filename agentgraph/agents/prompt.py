@@ -19,8 +19,7 @@ SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str
 
 _SUPERVISED = """SUPERVISOR SYSTEM PROMPT:
 Remember, you are a specialized agent working under {supervisor}.
-Stay focused on your role. Use `request_help` if uncertain.
-
+Stay focused on your role.{help}
 SUBAGENT SYSTEM PROMPT:
 {own}"""
 
@@ -56,7 +55,8 @@ async def _render(level: Level, messages: list[AnyMessage]) -> str:
     else:
         own = prompt
     if level.supervisor is not None and "SUPERVISOR SYSTEM PROMPT:" not in own:
-        own = _SUPERVISED.format(supervisor=level.supervisor, own=own)
+        help = " Use `request_help` if uncertain." if level.toolset.offers_help else ""
+        own = _SUPERVISED.format(supervisor=level.supervisor, help=help, own=own)
     return _dated(own)
 
 

@@ -149,7 +149,9 @@ class ToolRunner:
         own: Any = request.state
         whole = self._level.history(own.get("messages", []))
         state = {**own, "messages": whole}
-        request = request.override(state=state, runtime=replace(request.runtime, state=state))
+        runtime = replace(request.runtime, state=state)
+        # `override` takes any field; its type names three of them.
+        request = request.override(state=state, runtime=runtime)  # type: ignore[call-arg]
         key = self._key(request, own.get("turn") or {})
 
         async def innermost(request: ToolCallRequest) -> Any:

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
-from langgraph.types import Command, Interrupt as RawInterrupt
+from langgraph.types import Command
+from langgraph.types import Interrupt as RawInterrupt
 
 from agentgraph.agents.call_model import AGENT_TAG
 from agentgraph.agents.content import citations_of
@@ -102,7 +103,11 @@ class Runner:
                 async def put(event: Event) -> None:
                     nonlocal sequence
                     sequence += 1
-                    stamp = {"thread_id": run.thread_id, "run_id": run.id, "sequence": sequence}
+                    stamp: dict[str, Any] = {
+                        "thread_id": run.thread_id,
+                        "run_id": run.id,
+                        "sequence": sequence,
+                    }
                     if not event.agent:
                         stamp["agent"] = self._agent.name
                     if isinstance(event, ErrorEvent):
@@ -323,7 +328,7 @@ def _messages(input: Input) -> list[AnyMessage]:
     return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]
 
 
-def _fresh(messages: Sequence[AnyMessage], known: frozenset[str | None]) -> list[AnyMessage]:
+def _fresh(messages: Sequence[AnyMessage], known: frozenset[str | None]) -> Sequence[AnyMessage]:
     """Return what came after the last message that was there before."""
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].id in known:

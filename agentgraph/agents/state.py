@@ -57,7 +57,7 @@ def merge_turn(left: Turn, right: Turn) -> Turn:
 
 
 def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessage]:
-    """Fold batches of messages into a list: by id, with removals; the batches' cut is of no account.
+    """Fold batches of messages into a list, by id and with removals, however they are cut.
 
     LangGraph replays stored writes in larger batches than they were made in, so nothing here may
     depend on how they are cut, nor be random.
@@ -89,7 +89,7 @@ def _fold(merged: dict[str, AnyMessage], raw: Any) -> None:
     merged[message.id or ""] = message  # a dict keeps the place of a key it has
 
 
-def _as_message(raw: Any) -> AnyMessage:
+def _as_message(raw: Any) -> Any:
     if isinstance(raw, BaseMessage):
         message: Any = message_chunk_to_message(raw) if isinstance(raw, BaseMessageChunk) else raw
     else:

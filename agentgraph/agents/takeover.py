@@ -62,7 +62,9 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
     fresh = [message for message in done if message.id not in ids]
     unanswered = {call["id"] for call in open_calls([*known, *fresh])}
     fresh += [
-        _report(call_id, "it", made) for call_id, made in journal.items() if call_id in unanswered
+        _report(call_id, "it", made)
+        for call_id, made in journal.items()
+        if call_id and call_id in unanswered
     ]
     unknown = unknown_outcomes([*known, *fresh])
     values: dict[str, Any] = {}
@@ -94,7 +96,7 @@ def _finished(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMessage]
     """Yield the messages that the snapshot's tasks made and its state has not got."""
     for task in snapshot.tasks:
         if task.result:
-            written = task.result.get("messages") or []
+            written: Any = task.result.get("messages") or []
             batches = written["$writes"] if _is_many(written) else [written]
             yield from merge_messages([], batches)
         elif isinstance(task.state, StateSnapshot) and task.state.values:

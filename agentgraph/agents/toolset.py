@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from langchain_core.tools import BaseTool, StructuredTool, tool as make_tool
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import tool as make_tool
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
@@ -58,7 +59,12 @@ class Toolset:
 
     def is_signal(self, name: str) -> bool:
         """Tell whether a call moves the conversation instead of running a tool."""
-        return name in self.transfers or name == REQUEST_HELP
+        return name in self.transfers or (name == REQUEST_HELP and self.offers_help)
+
+    @property
+    def offers_help(self) -> bool:
+        """Tell whether the model may give the conversation back."""
+        return any(signal.name == REQUEST_HELP for signal in self.signals)
 
 
 class _Transfer(BaseModel):
@@ -120,7 +126,7 @@ def help_tool(supervisor: str) -> BaseTool:
 
 def needs_arguments(tool: BaseTool) -> bool:
     """Tell whether a tool has a parameter that a model must fill."""
-    schema = tool.tool_call_schema
+    schema: Any = tool.tool_call_schema
     if isinstance(schema, dict):
         return bool(schema.get("required"))
     return any(field.is_required() for field in schema.model_fields.values())
@@ -130,9 +136,7 @@ def _signal(name: str, description: str, schema: type[BaseModel]) -> BaseTool:
     def never_run(**_: Any) -> str:
         raise AssertionError(f"{name} is handled by the graph")
 
-    return StructuredTool(
-        name=name, description=description, func=never_run, args_schema=schema
-    )
+    return StructuredTool(name=name, description=description, func=never_run, args_schema=schema)
 
 
 def agent_tool(agent: Agent) -> AgentTool:

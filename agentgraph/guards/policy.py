@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypedDict, Unpack
 
@@ -31,7 +31,7 @@ class _Overrides(TypedDict, total=False):
 class Guards:
     """A policy: which guards hold, and with which limits."""
 
-    steps: StepLimit = StepLimit()
+    steps: StepLimit = field(default_factory=StepLimit)
 
     @classmethod
     def interactive(cls, **overrides: Unpack[_Overrides]) -> Guards:

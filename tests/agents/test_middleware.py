@@ -13,7 +13,7 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     ToolRetryMiddleware,
 )
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from agentgraph import Agent
@@ -132,7 +132,7 @@ async def test_model_fallback_answers_when_the_first_model_fails() -> None:
 async def test_summarization_replaces_old_messages_and_history_stays_legal(
     in_sub_agent: bool,
 ) -> None:
-    def turn(messages: list[AnyMessage]) -> str:
+    def turn(messages: list[BaseMessage]) -> str:
         return "long ago we spoke" if "summar" in messages[-1].text.lower() else "fine"
 
     summarizer = SummarizationMiddleware(
@@ -182,9 +182,7 @@ async def test_human_in_the_loop_decides_about_a_tool(decision: str, depth: int)
     assert paid == []
 
     [question] = asked.interrupts
-    reply = await agent.aresume(
-        asked.thread_id, {question.id: {"decisions": [answers[decision]]}}
-    )
+    reply = await agent.aresume(asked.thread_id, {question.id: {"decisions": [answers[decision]]}})
 
     assert reply.text == "done"
     assert paid == {"approve": [5], "edit": [1]}.get(decision, [])

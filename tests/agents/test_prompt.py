@@ -143,7 +143,6 @@ async def test_sub_agents_prompt_is_headed_by_its_supervisor() -> None:
         "SUPERVISOR SYSTEM PROMPT:\n"
         "Remember, you are a specialized agent working under Root.\n"
         "Stay focused on your role. Use `request_help` if uncertain.\n"
-        "\n"
         "SUBAGENT SYSTEM PROMPT:\n"
         "Answer billing questions.\n"
         "\n"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
-from langchain_core.messages import AnyMessage, ToolMessage
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
@@ -49,7 +50,7 @@ class World:
         return slow
 
     def ask(self) -> Any:
-        def ask() -> str:
+        async def ask() -> str:
             """Ask a human."""
             answer = interrupt("sure?")
             return f"{self.finish()} {answer}"
@@ -62,7 +63,7 @@ class World:
         return token
 
     def model(self, child: str | None, supervised: bool) -> ScriptedModel:
-        def turn(messages: Sequence[AnyMessage]) -> Any:
+        def turn(messages: Sequence[BaseMessage]) -> Any:
             self.last_view = " ".join(m.text for m in messages)
             known = " ".join(token for token in self.ran if token in self.last_view)
             match next(self.moves, "text"):
@@ -144,12 +145,17 @@ steps = st.builds(
 )
 
 
+def wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 async def ticks(count: int) -> None:
     """Let the event loop turn a number of times."""
     loop = asyncio.get_running_loop()
     for _ in range(count):
         turned: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(lambda: turned.done() or turned.set_result(None))
+        loop.call_soon(wake, turned)
         await turned
 
 

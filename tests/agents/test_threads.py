@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import BaseMessage
 
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
 
 
-def echo(messages: list[AnyMessage]) -> str:
+def echo(messages: list[BaseMessage]) -> str:
     """Answer with all that humans have said."""
     return " ".join(m.text for m in messages if m.type == "human")
 
@@ -39,7 +39,7 @@ async def test_agents_on_one_saver_share_the_queue_of_a_thread(tmp_path: Path) -
 
 
 async def test_thirty_threads_at_once_do_not_mix() -> None:
-    def remember(messages: list[AnyMessage]) -> str | list[object]:
+    def remember(messages: list[BaseMessage]) -> str:
         said = [m.text for m in messages if m.type == "human"]
         tools = [m.text for m in messages if m.type == "tool"]
         return " ".join([*said, *tools])
@@ -78,7 +78,7 @@ async def test_a_tool_may_run_the_agent_on_another_thread() -> None:
         """Ask oneself elsewhere."""
         return (await agent.ainvoke("inner")).text
 
-    def turn(messages: list[AnyMessage]) -> object:
+    def turn(messages: list[BaseMessage]) -> object:
         if messages[-1].text == "outer":
             return call("aside")
         return echo(messages)
@@ -101,7 +101,7 @@ async def test_waiting_call_that_is_cancelled_gives_up_its_place() -> None:
         await gate.wait()
         return "held"
 
-    def turn(messages: list[AnyMessage]) -> object:
+    def turn(messages: list[BaseMessage]) -> object:
         return call("hold") if messages[-1].text == "1" else echo(messages)
 
     agent = Agent("a", model=ScriptedModel(turn), tools=[hold])  # type: ignore[arg-type]

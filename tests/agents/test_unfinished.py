@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent
@@ -63,7 +63,7 @@ async def cancel_in(agent: Agent, stuck: Stuck, thread_id: str = "t", siblings: 
         await run
 
 
-def answers(messages: list[AnyMessage]) -> list[str]:
+def answers(messages: Iterable[BaseMessage]) -> list[str]:
     return [m.text for m in messages if isinstance(m, ToolMessage)]
 
 
@@ -88,8 +88,7 @@ async def test_cancel_in_a_tool_whose_sibling_finished(durability: Durability) -
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_cancel_in_a_sub_agent_keeps_what_it_did(depth: int, durability: Durability) -> None:
     stuck = Stuck()
-    turns = iter([[call("quick")], [call("wait"), call("quick")], "I see"])
-    leaf_model = ScriptedModel(lambda _: next(turns))
+    leaf_model = ScriptedModel([call("quick"), [call("wait"), call("quick")], "I see"])
     agent = Agent("leaf", model=leaf_model, tools=[stuck.tool(), quick])
     for name in ["mid", "root"][2 - depth :]:
         model = ScriptedModel([call(f"transfer_to_{agent.name}")])

@@ -109,7 +109,7 @@ async def test_a_fault_is_a_model_error_and_the_next_turn_goes_on(
 
     with pytest.raises(ModelError) as failed:
         async for event in agent.astream("refund me", thread_id="t"):
-            seen.append(event)
+            seen.append(event)  # noqa: PERF401  # a comprehension would lose them in the raise
     reply = await agent.ainvoke("and now?", thread_id="t")
 
     assert isinstance(failed.value.__cause__, cause)
