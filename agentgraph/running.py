@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
-from langchain_core.messages import AnyMessage, UsageMetadata
+from langchain_core.messages import AnyMessage, ToolMessage, UsageMetadata
 from langchain_core.messages.ai import add_usage
 
 from agentgraph.errors import AgentGraphError
@@ -47,6 +47,8 @@ class Run:
     journal: dict[str | None, list[AnyMessage]] = field(default_factory=dict)
     """Every message as it is made, by the delegate's call it serves: a run that is cut off may
     have made what no checkpoint has got yet."""
+    results: dict[str, ToolMessage] = field(default_factory=dict)
+    """What tools have returned, by call: a resume that was cut off must not run them again."""
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""

@@ -64,7 +64,7 @@ async def supervisor_rows() -> list[Row]:
     return [
         Row(f"handoff {what} 10", *_both(short, TURN_10, "handoff", "peer"), 0.6),
         Row(f"handoff {what} 200", *_both(long, TURN_200, "handoff", "peer"), 0.2),
-        Row(f"sticky {what} 10", *_both(short, TURN_10, "sticky", "peer"), 0.1),
+        Row(f"sticky {what} 10", *_both(short, TURN_10, "sticky", "peer"), None),
         Row(f"sticky {what} 200", *_both(long, TURN_200, "sticky", "peer"), 0.1),
         Row("bytes kept per handoff turn, mean of turns 100-200", *kept, 1 / 80, "kB"),
     ]

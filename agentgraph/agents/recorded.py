@@ -6,6 +6,7 @@ just then would call a result unknown that is known.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -16,11 +17,17 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.types import Command
 
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import note
+from agentgraph.running import current_run, note
 
-__all__ = ["current_call", "recorded"]
+__all__ = ["current_call", "known_result", "recorded"]
 
 current_call: ContextVar[ToolCall | None] = ContextVar("agentgraph_call", default=None)
+
+
+def known_result(call: ToolCall) -> ToolMessage | None:
+    """Return what a call returned before its run was cut off, in this process."""
+    run = current_run()
+    return None if run is None else run.results.get(call["id"] or "")
 
 
 def recorded(tool: BaseTool) -> BaseTool:
@@ -60,6 +67,19 @@ def _record(result: object) -> None:
     if call is None or isinstance(result, Command | Handoff | Finish):
         return
     content = result[0] if isinstance(result, tuple) and result else result
-    text = content.text if isinstance(content, ToolMessage) else content
+    text = str(content.text) if isinstance(content, ToolMessage) else _as_text(content)
     call_id = call["id"] or ""
-    note([ToolMessage(str(text), id=f"answer_{call_id}", tool_call_id=call_id, name=call["name"])])
+    told = ToolMessage(text, id=f"answer_{call_id}", tool_call_id=call_id, name=call["name"])
+    note([told])
+    run = current_run()
+    if run is not None:
+        run.results[call_id] = told
+
+
+def _as_text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    try:
+        return json.dumps(content, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(content)

@@ -19,7 +19,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
-from agentgraph.agents.recorded import current_call, recorded
+from agentgraph.agents.recorded import current_call, known_result, recorded
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.outcomes import Finish, Handoff
@@ -69,6 +69,8 @@ class ToolRunner:
         output = self._level.toolset.output
         if output is not None and call["name"] == output.name:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
+        elif (known := known_result(call)) is not None:
+            raw = {"messages": [known]}
         else:
             _position.set(position)
             current_call.set(call)

@@ -169,13 +169,15 @@ class Runner:
             "configurable": {**given, "thread_id": thread_id},
         }
         async with self._turns.take(thread_id):
-            kept = self._turns.cut_off.get(thread_id, {})
-            run.journal = {errand: list(made) for errand, made in kept.items()}
+            kept = self._turns.cut_off.get(thread_id)
+            if kept is not None:
+                run.journal = {errand: list(made) for errand, made in kept.journal.items()}
+                run.results = dict(kept.results)
             with inside_run(run):
                 try:
                     yield run, own
                 except BaseException:
-                    self._turns.cut_off[thread_id] = run.journal
+                    self._turns.cut_off[thread_id] = run
                     raise
 
     async def _prepared(
@@ -192,7 +194,8 @@ class Runner:
 
     async def _taken_over(self, thread_id: str) -> Leftovers:
         saver: Any = self._graph.checkpointer
-        journal = self._turns.cut_off.get(thread_id, {})
+        kept = self._turns.cut_off.get(thread_id)
+        journal = {} if kept is None else kept.journal
         saved = await saver.aget_tuple(_thread(thread_id))
         if not journal and (saved is None or is_finished(saved)):
             return Leftovers()
@@ -275,7 +278,7 @@ class Runner:
 
     def _reply(self, run: Run, outcome: _Outcome) -> Reply:
         if outcome.interrupts:
-            self._turns.cut_off[run.thread_id] = run.journal
+            self._turns.cut_off[run.thread_id] = run
         else:
             self._turns.cut_off.pop(run.thread_id, None)
         values = outcome.values

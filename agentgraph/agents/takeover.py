@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
 from agentgraph.agents.state import merge_messages
-from agentgraph.agents.turns import Journal
 from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
 
 __all__ = ["Leftovers", "is_finished", "leftovers", "reachable_interrupts"]
+
+Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 
 _BRANCH = "branch:to:"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
 
-from langchain_core.messages import AnyMessage
+from agentgraph.running import Run
 
-__all__ = ["Journal", "Turns"]
+__all__ = ["Turns"]
 
-Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
@@ -23,8 +21,8 @@ class Turns:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
-        self.cut_off: dict[str, Journal] = {}
-        """What the last run of a thread had made when it was cut off in this process."""
+        self.cut_off: dict[str, Run] = {}
+        """The last run of each thread that was cut off, or waits for a decision."""
 
     @asynccontextmanager
     async def take(self, thread_id: str) -> AsyncIterator[None]:

@@ -251,13 +251,7 @@ async def test_an_answer_in_a_form_is_the_output(
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("form", "name", "args", "output"),
-    [
-        *FORMS[:2],
-        pytest.param(*FORMS[2], marks=pytest.mark.xfail(reason="a JSON schema is not enforced")),
-    ],
-)
+@pytest.mark.parametrize(("form", "name", "args", "output"), FORMS[:2])
 async def test_a_misfit_answer_is_answered_with_the_error_and_corrected(
     form: Any, name: str, args: dict[str, Any], output: object
 ) -> None:

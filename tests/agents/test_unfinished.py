@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.agents.agent import Durability
@@ -233,3 +234,40 @@ def test_a_killed_process_is_taken_over_by_the_next(tmp_path: Path) -> None:
     assert told.stdout.strip() == (
         "seen: Conversation transferred to leaf / quick is done / Outcome unknown"
     ), told.stderr
+
+
+async def test_resume_that_was_cut_off_does_not_run_a_finished_tool_again() -> None:
+    ran: list[str] = []
+    stuck = Stuck()
+
+    async def pay() -> str:
+        """Pay, if a human agrees."""
+        agreed = interrupt("pay?")
+        ran.append(agreed)
+        return f"paid: {agreed}"
+
+    def turn(messages: list[BaseMessage]) -> object:
+        return "done" if messages[-1].type == "tool" else [call("pay"), call("wait_or_ask")]
+
+    async def wait_or_ask() -> str:
+        """Wait for ever once a human has agreed, the first time."""
+        interrupt("wait?")
+        if not stuck.begun.is_set():
+            stuck.begun.set()
+            await asyncio.Event().wait()
+        return "waited"
+
+    agent = Agent("a", model=ScriptedModel(turn), tools=[pay, wait_or_ask])  # type: ignore[arg-type]
+    asked = await agent.ainvoke("go", thread_id="t")
+    decisions = {question.id: "yes" for question in asked.interrupts}
+    cut = asyncio.create_task(agent.aresume("t", decisions))
+    await stuck.begun.wait()
+    cut.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+
+    reply = await agent.aresume("t", decisions)
+
+    assert reply.text == "done"
+    assert ran == ["yes"]
+    assert answers(await agent.ahistory("t")) == ["paid: yes", "waited"]
