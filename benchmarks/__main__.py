@@ -51,7 +51,7 @@ async def _measured() -> list[Row]:
 def _table(rows: list[Row]) -> str:
     lines = [
         f"| {row.what} | {row.ours:.2f} {row.unit} | {row.theirs:.2f} {row.unit} "
-        f"| {row.ratio:.3g} | {'–' if row.goal is None else f'≤ {row.goal:.3g}'} | {row.verdict} |"
+        f"| {row.ratio:.3g} | {'' if row.goal is None else f'≤ {row.goal:.3g}'} | {row.verdict} |"
         for row in rows
     ]
     head = ["| what | ours | theirs | ratio | goal | |", "|---|---|---|---|---|---|"]

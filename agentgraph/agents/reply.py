@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AnyMessage, UsageMetadata
+from langchain_core.messages import AIMessage, AnyMessage, UsageMetadata
+from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.content import Citation
+from agentgraph.agents.content import Citation, citations_of
+from agentgraph.agents.output import OutputFormat
 from agentgraph.models import price_of
 from agentgraph.running import Run
 
-__all__ = ["Interrupt", "Reply", "Usage"]
+if TYPE_CHECKING:
+    from agentgraph.agents.agent import Agent
+
+__all__ = ["Interrupt", "Outcome", "Reply", "Usage", "reply_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +87,53 @@ class Reply:
     interrupts: tuple[Interrupt, ...] = ()
     close_reason: str | None = None
     citations: tuple[Citation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run left behind."""
+
+    values: Mapping[str, Any]
+    interrupts: Sequence[RawInterrupt]
+
+
+def reply_to(agent: Agent, run: Run, outcome: Outcome, known: Collection[str | None]) -> Reply:
+    """Read an agent's answer; `known` are the ids of the messages that are not the run's own."""
+    values = outcome.values
+    fresh = _fresh(values.get("messages") or [], known)
+    spoken = [m for m in fresh if isinstance(m, AIMessage) and m.text]
+    path = values.get("current_active_agent")
+    interrupts = tuple(
+        Interrupt(i.id, i.value, getattr(i, "response_schema", None)) for i in outcome.interrupts
+    )
+    return Reply(
+        text=str(spoken[-1].text) if spoken and not interrupts else "",
+        agent=f"{agent.name}/{path}" if path else agent.name,
+        thread_id=run.thread_id,
+        output=_output(agent, values.get("output"), path),
+        messages=tuple(fresh),
+        usage=Usage.of_run(run),
+        interrupts=interrupts,
+        close_reason=(values.get("turn") or {}).get("closed"),
+        citations=tuple(citations_of(spoken[-1])) if spoken else (),
+    )
+
+
+def _fresh(messages: Sequence[AnyMessage], known: Collection[str | None]) -> list[AnyMessage]:
+    """Return what came after the last message that was there before."""
+    start = 0
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].id in known:
+            start = position + 1
+            break
+    return [message for message in messages[start:] if message.id not in known]
+
+
+def _output(agent: Any, stored: object, path: str | None) -> object | None:
+    """Return the answer's object, in the form of whoever gave it."""
+    if stored is None:
+        return None
+    for name in path.split("/") if path else ():
+        agent = next(p for p in agent.sub_agents if p.name == name)
+    form = getattr(agent, "response_format", None)
+    return stored if form is None else OutputFormat(form).load(stored)

@@ -17,7 +17,7 @@ from langgraph.types import StateSnapshot
 from agentgraph.agents.state import merge_messages
 from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
 
-__all__ = ["Leftovers", "is_finished", "leftovers", "reachable_interrupts"]
+__all__ = ["Leftovers", "is_finished", "leftovers"]
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 
@@ -76,18 +76,6 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
             if key not in _OWN and not _is_many(value)
         }
     return Leftovers([*fresh, *unknown], _active(snapshot), values)
-
-
-def reachable_interrupts(snapshot: StateSnapshot) -> Iterator[str]:
-    """Yield the ids of the questions that a resume would reach.
-
-    A nested graph that was rebuilt without the agent that asked would end in silence.
-    """
-    for task in snapshot.tasks:
-        if isinstance(task.state, StateSnapshot):
-            yield from reachable_interrupts(task.state)
-        else:
-            yield from (interrupt.id for interrupt in task.interrupts)
 
 
 _OWN = ("messages", "outcomes", "turn", "current_active_agent")
