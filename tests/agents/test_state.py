@@ -14,9 +14,12 @@ from langchain_core.messages import (
     RemoveMessage,
     ToolMessage,
 )
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from agentgraph import Agent
 from agentgraph.agents.state import Turn, merge_messages, merge_turn
+from agentgraph.testing import ScriptedModel
 
 Write: TypeAlias = "list[BaseMessage] | BaseMessage"
 
@@ -159,3 +162,21 @@ def test_accounts_closed_in_one_branch_stay_closed() -> None:
 
     assert merge_turn(closed, open_one)["closed"] == "max_steps"
     assert merge_turn(open_one, closed)["closed"] == "max_steps"
+
+
+async def test_bytes_of_a_turn_do_not_grow_with_the_history() -> None:
+    saver = InMemorySaver()
+    agent = Agent("a", model=ScriptedModel(lambda _: "an answer"), checkpointer=saver)
+
+    async def kept_by(turns: int) -> int:
+        before = sum(len(blob) for _, blob in saver.blobs.values())
+        for _ in range(turns):
+            await agent.ainvoke("a question", thread_id="t")
+        return sum(len(blob) for _, blob in saver.blobs.values()) - before
+
+    await kept_by(20)
+    early = await kept_by(60)
+    await kept_by(140)
+    late = await kept_by(60)
+
+    assert late < 2.5 * early
