@@ -25,9 +25,8 @@ from langchain_openai import ChatOpenAI
 from llmock.scenarios import Plan, ToolCall
 from pydantic import BaseModel
 
-from agentgraph import models
 from agentgraph.errors import ConfigurationError
-from agentgraph.models import OfflineModel, price_of, resolve_model
+from agentgraph.models import OfflineModel, price_of, resolve, resolve_model
 from agentgraph.testing import FakeClock, ScriptedModel
 from tests.wire import (
     Wire,
@@ -104,9 +103,9 @@ def arguments(tool: BaseTool | dict[str, Any], prompt: str) -> dict[str, Any] | 
 @pytest.fixture(autouse=True)
 def no_notice_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    models._notice.cache_clear()
+    resolve._notice.cache_clear()
     yield
-    models._notice.cache_clear()
+    resolve._notice.cache_clear()
 
 
 def test_an_instance_is_itself() -> None:

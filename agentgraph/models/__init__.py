@@ -1,0 +1,12 @@
+"""Which model answers, and what its answer costs.
+
+`resolve_model` takes a chat model, a name such as "openai:<name>", or nothing: then it is the model
+of `AGENTGRAPH_MODEL`, else `OfflineModel`, which needs no network. `price_of` says
+what a call cost.
+"""
+
+from agentgraph.models.offline import OfflineModel
+from agentgraph.models.prices import price_of
+from agentgraph.models.resolve import resolve_model
+
+__all__ = ["OfflineModel", "price_of", "resolve_model"]

@@ -1,0 +1,153 @@
+"""The model that answers where there is no other."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import PrivateAttr
+
+from agentgraph.models.choice import ON_REQUEST, choose_call
+from agentgraph.models.tool import Bindable, Tool, label_of, tool_of
+
+__all__ = ["OfflineModel"]
+
+_HUMAN = re.compile(r"\b(human|person|representative|operator|(real|live) agent)\b", re.I)
+_SELF = "Offline model: "
+_METADATA = {"model_name": "offline"}
+
+
+class OfflineModel(BaseChatModel):
+    """A rule-based stand-in for a model: needs no network, and says what it is.
+
+    It picks a tool by the words of the last human message and answers from the tool's result. For
+    one message it calls each tool once at most.
+    """
+
+    _tools: tuple[Tool, ...] = PrivateAttr(default=())
+    _forced: bool | str = PrivateAttr(default=False)
+
+    @property
+    def _llm_type(self) -> str:
+        return "agentgraph-offline"
+
+    def bind_tools(
+        self,
+        tools: Sequence[Bindable],
+        *,
+        tool_choice: str | bool | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> OfflineModel:
+        """Return a copy with these tools; a provider's native tools are passed over."""
+        known = () if tool_choice == "none" else tuple(filter(None, map(tool_of, tools)))
+        bound = self.model_copy()
+        bound._tools, bound._forced = known, _forced(tool_choice)
+        return bound
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        message = _answer(messages, self._tools, self._forced)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        return self._generate(messages)
+
+    def _stream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        for chunk in _chunks(_answer(messages, self._tools, self._forced)):
+            yield ChatGenerationChunk(message=chunk)
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in self._stream(messages):
+            yield chunk
+
+
+def _forced(tool_choice: object) -> bool | str:
+    match tool_choice:
+        case True | "any" | "required":
+            return True
+        case {"function": {"name": str(name)}} | {"name": str(name)}:
+            return name
+        case str(name) if name not in ("auto", "none"):
+            return name
+        case _:
+            return False
+
+
+def _answer(
+    messages: Sequence[BaseMessage], tools: Sequence[Tool], forced: bool | str
+) -> AIMessage:
+    """Call a tool, tell its result, or own up."""
+    start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=None)
+    if start is None:
+        return _text("there is no message to answer.")
+    prompt, since = messages[start].text, messages[start + 1 :]
+    asked = [call for m in since if isinstance(m, AIMessage) for call in m.tool_calls]
+    calls = {call["id"]: call["name"] for call in asked}
+    results = [m for m in since if isinstance(m, ToolMessage) and _is_result(m, calls)]
+    if results:
+        return _text(" ".join(_told(m, calls) for m in results))
+    left = [tool for tool in tools if tool.name not in calls.values()]
+    call = choose_call(prompt, left, forced=forced)
+    if call:
+        return AIMessage("", tool_calls=[call], response_metadata=_METADATA)
+    return _text(_excuse(prompt, tools))
+
+
+def _text(text: str) -> AIMessage:
+    return AIMessage(_SELF + text, response_metadata=_METADATA)
+
+
+def _is_result(message: ToolMessage, calls: Mapping[str | None, str]) -> bool:
+    # So begin the answers of `agentgraph.agents` to a call that was no tool, or was not run.
+    moved = message.text.startswith(("Conversation transferred to ", "Not executed"))
+    return not moved and calls.get(message.tool_call_id) != "request_help"
+
+
+def _told(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
+    name = calls.get(message.tool_call_id) or message.name or "a tool"
+    verb = "failed" if message.status == "error" else "says"
+    said = message.text.removeprefix(_SELF)
+    return f"{label_of(name)} {verb}: {said}"
+
+
+def _excuse(prompt: str, tools: Sequence[Tool]) -> str:
+    if _HUMAN.search(prompt):
+        return "I would pass this conversation to a human now."
+    names = ", ".join(label_of(tool.name) for tool in tools if tool.name not in ON_REQUEST)
+    have = f"I have: {names}." if names else "I have none."
+    return (
+        "I am a rule-based stand-in that picks tools by the words of a message, and found none for "
+        f"{textwrap.shorten(prompt, 80, placeholder='…')!r}. {have}"
+    )
+
+
+def _chunks(message: AIMessage) -> Iterator[AIMessageChunk]:
+    for word in re.findall(r"\s*\S+|\s+", message.text):
+        yield AIMessageChunk(content=word)
+    for index, call in enumerate(message.tool_calls):
+        args = json.dumps(call["args"])
+        chunk = tool_call_chunk(name=call["name"], args=args, id=call["id"], index=index)
+        yield AIMessageChunk(content="", tool_call_chunks=[chunk])
+    yield AIMessageChunk(
+        content="", response_metadata=message.response_metadata, chunk_position="last"
+    )

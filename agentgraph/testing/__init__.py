@@ -1,0 +1,33 @@
+"""What a test of agents needs: a model that follows a script, and a clock that stands still.
+
+model = ScriptedModel(["Hello.", call("refund", reason="charged twice"), "It is done."])
+assert model.requests[0].tools == ("refund",)
+
+with FakeClock().installed() as clock:
+    clock.advance(60)
+
+A turn of the script is a text, a `call` (or several), a `bad_call`, an `AIMessage`, an exception, a
+`Turn` with usage and metadata, or a `Fault`: slow, cut off, refused. The model asks `check_history`
+whether a provider would take the messages; a test can ask it too.
+"""
+
+from agentgraph.testing.calls import bad_call, call
+from agentgraph.testing.clock import FakeClock
+from agentgraph.testing.legality import IllegalHistory, check_history
+from agentgraph.testing.request import Request
+from agentgraph.testing.script import ScriptExhausted
+from agentgraph.testing.scripted import ScriptedModel
+from agentgraph.testing.turns import Fault, Turn
+
+__all__ = [
+    "FakeClock",
+    "Fault",
+    "IllegalHistory",
+    "Request",
+    "ScriptExhausted",
+    "ScriptedModel",
+    "Turn",
+    "bad_call",
+    "call",
+    "check_history",
+]

@@ -1,0 +1,34 @@
+"""The errors of a provider, as its client library raises them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+__all__ = ["connection_error", "status_error"]
+
+_URL = "https://api.openai.com/v1/chat/completions"
+
+
+def status_error(status: int, retry_after_s: float | None = None) -> Exception:
+    """Return what openai raises for an answer with this status: 429 or 5xx."""
+    import openai
+
+    http = _http()
+    wait = {} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+    response = http.Response(status, headers=wait, request=http.Request("POST", _URL))
+    kind = openai.RateLimitError if status == 429 else openai.InternalServerError
+    return kind(f"Scripted answer {status}", response=response, body=None)
+
+
+def connection_error() -> Exception:
+    """Return what openai raises when the connection is lost."""
+    import openai
+
+    return openai.APIConnectionError(request=_http().Request("POST", _URL))
+
+
+def _http() -> ModuleType:
+    # What openai speaks through was httpx before it was httpx2.
+    return import_module("httpx2" if find_spec("httpx2") else "httpx")
