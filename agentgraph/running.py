@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from langchain_core.messages import AnyMessage, ToolMessage, UsageMetadata
 from langchain_core.messages.ai import add_usage
@@ -20,12 +21,15 @@ __all__ = [
     "Run",
     "current_history",
     "current_run",
+    "enter",
     "handed_over",
     "history",
     "idempotency_key",
     "inside_call",
     "inside_run",
+    "joined",
     "note",
+    "outer_run",
     "run_sync",
 ]
 
@@ -34,7 +38,7 @@ T = TypeVar("T")
 _LOOP_THREAD = "agentgraph-sync"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Run:
     """One run of a root agent in this process, shared by all levels of its tree."""
 
@@ -48,7 +52,7 @@ class Run:
     """Every message as it is made, by the delegate's call it serves: a run that is cut off may
     have made what no checkpoint has got yet."""
     results: dict[str, ToolMessage] = field(default_factory=dict)
-    """What tools have returned, by call: a resume that was cut off must not run them again."""
+    """What tools have returned, by task: a resume that was cut off must not run them again."""
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""
@@ -61,24 +65,53 @@ _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
 _inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
 _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
 _errands: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_errands", default=())
+_in_tool: ContextVar[bool] = ContextVar("agentgraph_in_tool", default=False)
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 
 
+_unowned: WeakValueDictionary[str, Run] = WeakValueDictionary()
+
+
 def current_run() -> Run | None:
-    """Return the run around this code, None where a graph was invoked without its agent."""
+    """Return the run around a node, None where a graph was invoked without its agent.
+
+    A graph that a tool runs is no part of the tool's run: its words and steps are its own.
+    """
+    return None if _in_tool.get() else _run.get()
+
+
+def outer_run() -> Run | None:
+    """Return the run around this code, from inside of a tool too."""
     return _run.get()
 
 
 @contextmanager
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
-    tokens = _run.set(run), _inherited.set(()), _errands.set(())
+    tokens = _run.set(run), _inherited.set(()), _errands.set(()), _in_tool.set(False)
     try:
         yield
     finally:
         _run.reset(tokens[0])
         _inherited.reset(tokens[1])
         _errands.reset(tokens[2])
+        _in_tool.reset(tokens[3])
+
+
+@contextmanager
+def joined(turn_id: str) -> Iterator[None]:
+    """Share one run among the sub-agents of a turn whose root was invoked without its agent."""
+    if current_run() is not None:
+        yield
+        return
+    run = _unowned.get(turn_id) or Run(turn_id, "")
+    _unowned[turn_id] = run
+    tokens = _run.set(run), _in_tool.set(False)
+    try:
+        yield
+    finally:
+        _run.reset(tokens[0])
+        _in_tool.reset(tokens[1])
 
 
 @contextmanager
@@ -95,28 +128,41 @@ def handed_over(messages: Sequence[AnyMessage], errand: str | None = None) -> It
 
 def note(messages: Iterable[AnyMessage]) -> None:
     """Enter new messages in the run's journal."""
-    run = _run.get()
+    enter(current_run(), messages)
+
+
+def enter(run: Run | None, messages: Iterable[AnyMessage]) -> None:
+    """Enter new messages in a run's journal, under the errands that this code serves."""
     if run is not None:
         made = list(messages)
         for errand in _errands.get() or (None,):
             run.journal.setdefault(errand, []).extend(made)
 
 
-def history(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the whole conversation: what was handed over to this level, then its own messages."""
-    return [*_inherited.get(), *messages]
+def history(state: Mapping[str, Any]) -> list[AnyMessage]:
+    """Return the whole conversation: what was handed over to this level, then its own messages.
+
+    A message of its own replaces an inherited one of the same id; a level that has rewritten the
+    conversation, with a summary for instance, sees nothing but its own.
+    """
+    own = state.get("messages") or ()
+    inherited = () if state.get("rewritten") else _inherited.get()
+    if not inherited:
+        return list(own)
+    return list({message.id: message for message in (*inherited, *own)}.values())
 
 
 @contextmanager
 def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[None]:
     """Let a tool ask for the history and its idempotency key."""
-    tokens = _history.set(tuple(whole)), _call_key.set(key), _inherited.set(())
+    tokens = _history.set(tuple(whole)), _call_key.set(key), _inherited.set(()), _in_tool.set(True)
     try:
         yield
     finally:
         _history.reset(tokens[0])
         _call_key.reset(tokens[1])
         _inherited.reset(tokens[2])
+        _in_tool.reset(tokens[3])
 
 
 def current_history() -> list[AnyMessage]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Literal
 
 from langgraph.config import get_stream_writer
+from pydantic_core import to_jsonable_python
 
 __all__ = [
     "AIMessageEvent",
@@ -39,7 +40,8 @@ class Event:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as JSON-able values."""
-        return asdict(self)
+        values: dict[str, object] = to_jsonable_python(asdict(self), fallback=str)
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage
@@ -22,6 +22,14 @@ from agentgraph.agents.prompt import SystemPrompt
 from agentgraph.agents.reply import Reply
 from agentgraph.agents.runner import Input, Runner
 from agentgraph.agents.toolset import AgentTool, ToolLike, agent_tool, as_base_tool
+from agentgraph.agents.values import (
+    FORM_ADVICE,
+    Durability,
+    HandoffMode,
+    is_form,
+    member_fault,
+    value_faults,
+)
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import DEFAULT, Default, Guards
 from agentgraph.history import HistoryPolicy
@@ -36,8 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "Durability", "HandoffMode"]
 
-HandoffMode: TypeAlias = Literal["sticky", "delegate"]
-Durability: TypeAlias = Literal["sync", "async", "exit"]
 Member: TypeAlias = Participant | AgentTool | Graph
 
 
@@ -70,14 +76,17 @@ class Agent:
     default_tools: bool = True
 
     def __post_init__(self) -> None:
-        # Tuples of our own: what the caller does to its lists later is not to reach us.
-        for name in ("tools", "agents", "intents", "middleware"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        patchers = (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
-        object.__setattr__(self, "patcher", patchers)
-        faults = [*self._without_strangers(), *self._value_faults(), *faults_of(self)]
+        if not isinstance(self.name, str):
+            raise ConfigurationError(f"name={self.name!r}: an agent's name is a string")
+        if callable(self.patcher):
+            object.__setattr__(self, "patcher", (self.patcher,))
+        faults = [*self._as_tuples(), *self._without_strangers(), *value_faults(self)]
+        faults += faults_of(self)
         if faults:
             raise ConfigurationError(dict.fromkeys(faults))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Agent:
+        return self  # immutable; what it has compiled holds locks that cannot be copied
 
     def __repr__(self) -> str:
         below = ", ".join(participant.name for participant in self.sub_agents)
@@ -242,58 +251,24 @@ class Agent:
     def _runner(self) -> Runner:
         return Runner(self, self.graph, self._saver)
 
+    def _as_tuples(self) -> Iterator[str]:
+        """Keep tuples of our own: what the caller does to its lists later is not to reach us."""
+        for name in ("tools", "agents", "intents", "middleware", "patcher"):
+            given = getattr(self, name)
+            is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+            object.__setattr__(self, name, tuple(given) if is_list else ())
+            if not is_list:
+                yield f"{name}={given!r}: give a list"
+
     def _without_strangers(self) -> Iterator[str]:
         """Leave out what cannot be a member at all, so that the others are checked all the same."""
-        for name, fault_of in _MEMBER_FAULTS.items():
-            found = [(member, fault_of(member)) for member in getattr(self, name)]
+        for name in ("agents", "tools", "intents", "patcher"):
+            found = [(member, member_fault(name, member)) for member in getattr(self, name)]
             object.__setattr__(self, name, tuple(m for m, fault in found if fault is None))
             yield from (fault for _, fault in found if fault is not None)
-
-    def _value_faults(self) -> Iterator[str]:
-        if self.handoff not in get_args(HandoffMode):
-            yield f"handoff={self.handoff!r}: use 'sticky' or 'delegate'"
-        if self.durability not in get_args(Durability):
-            yield f"durability={self.durability!r}: use 'async', 'sync' or 'exit'"
-        if isinstance(self.history, int) and self.history < 1:
-            yield f"history={self.history}: a model must see at least one message"
-        if self.checkpointer is not None and not isinstance(
-            self.checkpointer, BaseCheckpointSaver | str
-        ):
-            yield f"checkpointer={self.checkpointer!r}: give a saver, or a URL"
-
-
-def _agent_fault(member: Any) -> str | None:
-    if isinstance(member, AgentTool) or as_participant(member) is not None:
-        return None
-    return f"agents holds {member!r}, which is neither an Agent nor a compiled graph"
-
-
-def _tool_fault(tool: Any) -> str | None:
-    if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
-        return None
-    if not callable(tool):
-        return f"tools holds {tool!r}, which is no tool, function, dict or Agent"
-    try:
-        as_base_tool(tool)
-    except (ValueError, TypeError) as error:
-        return f"a function in tools cannot become a tool: {error}"
-    return None
-
-
-def _intent_fault(intent: Any) -> str | None:
-    return None if isinstance(intent, Intent) else f"intents holds {intent!r}, which is no Intent"
-
-
-def _patch_fault(patch: Any) -> str | None:
-    return None if callable(patch) else f"patcher holds {patch!r}, which is no function of a graph"
-
-
-_MEMBER_FAULTS: Mapping[str, Callable[[Any], str | None]] = {
-    "agents": _agent_fault,
-    "tools": _tool_fault,
-    "intents": _intent_fault,
-    "patcher": _patch_fault,
-}
+        if self.response_format is not None and not is_form(self.response_format):
+            yield f"response_format={self.response_format!r}: {FORM_ADVICE}"
+            object.__setattr__(self, "response_format", None)
 
 
 def _changed(member: Any, changes: Mapping[str, Any]) -> Any:

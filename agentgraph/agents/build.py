@@ -33,9 +33,11 @@ from agentgraph.participant import Participant
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
 
 if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
     from agentgraph.agents.agent import Agent
 
-__all__ = ["NODES", "compile_root", "toolset_of"]
+__all__ = ["NODES", "compile_root", "stores_of", "toolset_of"]
 
 NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
@@ -44,9 +46,11 @@ def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGr
     """Compile an agent as the root of its tree."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
     graph = _build(agent, agent.name, None, guards, _tree(agent), ())
-    compiled = graph.compile(saver, store=agent.store, name=agent.name)
+    # LangGraph gives nested graphs the root's store and no other.
+    store = next(iter(stores_of(agent)), None)
+    compiled = graph.compile(saver, store=store, name=agent.name)
     if guards is not None:
-        compiled = compiled.with_config(recursion_limit=guards.recursion_limit)
+        compiled = compiled.with_config(recursion_limit=guards.recursion_limit(_size(compiled)))
     return compiled
 
 
@@ -130,9 +134,20 @@ def _node_of(
     if not isinstance(participant, Agent):
         tagged = participant.graph.with_config(metadata={AGENT_TAG: path})
         return foreign_agent(level, name, tagged)
-    guards = level.guards if participant.guards is DEFAULT else participant.guards
-    nested = _build(participant, path, level.agent.name, guards, None, shared)
+    nested = _build(participant, path, level.agent.name, _inside(level, participant), None, shared)
     return sub_agent(level, name, nested.compile(name=name), keys)
+
+
+def _inside(level: Level, agent: Agent) -> Guards | None:
+    """Return what holds for a sub-agent: its supervisor's policy, which its own may tighten."""
+    own = agent.guards
+    return own.within(level.guards) if isinstance(own, Guards) else level.guards
+
+
+def _size(graph: AnyCompiledGraph) -> int:
+    """Return how many nodes the largest level of a tree has."""
+    nested = [below for _, below in graph.get_subgraphs(recurse=True)]
+    return max(len(getattr(level, "nodes", ())) for level in (graph, *nested))
 
 
 def _add_hooks(
@@ -146,7 +161,7 @@ def _add_hooks(
         for name, following in zip(names, [*names[1:], None], strict=False):
             goes_on = last if following is None else (lambda _, to=following: to)
             destinations = (following,) if following else ends
-            node: Any = hook_node(hooks[moment][name], goes_on, jumps)
+            node: Any = hook_node(hooks[moment][name], level.history, goes_on, jumps)
             graph.add_node(
                 name,
                 node,
@@ -199,6 +214,16 @@ def toolset_of(agent: Agent, supervisor: str | None, brought: Sequence[Any] = ()
         signals=[*signals, *agent.agent_tools],
         output=OutputFormat(agent.response_format) if agent.response_format is not None else None,
     )
+
+
+def stores_of(agent: Agent) -> list[BaseStore]:
+    """Return the stores that a tree's agents name, each once."""
+    from agentgraph.agents.agent import Agent
+
+    children = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
+    below = [store for child in children if isinstance(child, Agent) for store in stores_of(child)]
+    own = [] if agent.store is None else [agent.store]
+    return list({id(store): store for store in (*own, *below)}.values())
 
 
 def _tree(root: Agent) -> Tree:

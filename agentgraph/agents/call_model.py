@@ -43,7 +43,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         if decision.action != "allow":
             emit(GuardEvent(agent=level.path, decision=decision.to_dict()))
             return Command(goto="__end__", update={"turn": turn})
-        whole = level.history(state.get("messages", []))
+        whole = level.history(state)
         said, view = _view(level, whole)
         system = "\n\n".join(text for text in (state.get("system_prompt", ""), *said) if text)
         response, update = await ask(view, system, state, runtime)
@@ -80,10 +80,10 @@ def _take_step(level: Level, turn: Turn) -> tuple[Decision, Turn]:
 
 def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
     system, view = split_system(whole)
-    view = repair(view)
-    if level.agent.history is not None:
-        view = repair(apply_policy(view, level.agent.history))
-    return system, view
+    policy = level.agent.history
+    if policy is None or isinstance(policy, int):
+        return system, repair(apply_policy(view, policy))
+    return system, repair(apply_policy(repair(view), policy))  # a function is given what is legal
 
 
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
@@ -138,8 +138,8 @@ def _no_tools(level: Level, model: BaseChatModel) -> ErrorEvent:
 def _adopt(level: Level, message: AIMessage, whole: Sequence[AnyMessage]) -> AIMessage:
     """Give a message its author, an id, and call ids that the conversation has not seen."""
     update: dict[str, Any] = {"name": message.name or level.agent.name}
-    if not message.id:
-        update["id"] = new_id()
+    if not message.id or any(known.id == message.id for known in whole):
+        update["id"] = new_id()  # a cached answer has the id of the first; it must not replace it
     if calls_of(message):
         asked = (call for m in whole if isinstance(m, AIMessage) for call in calls_of(m))
         used = {str(call["id"]) for call in asked}

@@ -2,47 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
 from agentgraph.errors import RoutingError
 
-__all__ = ["asked_in", "reachable_interrupts", "refusal"]
+__all__ = ["Questions"]
 
 
-def reachable_interrupts(snapshot: StateSnapshot) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The ids of a thread's questions: those that wait, those decided, those nobody asks now."""
+
+    waiting: frozenset[str]
+    decided: frozenset[str]
+    orphaned: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: StateSnapshot, saved: CheckpointTuple | None) -> Questions:
+        """Read them from a thread's state, and from what was stored, whoever asked."""
+        waiting = frozenset(_reachable(snapshot))
+        asked, decided = _stored(saved)
+        return cls(waiting, frozenset(decided - waiting), frozenset(asked - decided - waiting))
+
+    def accept(self, thread_id: str, decisions: Mapping[str, object]) -> dict[str, object]:
+        """Return the decisions that are waited for; one given again is left out."""
+        if not isinstance(decisions, Mapping):
+            raise RoutingError(
+                "decisions are given by the ids of their interrupts: {interrupt.id: decision}",
+                code="unknown_interrupt",
+            )
+        if gone := sorted(decisions.keys() & self.orphaned):
+            raise RoutingError(
+                f"the agent that asked {', '.join(gone)} on thread {thread_id!r} is no longer in "
+                "the tree: put it back, or go on with a new message",
+                code="agent_gone",
+            )
+        unknown = sorted(map(str, decisions.keys() - self.waiting - self.decided))
+        accepted = {key: value for key, value in decisions.items() if key in self.waiting}
+        if unknown or not accepted:
+            given = ", ".join(unknown or map(str, decisions)) or "no decision"
+            told = "" if unknown or not decisions else " (decided already)"
+            waiting = ", ".join(sorted(self.waiting)) or "nothing"
+            raise RoutingError(
+                f"thread {thread_id!r} does not wait for {given}{told}: it waits for {waiting}",
+                code="unknown_interrupt",
+            )
+        return accepted
+
+
+def _reachable(snapshot: StateSnapshot) -> Iterator[str]:
     """Yield the ids of the questions that a resume would reach.
 
     A nested graph that was rebuilt without the agent that asked would end in silence.
     """
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):
-            yield from reachable_interrupts(task.state)
+            yield from _reachable(task.state)
         else:
             yield from (interrupt.id for interrupt in task.interrupts)
 
 
-def asked_in(saved: CheckpointTuple | None) -> set[str]:
-    """Return the ids of all questions that a checkpoint holds, whoever asked."""
-    writes = (saved.pending_writes or ()) if saved is not None else ()
-    return {i.id for _, channel, value in writes if channel == "__interrupt__" for i in value}
-
-
-def refusal(
-    thread_id: str, unknown: Sequence[str], pending: Iterable[str], asked: set[str]
-) -> RoutingError:
-    """Say why decisions cannot be taken, and what the thread waits for."""
-    if gone := sorted(set(unknown) & asked):
-        return RoutingError(
-            f"the agent that asked {', '.join(gone)} on thread {thread_id!r} is no longer in the "
-            "tree: put it back, or go on with a new message",
-            code="agent_gone",
-        )
-    waiting = ", ".join(sorted(pending)) or "nothing"
-    given = ", ".join(unknown) or "no decision"
-    return RoutingError(
-        f"thread {thread_id!r} does not wait for {given}: it waits for {waiting}",
-        code="unknown_interrupt",
-    )
+def _stored(saved: CheckpointTuple | None) -> tuple[set[str], set[str]]:
+    asked: dict[str, set[str]] = defaultdict(set)
+    finished: set[str] = set()
+    for task, channel, value in (saved.pending_writes or ()) if saved is not None else ():
+        if channel == "__interrupt__":
+            asked[task] |= {interrupt.id for interrupt in value}
+        elif not channel.startswith("__error"):
+            finished.add(task)
+    decided = {i for task, ids in asked.items() if task in finished for i in ids}
+    return {i for ids in asked.values() for i in ids}, decided

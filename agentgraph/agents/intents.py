@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -15,7 +15,7 @@ Matcher: TypeAlias = Callable[[str, str], bool]
 
 def same_words(message: str, phrase: str) -> bool:
     """Compare but for case, spaces and punctuation."""
-    return _words(message) == _words(phrase)
+    return _bare(message) == _bare(phrase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +37,6 @@ class Intent:
         return self.matcher(message, self.phrase)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
+def _bare(text: str) -> str:
+    folded = unicodedata.normalize("NFC", text).casefold()
+    return "".join(c for c in folded if unicodedata.category(c)[0] not in "PZC")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AnyMessage
 
@@ -49,7 +49,6 @@ class Level:
     toolset: Toolset
     tree: Tree | None
     """Only the root has it: mentions and stale paths are read there and nowhere else."""
-    children: Sequence[str] = ()
     entry: str = "call_model"
     """Where a loop goes for the next model call."""
     exits: Sequence[str] = ()
@@ -59,6 +58,6 @@ class Level:
     nodes: set[str] = field(default_factory=set)
     """All nodes, known once the patchers have run."""
 
-    def history(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""
-        return list(messages) if self.tree is not None else history(messages)
+        return list(state.get("messages") or ()) if self.tree is not None else history(state)

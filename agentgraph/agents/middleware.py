@@ -6,12 +6,14 @@ interrupt in one repeats nothing but that hook; wrappers nest, the first outermo
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from langchain_core.messages import AIMessage, AnyMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, SystemMessage
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HookNode", "Middleware", "hook_node"]
 
+Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
+Wrapper: TypeAlias = Callable[[Handler, Any], Awaitable[Any]]
 HookNode: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Any]]
 
 
@@ -30,8 +34,8 @@ class Middleware:
 
     def __init__(self, stack: Sequence[AgentMiddleware[Any, Any]]) -> None:
         self._stack = tuple(stack)
-        self._model_wrappers = [m for m in stack if _overrides(m, "awrap_model_call")]
-        self._tool_wrappers = [m for m in stack if _overrides(m, "awrap_tool_call")]
+        self._model_wrappers = _wrappers(stack, "wrap_model_call")
+        self._tool_wrappers = _wrappers(stack, "wrap_tool_call")
 
     @property
     def wraps_model(self) -> bool:
@@ -99,29 +103,34 @@ class Middleware:
             return ModelResponse(result=[await bound.ainvoke([*system, *request.messages])])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
-        for middleware in reversed(self._model_wrappers):
-            handler = partial(_flip(middleware.awrap_model_call), handler)
+        for wrapper in reversed(self._model_wrappers):
+            handler = partial(wrapper, handler)
         return _message_and_update(await handler(request))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         """Run a tool inside all wrappers."""
         handler = execute
-        for middleware in reversed(self._tool_wrappers):
-            handler = partial(_flip(middleware.awrap_tool_call), handler)
+        for wrapper in reversed(self._tool_wrappers):
+            handler = partial(wrapper, handler)
         return await handler(request)
 
 
 def hook_node(
-    hook: Callable[..., Any], following: Callable[[list[AnyMessage]], str], jumps: Mapping[str, str]
+    hook: Callable[..., Any],
+    whole: Callable[[Mapping[str, Any]], list[AnyMessage]],
+    following: Callable[[list[AnyMessage]], str],
+    jumps: Mapping[str, str],
 ) -> HookNode:
-    """Make a node that runs a hook and goes on, or where the hook jumps to."""
+    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to."""
 
     async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        result = hook(state, runtime)
+        result = hook({**state, "messages": whole(state)}, runtime)
         update = dict((await result if inspect.isawaitable(result) else result) or {})
         jump = update.pop("jump_to", None)
         if jump is None:
             written = update.get("messages")
+            if _rewrites(written):
+                update["rewritten"] = True
             messages = merge_messages(state.get("messages", []), [written] if written else [])
             return Command(goto=following(messages), update=update)
         return Command(goto=jumps[jump], update=update)
@@ -129,8 +138,43 @@ def hook_node(
     return run
 
 
-def _flip(wrapper: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-    return lambda handler, request: wrapper(request, handler)
+def _rewrites(written: object) -> bool:
+    messages = written if isinstance(written, list) else [written]
+    return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
+
+
+def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[Wrapper]:
+    wrappers: list[Wrapper] = []
+    for middleware in stack:
+        if _overrides(middleware, f"a{method}"):
+            wrappers.append(_flipped(getattr(middleware, f"a{method}")))
+        elif _overrides(middleware, method):
+            wrappers.append(_bridged(getattr(middleware, method)))
+    return wrappers
+
+
+def _flipped(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
+    async def wrapper(handler: Handler, request: Any) -> Any:
+        return await wrap(request, handler)
+
+    return wrapper
+
+
+def _bridged(wrap: Callable[[Any, Any], Any]) -> Wrapper:
+    """Run a synchronous wrapper in a thread, from where its handler comes back to the loop."""
+
+    async def wrapper(handler: Handler, request: Any) -> Any:
+        loop = asyncio.get_running_loop()
+
+        async def inside(request: Any) -> Any:
+            return await handler(request)
+
+        def wait(request: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(inside(request), loop).result()
+
+        return await asyncio.to_thread(wrap, request, wait)
+
+    return wrapper
 
 
 def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, get_args
 
-from agentgraph.agents.build import NODES, toolset_of
+from agentgraph.agents.build import NODES, stores_of, toolset_of
 from agentgraph.agents.default_tools import ALWAYS, WITH_OTHERS
 from agentgraph.agents.intents import Intent, IntentKind
 from agentgraph.agents.toolset import Toolset, needs_arguments
@@ -25,7 +25,10 @@ def faults_of(agent: Agent) -> list[str]:
     cycle = _cycle(agent, ())
     if cycle:
         return [f"the tree has a cycle: {' → '.join(cycle)}: an agent cannot be below itself"]
-    return [*_name_faults(agent), *_duplicates(agent), *_own_faults(agent)]
+    faults = [*_name_faults(agent), *_duplicates(agent), *_own_faults(agent)]
+    if len(stores_of(agent)) > 1:
+        faults.append("agents of the tree have different stores: a tree has one, give it the root")
+    return faults
 
 
 def _cycle(agent: Agent, above: tuple[Agent, ...]) -> list[str]:
@@ -102,6 +105,8 @@ def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
 def _implied(agent: Agent, toolset: Toolset) -> Iterator[str]:
     """Yield the names that come from something other than the agent's own tools."""
     yield from {tool.name for tool in toolset.signals}  # two agents of one name are told as such
+    for native in toolset.native:
+        yield str(native.get("name") or native.get("function", {}).get("name") or native)
     if toolset.output is not None:
         yield toolset.output.name
     if agent.default_tools:

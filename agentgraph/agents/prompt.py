@@ -30,7 +30,7 @@ def render_system_prompt(
     """Make the node for a level; at the root it also opens the turn's accounts."""
 
     async def render(state: AgentState) -> AgentState:
-        prompt = await _render(level, level.history(state.get("messages", [])))
+        prompt = await _render(level, level.history(state))
         update: AgentState = {}
         if prompt != state.get("system_prompt"):
             update["system_prompt"] = prompt

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -17,17 +18,30 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.types import Command
 
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import current_run, note
+from agentgraph.running import current_run, enter, outer_run
 
-__all__ = ["current_call", "known_result", "recorded"]
-
-current_call: ContextVar[ToolCall | None] = ContextVar("agentgraph_call", default=None)
+__all__ = ["RunningCall", "current_call", "known_result", "recorded"]
 
 
-def known_result(call: ToolCall) -> ToolMessage | None:
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """A tool call, and the task that runs it.
+
+    The task tells calls apart: ids need only be unique within one history, and delegates have
+    histories of their own. A resumed task keeps its name.
+    """
+
+    call: ToolCall
+    task: str
+
+
+current_call: ContextVar[RunningCall | None] = ContextVar("agentgraph_call", default=None)
+
+
+def known_result(running: RunningCall) -> ToolMessage | None:
     """Return what a call returned before its run was cut off, in this process."""
     run = current_run()
-    return None if run is None else run.results.get(call["id"] or "")
+    return None if run is None else run.results.get(running.task)
 
 
 def recorded(tool: BaseTool) -> BaseTool:
@@ -63,17 +77,18 @@ def _recording_async(function: Callable[..., Awaitable[Any]]) -> Callable[..., A
 
 
 def _record(result: object) -> None:
-    call = current_call.get()
-    if call is None or isinstance(result, Command | Handoff | Finish):
+    running = current_call.get()
+    if running is None or isinstance(result, Command | Handoff | Finish):
         return
+    call = running.call
     content = result[0] if isinstance(result, tuple) and result else result
     text = str(content.text) if isinstance(content, ToolMessage) else _as_text(content)
     call_id = call["id"] or ""
     told = ToolMessage(text, id=f"answer_{call_id}", tool_call_id=call_id, name=call["name"])
-    note([told])
-    run = current_run()
+    run = outer_run()
+    enter(run, [told])
     if run is not None:
-        run.results[call_id] = told
+        run.results[running.task] = told
 
 
 def _as_text(content: object) -> str:

@@ -42,13 +42,14 @@ def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
 
 def route(level: Level, state: AgentState) -> Route:
     """Decide: an `@mention`, else the active path, else an intent, else continue."""
-    messages = level.history(state.get("messages", []))
+    messages = level.history(state)
     said = said_in_this_run(messages)
     active = state.get("current_active_agent") or ""
     if level.tree is not None:
         mentioned = _mentioned(level, level.tree, said)
-        wanted = active if mentioned is None else mentioned
-        path = _living(level, level.tree, wanted)
+        path = _living(level, level.tree, active if mentioned is None else mentioned)
+        if path and path == active and mentioned is None:
+            emit(_event(level, "resume", path, "has the conversation"))
     else:
         path = active
     if path:

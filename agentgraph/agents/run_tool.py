@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.graph import END
@@ -19,7 +19,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
-from agentgraph.agents.recorded import current_call, known_result, recorded
+from agentgraph.agents.recorded import RunningCall, current_call, known_result, recorded
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.outcomes import Finish, Handoff
@@ -69,23 +69,33 @@ class ToolRunner:
         output = self._level.toolset.output
         if output is not None and call["name"] == output.name:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
-        elif (known := known_result(call)) is not None:
-            raw = {"messages": [known]}
         else:
-            _position.set(position)
-            current_call.set(call)
-            raw = await self._node.ainvoke([call], config)
+            namespace = config.get("configurable", {}).get("checkpoint_ns", "")
+            running = RunningCall(call, f"{namespace} {call['id']}")
+            raw = await self._run(running, position, config)
         result = ToolResult({"call_id": call["id"] or ""})
         for part in raw if isinstance(raw, list) else [raw]:
             self._read(part, call, result)
+        if not result.answers:
+            silent = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
+            self._read({"messages": [silent]}, call, result)
         return result
+
+    async def _run(self, running: RunningCall, position: str, config: RunnableConfig) -> Any:
+        known = known_result(running)
+        if known is not None:
+            return {"messages": [known]}
+        _position.set(position)
+        current_call.set(running)
+        return await self._node.ainvoke([running.call], config)
 
     def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
         update: Mapping[str, Any] = part
         if isinstance(part, Command):
             self._read_goto(part, call, result)
             update = part.update or {}
-        messages = [self._adopt(m, call, result) for m in update.get("messages", ())]
+        written = convert_to_messages(update.get("messages") or [])
+        messages = [self._adopt(message, call, result) for message in written]
         result.updates.append({**update, **({"messages": messages} if messages else {})})
         result.answers += [m for m in messages if isinstance(m, ToolMessage)]
 
@@ -107,10 +117,16 @@ class ToolRunner:
         if goto:
             result.outcome["goto"] = goto
 
-    def _adopt(self, message: AnyMessage, call: ToolCall, result: ToolResult) -> AnyMessage:
-        if not isinstance(message, ToolMessage) or message.tool_call_id != call["id"]:
+    def _adopt(self, message: Any, call: ToolCall, result: ToolResult) -> Any:
+        if not isinstance(message, ToolMessage):
             return message
-        update: dict[str, Any] = {"id": f"answer_{call['id']}"}
+        # Whatever call it names, it answers this one, and by its id only once.
+        call_id = call["id"] or ""
+        update: dict[str, Any] = {
+            "id": f"answer_{call_id}",
+            "tool_call_id": call_id,
+            "name": call["name"],
+        }
         if isinstance(message.artifact, Handoff | Finish):
             update |= {"artifact": None, **self._decided(message.artifact, call, result)}
         told = message.model_copy(update=update)
@@ -149,7 +165,7 @@ class ToolRunner:
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         own: Any = request.state
-        whole = self._level.history(own.get("messages", []))
+        whole = self._level.history(own)
         state = {**own, "messages": whole}
         runtime = replace(request.runtime, state=state)
         # `override` takes any field; its type names three of them.

@@ -12,17 +12,17 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command
 
-from agentgraph.agents.decisions import asked_in, reachable_interrupts, refusal
+from agentgraph.agents.decisions import Questions
 from agentgraph.agents.reply import Outcome, Reply, reply_to
 from agentgraph.agents.state import merge_messages
 from agentgraph.agents.streaming import Put, Teller, closing_events, follow
 from agentgraph.agents.takeover import Leftovers, is_finished, leftovers
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, GuardStopped
+from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
 from agentgraph.guards import Decision
 from agentgraph.patching import AnyCompiledGraph
-from agentgraph.running import Run, current_run, inside_run, note
+from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Runner:
     ) -> Reply:
         """Go on with decisions."""
         async with self._on(thread_id, config) as (run, config):
-            known = await self._expected(thread_id, decisions)
-            command: Command[Any] = Command(resume=dict(decisions))
+            accepted, known = await self._accepted(thread_id, decisions)
+            command: Command[Any] = Command(resume=accepted)
             return self._reply(run, await self._run(command, context, config), known)
 
     def stream(
@@ -101,7 +101,7 @@ class Runner:
     ) -> AsyncIterator[tuple[Run, RunnableConfig]]:
         given = (config or {}).get("configurable", {})
         thread_id = thread_id or str(given.get("thread_id") or new_id())
-        outer = current_run()
+        outer = outer_run()
         if outer is not None and outer.thread_id == thread_id and outer.owner is self._turns:
             raise AgentGraphError(
                 f"a run on thread {thread_id!r} cannot wait for another on the same thread: "
@@ -122,7 +122,7 @@ class Runner:
                 try:
                     yield run, own
                 except BaseException:
-                    self._turns.cut_off[thread_id] = run
+                    self._turns.keep(run)
                     raise
 
     async def _prepared(self, input: Input, run: Run) -> tuple[dict[str, Any], Known]:
@@ -132,6 +132,7 @@ class Runner:
         if left.active is not None:
             given["current_active_agent"] = left.active
         run.journal.clear()  # what it held is in the input now
+        run.results.clear()
         note(given["messages"])
         return given, frozenset(message.id for message in given["messages"])
 
@@ -147,16 +148,15 @@ class Runner:
         config = _thread(thread_id) if saved is None else saved.config
         return leftovers(await self._graph.aget_state(config, subgraphs=True), journal)
 
-    async def _expected(self, thread_id: str, decisions: Mapping[str, object]) -> Known:
+    async def _accepted(
+        self, thread_id: str, decisions: Mapping[str, object]
+    ) -> tuple[dict[str, object], Known]:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
         snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
-        pending = set(reachable_interrupts(snapshot))
-        unknown = sorted(set(decisions) - pending)
-        if not decisions or unknown:
-            saver: Any = self._graph.checkpointer
-            asked = asked_in(await saver.aget_tuple(_thread(thread_id)))
-            raise refusal(thread_id, unknown, pending, asked)
-        return frozenset(message.id for message in snapshot.values.get("messages", ()))
+        saver: Any = self._graph.checkpointer
+        questions = Questions.of(snapshot, await saver.aget_tuple(_thread(thread_id)))
+        known = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        return questions.accept(thread_id, decisions), known
 
     async def _run(self, given: Any, context: Any, config: RunnableConfig) -> Outcome:
         with _limits_told():
@@ -187,7 +187,7 @@ class Runner:
 
     def _reply(self, run: Run, outcome: Outcome, known: Known) -> Reply:
         if outcome.interrupts:
-            self._turns.cut_off[run.thread_id] = run
+            self._turns.keep(run)
         else:
             self._turns.cut_off.pop(run.thread_id, None)
         return reply_to(self._agent, run, outcome, known)
@@ -207,6 +207,10 @@ def _thread(thread_id: str) -> RunnableConfig:
 
 def _messages(input: Input) -> list[AnyMessage]:
     raw: Any = [("user", input)] if isinstance(input, str) else input
+    if isinstance(raw, Mapping) or raw is None:
+        raise ConfigurationError(
+            f"the input {input!r} is no text, message or list of messages", code="input"
+        )
     messages: Any = convert_to_messages(raw if isinstance(raw, list | tuple) else [raw])
     return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]
 

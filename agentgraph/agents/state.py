@@ -36,7 +36,6 @@ class CallOutcome(TypedDict, total=False):
     """What a call has led to beside its answer; read once, in the next super-step."""
 
     call_id: str
-    failed: bool
     goto: list[Any]
     transfer: dict[str, str]
     finish: dict[str, str]
@@ -131,3 +130,4 @@ class AgentState(TypedDict, total=False):
     output: Json
     help_reason: str | None
     errand: str | None
+    rewritten: bool

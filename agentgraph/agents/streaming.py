@@ -74,16 +74,23 @@ class Teller:
 
     async def tell_parts(self, parts: AsyncIterator[Any]) -> Outcome:
         """Tell what LangGraph streams; return what it leaves behind."""
-        outcome = Outcome({}, ())
+        values: Mapping[str, Any] = {}
+        asked: dict[str, Any] = {}
         async for part in parts:
             if part["type"] == "values":
                 if not part["ns"]:
-                    outcome = Outcome(part["data"], part.get("interrupts", ()))
+                    values = part["data"]
+                    # Told once each, and not again with the values that come after.
+                    asked |= {interrupt.id: interrupt for interrupt in part.get("interrupts", ())}
                 continue
             event = _event_of(part)
-            if event is not None:
+            if event is not None and self._is_ours(event):
                 await self.tell(event)
-        return outcome
+        return Outcome(values, tuple(asked.values()))
+
+    def _is_ours(self, event: Event) -> bool:
+        # An agent that a tool runs for itself streams into the same place.
+        return event.agent.partition("/")[0] in ("", self.agent)
 
 
 def closing_events(reply: Reply) -> Iterator[Event]:

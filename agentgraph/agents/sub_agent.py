@@ -22,7 +22,7 @@ from agentgraph.clock import new_id
 from agentgraph.history import calls_of, open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
-from agentgraph.running import current_run, handed_over, note
+from agentgraph.running import current_run, handed_over, joined, note
 from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
@@ -37,18 +37,21 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         sent: Any = state.get("sent")
         if sent is not None:
-            state = read_state(config, ("messages", "turn", *shared))  # type: ignore[assignment]
+            state = read_state(config, ("messages", "rewritten", "turn", *shared))  # type: ignore[assignment]
         given = _given(state, shared)
-        messages = level.history(state.get("messages", []))
+        messages = level.history(state)
+        turn_id = (state.get("turn") or {}).get("id", "")
         if sent is None:
             visit = sum(isinstance(m, AIMessage) and bool(calls_of(m)) for m in messages)
-            with handed_over(messages), inside_visit(str(visit)):
+            with joined(turn_id), handed_over(messages), inside_visit(str(visit)):
                 active = _rest(state, name)
                 result = await graph.ainvoke({**given, "current_active_agent": active})
-            return _entered(level, name, result, _changed(given, result, shared))
+            fresh = _new(result, messages)
+            return _entered(level, name, fresh, result, _changed(given, result, shared))
         call: ToolCall = sent["call"]
         own, inherited = _task(call, sent, messages)
-        with handed_over(inherited, call["id"]), inside_visit(sent["position"]):
+        visit_of = inside_visit(sent["position"])
+        with joined(turn_id), handed_over(inherited, call["id"]), visit_of:
             result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
         fresh = result["messages"][len(own) :]
         update = _changed(given, result, shared)
@@ -65,8 +68,8 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         sent: Any = state.get("sent")
         if sent is not None:
-            state = read_state(config, ("messages", "turn"))  # type: ignore[assignment]
-        messages = level.history(state.get("messages", []))
+            state = read_state(config, ("messages", "rewritten", "turn"))  # type: ignore[assignment]
+        messages = level.history(state)
         if sent is not None:
             own, inherited = _task(sent["call"], sent, messages)
             messages = [*inherited, *own]
@@ -74,7 +77,12 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         known = {message.id for message in messages}
         with handed_over((), sent and sent["call"]["id"]):
             result = await graph.ainvoke({"messages": messages})
-        fresh = [message for message in result["messages"] if message.id not in known]
+        # Only what was said and done: a summary that it keeps for itself is no part of this.
+        fresh = [
+            message
+            for message in result["messages"]
+            if message.id not in known and isinstance(message, AIMessage | ToolMessage)
+        ]
         _account(f"{level.path}/{name}", fresh)
         for message in fresh:
             if isinstance(message, AIMessage) and message.text:
@@ -83,7 +91,7 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
             note(fresh)
         if sent is not None:
             return _answered(level, name, sent["call"], fresh, {}, None)
-        return _entered(level, name, {"messages": fresh}, {})
+        return _entered(level, name, fresh, {}, {})
 
     return enter
 
@@ -139,8 +147,24 @@ def _rest(state: AgentState, name: str) -> str | None:
     return rest or None if head == name else None
 
 
-def _entered(level: Level, name: str, result: Result, update: dict[str, Any]) -> Command[str]:
-    update["messages"] = result["messages"]
+def _new(result: Result, inherited: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return what a sub-agent has said and done; how it rewrote the past for itself stays there."""
+    messages: list[AnyMessage] = result["messages"]
+    if not result.get("rewritten"):
+        return messages
+    known = {message.id for message in inherited}
+    made = [m for m in messages if isinstance(m, AIMessage | ToolMessage)]
+    return [message for message in made if message.id not in known]
+
+
+def _entered(
+    level: Level,
+    name: str,
+    fresh: Sequence[AnyMessage],
+    result: Result,
+    update: dict[str, Any],
+) -> Command[str]:
+    update["messages"] = list(fresh)
     reason = result.get("help_reason")
     closed = (result.get("turn") or {}).get("closed")
     if reason is not None and not closed:

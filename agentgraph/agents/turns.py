@@ -12,6 +12,7 @@ from agentgraph.running import Run
 
 __all__ = ["Turns"]
 
+_KEPT = 1_000
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
@@ -22,7 +23,7 @@ class Turns:
         self._guard = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
         self.cut_off: dict[str, Run] = {}
-        """The last run of each thread that was cut off, or waits for a decision."""
+        """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
     async def take(self, thread_id: str) -> AsyncIterator[None]:
@@ -36,6 +37,13 @@ class Turns:
     def is_busy(self, thread_id: str) -> bool:
         """Tell whether a run holds the thread."""
         return thread_id in self._queues
+
+    def keep(self, run: Run) -> None:
+        """Remember a run that was cut off; the oldest goes when there are too many."""
+        self.cut_off.pop(run.thread_id, None)
+        self.cut_off[run.thread_id] = run
+        while len(self.cut_off) > _KEPT:
+            del self.cut_off[next(iter(self.cut_off))]
 
     async def _enter(self, thread_id: str) -> None:
         loop = asyncio.get_running_loop()

@@ -38,7 +38,12 @@ class Guards:
         """Return the policy for somebody who waits for the answer."""
         return replace(cls(), **overrides)
 
-    @property
-    def recursion_limit(self) -> int:
-        """Return a super-step limit that no run within the step limit reaches."""
-        return 20 + 8 * self.steps.steps
+    def within(self, outer: Guards | None) -> Guards:
+        """Return this policy inside of another one: it may tighten it, never lift it."""
+        if outer is None:
+            return self
+        return replace(self, steps=min(self.steps, outer.steps, key=lambda limit: limit.steps))
+
+    def recursion_limit(self, nodes: int) -> int:
+        """Return a super-step limit that no run of so many nodes reaches within its steps."""
+        return 20 + (4 + nodes) * self.steps.steps

@@ -47,7 +47,7 @@ async def test_raw_intent_answers_without_a_model(text: str) -> None:
     assert model.requests == []
 
 
-@pytest.mark.parametrize("text", ["good morning all", "morning good", "goodmorning", "good"])
+@pytest.mark.parametrize("text", ["good morning all", "morning good", "good", "👍"])
 async def test_another_phrase_goes_to_the_model(text: str) -> None:
     reply = await asking(RAW, model=ScriptedModel(["model answers"])).ainvoke(text)
 

@@ -301,7 +301,7 @@ async def test_patch_of_a_sub_agent_reads_the_whole_history() -> None:
     seen: list[list[str]] = []
 
     def read(state: Any) -> dict[str, Any]:
-        messages: list[AnyMessage] = history(state.get("messages", []))
+        messages: list[AnyMessage] = history(state)
         seen.append([m.text for m in messages])
         return {}
 

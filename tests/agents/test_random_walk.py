@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.agents.agent import Durability
+from agentgraph.agents.values import Durability
 from agentgraph.errors import ModelError, RoutingError
 from agentgraph.testing import IllegalHistory, ScriptedModel, call
 
