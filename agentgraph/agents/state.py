@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
 from langchain_core.messages import (
+    AIMessage,
     AnyMessage,
     BaseMessage,
     BaseMessageChunk,
@@ -106,14 +107,18 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
     """A message list that is stored by what is added to it, with whole copies in between.
 
     The copies become rarer as the list grows: then a turn adds as many bytes at 10,000 messages as
-    at 10, and loading a short conversation does not read a hundred steps to save a small copy.
+    at 10, and loading a short conversation does not read a hundred steps to save a small copy. They
+    are made where a turn ends, if they can be: that is where the next one loads.
     """
 
     __slots__ = ()
 
     @property
     def snapshot_frequency(self) -> int:
-        return max(4, len(self.value) // 8) if isinstance(self.value, list) else 4
+        messages = self.value if isinstance(self.value, list) else []
+        if messages and isinstance(messages[-1], AIMessage) and not messages[-1].tool_calls:
+            return max(1, len(messages) // 10)
+        return max(8, len(messages) // 5)
 
     @snapshot_frequency.setter
     def snapshot_frequency(self, frequency: int) -> None: ...
