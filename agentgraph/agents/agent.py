@@ -262,7 +262,7 @@ class Agent:
 
     def _without_strangers(self) -> Iterator[str]:
         """Leave out what cannot be a member at all, so that the others are checked all the same."""
-        for name in ("agents", "tools", "intents", "patcher"):
+        for name in ("agents", "tools", "intents", "patcher", "middleware"):
             found = [(member, member_fault(name, member)) for member in getattr(self, name)]
             object.__setattr__(self, name, tuple(m for m, fault in found if fault is None))
             yield from (fault for _, fault in found if fault is not None)

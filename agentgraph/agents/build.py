@@ -161,7 +161,9 @@ def _add_hooks(
         for name, following in zip(names, [*names[1:], None], strict=False):
             goes_on = last if following is None else (lambda _, to=following: to)
             destinations = (following,) if following else ends
-            node: Any = hook_node(hooks[moment][name], level.history, goes_on, jumps)
+            node: Any = hook_node(
+                hooks[moment][name], level.history, goes_on, jumps, inherits=level.tree is None
+            )
             graph.add_node(
                 name,
                 node,

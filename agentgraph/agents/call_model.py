@@ -51,6 +51,8 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         note([message])
         _tell(level, message)
         update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
+        if calls_of(message):
+            update["asked"] = state.get("asked", 0) + 1
         output = level.toolset.output
         if output is not None and not calls_of(message):
             update["output"] = output.read(str(message.text))

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
@@ -36,8 +36,8 @@ class _Asked:
 
     message: AIMessage
     answers: dict[str, ToolMessage]
-    turn_index: int
-    """How many messages with calls this level has made."""
+    number: int
+    """Which of this level's messages with calls it is, since its turn or its visit began."""
 
     def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
         return [call for call in calls if call["id"] not in self.answers]
@@ -66,7 +66,7 @@ def call_tools(level: Level, runner: ToolRunner) -> Node:
         if sent is not None:
             result = await runner.run(sent["call"], sent["position"], config)
             return [*_applied(result), Command(goto="call_tools")]
-        asked = _last_asked(state.get("messages", []))
+        asked = _last_asked(state)
         if asked is None:
             return [Command(goto=level.entry)]
         return await _settle(level, runner, asked, state, config)
@@ -177,17 +177,14 @@ def answer(call_id: str, tool: str, text: str, *, failed: bool = False) -> ToolM
     )
 
 
-def _last_asked(messages: Sequence[AnyMessage]) -> _Asked | None:
+def _last_asked(state: AgentState) -> _Asked | None:
     answers: dict[str, ToolMessage] = {}
-    found: AIMessage | None = None
-    count = 0
-    for message in reversed(messages):
-        if isinstance(message, ToolMessage) and found is None:
+    for message in reversed(state.get("messages", [])):
+        if isinstance(message, ToolMessage):
             answers[message.tool_call_id] = message
         if isinstance(message, AIMessage) and calls_of(message):
-            found = found or message
-            count += 1
-    return _Asked(found, answers, count) if found is not None else None
+            return _Asked(message, answers, state.get("asked", 0))
+    return None
 
 
 def _called(level: Level, call: ToolCall) -> _Move:
@@ -222,7 +219,7 @@ def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
 
 def _position(asked: _Asked, call_id: str | None) -> str:
     index = [c["id"] for c in asked.message.tool_calls].index(call_id)
-    return f"{asked.turn_index}/{index}"
+    return f"{asked.number}/{index}"
 
 
 def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:

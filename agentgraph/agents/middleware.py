@@ -6,7 +6,6 @@ interrupt in one repeats nothing but that hook; wrappers nest, the first outermo
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from agentgraph.agents.bridge import Handler, Wrapper, bridged
 from agentgraph.agents.state import AgentState, merge_messages
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HookNode", "Middleware", "hook_node"]
 
-Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
-Wrapper: TypeAlias = Callable[[Handler, Any], Awaitable[Any]]
 HookNode: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Any]]
 
 
@@ -120,6 +118,7 @@ def hook_node(
     whole: Callable[[Mapping[str, Any]], list[AnyMessage]],
     following: Callable[[list[AnyMessage]], str],
     jumps: Mapping[str, str],
+    inherits: bool,
 ) -> HookNode:
     """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to."""
 
@@ -131,6 +130,9 @@ def hook_node(
             written = update.get("messages")
             if _rewrites(written):
                 update["rewritten"] = True
+                if inherits:
+                    own = state.get("messages", [])
+                    update["past"] = merge_messages(state.get("past") or [], [own])
             messages = merge_messages(state.get("messages", []), [written] if written else [])
             return Command(goto=following(messages), update=update)
         return Command(goto=jumps[jump], update=update)
@@ -149,30 +151,13 @@ def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[W
         if _overrides(middleware, f"a{method}"):
             wrappers.append(_flipped(getattr(middleware, f"a{method}")))
         elif _overrides(middleware, method):
-            wrappers.append(_bridged(getattr(middleware, method)))
+            wrappers.append(bridged(getattr(middleware, method)))
     return wrappers
 
 
 def _flipped(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
     async def wrapper(handler: Handler, request: Any) -> Any:
         return await wrap(request, handler)
-
-    return wrapper
-
-
-def _bridged(wrap: Callable[[Any, Any], Any]) -> Wrapper:
-    """Run a synchronous wrapper in a thread, from where its handler comes back to the loop."""
-
-    async def wrapper(handler: Handler, request: Any) -> Any:
-        loop = asyncio.get_running_loop()
-
-        async def inside(request: Any) -> Any:
-            return await handler(request)
-
-        def wait(request: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(inside(request), loop).result()
-
-        return await asyncio.to_thread(wrap, request, wait)
 
     return wrapper
 

@@ -38,6 +38,8 @@ def render_system_prompt(
             run = current_run()
             turn_id = run.id if run is not None else new_id()
             update["turn"] = {"id": turn_id, "steps": 0, "closed": None}
+            if state.get("asked"):
+                update["asked"] = 0
             if state.get("output") is not None:
                 update["output"] = None
         return update

@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.types import Command
 
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import current_run, enter, outer_run
+from agentgraph.running import Run, enter
 
 __all__ = ["RunningCall", "current_call", "known_result", "recorded"]
 
@@ -33,6 +33,7 @@ class RunningCall:
 
     call: ToolCall
     task: str
+    run: Run | None = None
 
 
 current_call: ContextVar[RunningCall | None] = ContextVar("agentgraph_call", default=None)
@@ -40,8 +41,7 @@ current_call: ContextVar[RunningCall | None] = ContextVar("agentgraph_call", def
 
 def known_result(running: RunningCall) -> ToolMessage | None:
     """Return what a call returned before its run was cut off, in this process."""
-    run = current_run()
-    return None if run is None else run.results.get(running.task)
+    return None if running.run is None else running.run.results.get(running.task)
 
 
 def recorded(tool: BaseTool) -> BaseTool:
@@ -81,11 +81,14 @@ def _record(result: object) -> None:
     if running is None or isinstance(result, Command | Handoff | Finish):
         return
     call = running.call
-    content = result[0] if isinstance(result, tuple) and result else result
-    text = str(content.text) if isinstance(content, ToolMessage) else _as_text(content)
     call_id = call["id"] or ""
-    told = ToolMessage(text, id=f"answer_{call_id}", tool_call_id=call_id, name=call["name"])
-    run = outer_run()
+    content = result[0] if isinstance(result, tuple) and len(result) == 2 else result
+    told = (
+        content
+        if isinstance(content, ToolMessage)
+        else ToolMessage(_as_text(content), tool_call_id=call_id, name=call["name"])
+    ).model_copy(update={"id": f"answer_{call_id}", "tool_call_id": call_id})
+    run = running.run
     enter(run, [told])
     if run is not None:
         run.results[running.task] = told

@@ -117,7 +117,7 @@ def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
     asked = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
     emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
-    return Command(goto="call_tools", update={**cleared, "messages": [asked]})
+    return Command(goto="call_tools", update={**cleared, "messages": [asked], "asked": 1})
 
 
 def _event(level: Level, kind: str, target: str, reason: str) -> RoutingEvent:

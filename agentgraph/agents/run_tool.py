@@ -23,7 +23,7 @@ from agentgraph.agents.recorded import RunningCall, current_call, known_result, 
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import inside_call, note
+from agentgraph.running import current_run, inside_call, note
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
@@ -71,7 +71,7 @@ class ToolRunner:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
         else:
             namespace = config.get("configurable", {}).get("checkpoint_ns", "")
-            running = RunningCall(call, f"{namespace} {call['id']}")
+            running = RunningCall(call, f"{namespace} {call['id']}", current_run())
             raw = await self._run(running, position, config)
         result = ToolResult({"call_id": call["id"] or ""})
         for part in raw if isinstance(raw, list) else [raw]:
@@ -82,9 +82,6 @@ class ToolRunner:
         return result
 
     async def _run(self, running: RunningCall, position: str, config: RunnableConfig) -> Any:
-        known = known_result(running)
-        if known is not None:
-            return {"messages": [known]}
         _position.set(position)
         current_call.set(running)
         return await self._node.ainvoke([running.call], config)
@@ -173,6 +170,9 @@ class ToolRunner:
         key = self._key(request, own.get("turn") or {})
 
         async def innermost(request: ToolCallRequest) -> Any:
+            running = current_call.get()
+            if running is not None and (known := known_result(running)) is not None:
+                return known  # inside of the wrappers: they see it as they would have
             if request.tool is None:
                 return await execute(request)
             return await execute(request.override(tool=_Outspoken(request.tool)))  # type: ignore[arg-type]

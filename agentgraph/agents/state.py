@@ -12,6 +12,7 @@ from langchain_core.messages import (
     BaseMessage,
     BaseMessageChunk,
     RemoveMessage,
+    ToolMessage,
     convert_to_messages,
     message_chunk_to_message,
 )
@@ -19,7 +20,15 @@ from langgraph.channels import DeltaChannel, Topic
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
-__all__ = ["AgentState", "CallOutcome", "MessagesChannel", "Turn", "merge_messages", "merge_turn"]
+__all__ = [
+    "AgentState",
+    "CallOutcome",
+    "MessagesChannel",
+    "Turn",
+    "made",
+    "merge_messages",
+    "merge_turn",
+]
 
 Json: TypeAlias = Any
 """JSON values, whose type Python cannot say without a recursive alias that LangGraph rejects."""
@@ -103,6 +112,15 @@ def _derived_id(merged: dict[str, AnyMessage], message: AnyMessage) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def made(values: Any, later: Sequence[AnyMessage] = ()) -> list[AnyMessage]:
+    """Return what a level has said and done, also what it has rewritten for itself since."""
+    messages = merge_messages(values.get("messages") or [], [list(later)])
+    if not values.get("rewritten"):
+        return messages
+    whole = merge_messages(values.get("past") or [], [messages])
+    return [m for m in whole if isinstance(m, AIMessage | ToolMessage)]
+
+
 class MessagesChannel(DeltaChannel[list[AnyMessage]]):
     """A message list that is stored by what is added to it, with whole copies in between.
 
@@ -135,4 +153,8 @@ class AgentState(TypedDict, total=False):
     output: Json
     help_reason: str | None
     errand: str | None
+    asked: int
+    """How many messages with calls this level has made; a summary may have taken some away."""
     rewritten: bool
+    past: list[AnyMessage]
+    """What a sub-agent's level held before it rewrote the conversation for itself."""

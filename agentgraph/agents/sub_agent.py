@@ -17,9 +17,9 @@ from pydantic_core import to_json
 from agentgraph.agents.call_tools import answer
 from agentgraph.agents.level import Level
 from agentgraph.agents.run_tool import inside_visit
-from agentgraph.agents.state import AgentState
+from agentgraph.agents.state import AgentState, made
 from agentgraph.clock import new_id
-from agentgraph.history import calls_of, open_calls, repair, work_done
+from agentgraph.history import open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
@@ -42,8 +42,7 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
         messages = level.history(state)
         turn_id = (state.get("turn") or {}).get("id", "")
         if sent is None:
-            visit = sum(isinstance(m, AIMessage) and bool(calls_of(m)) for m in messages)
-            with joined(turn_id), handed_over(messages), inside_visit(str(visit)):
+            with joined(turn_id), handed_over(messages), inside_visit(str(state.get("asked", 0))):
                 active = _rest(state, name)
                 result = await graph.ainvoke({**given, "current_active_agent": active})
             fresh = _new(result, messages)
@@ -53,7 +52,8 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
         visit_of = inside_visit(sent["position"])
         with joined(turn_id), handed_over(inherited, call["id"]), visit_of:
             result = await graph.ainvoke({**given, "messages": own, "errand": call["id"]})
-        fresh = result["messages"][len(own) :]
+        given_ids = {message.id for message in own}
+        fresh = [m for m in _new(result, [*inherited, *own]) if m.id not in given_ids]
         update = _changed(given, result, shared)
         if result.get("output") is not None:
             fresh = [AIMessage(to_json(result["output"]).decode())]
@@ -149,12 +149,12 @@ def _rest(state: AgentState, name: str) -> str | None:
 
 def _new(result: Result, inherited: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return what a sub-agent has said and done; how it rewrote the past for itself stays there."""
-    messages: list[AnyMessage] = result["messages"]
+    messages = made(result)
     if not result.get("rewritten"):
+        # A hook may have replaced an inherited message, by its id: that is for the parent too.
         return messages
     known = {message.id for message in inherited}
-    made = [m for m in messages if isinstance(m, AIMessage | ToolMessage)]
-    return [message for message in made if message.id not in known]
+    return [message for message in messages if message.id not in known]
 
 
 def _entered(

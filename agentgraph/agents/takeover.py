@@ -14,7 +14,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
-from agentgraph.agents.state import merge_messages
+from agentgraph.agents.state import made, merge_messages
 from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
 
 __all__ = ["Leftovers", "is_finished", "leftovers"]
@@ -63,8 +63,8 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
     fresh = [message for message in done if message.id not in ids]
     unanswered = {call["id"] for call in open_calls([*known, *fresh])}
     fresh += [
-        _report(call_id, "it", made)
-        for call_id, made in journal.items()
+        _report(call_id, "it", work)
+        for call_id, work in journal.items()
         if call_id and call_id in unanswered
     ]
     unknown = unknown_outcomes([*known, *fresh])
@@ -89,8 +89,7 @@ def _finished(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMessage]
             batches = written["$writes"] if _is_many(written) else [written]
             yield from merge_messages([], batches)
         elif isinstance(task.state, StateSnapshot) and task.state.values:
-            made = list(_finished(task.state, journal))
-            nested = merge_messages(task.state.values.get("messages") or [], [made])
+            nested = made(task.state.values, list(_finished(task.state, journal)))
             errand = task.state.values.get("errand")
             if errand is None:
                 yield from nested

@@ -120,9 +120,16 @@ def _patch_fault(patch: Any) -> str | None:
     return None if callable(patch) else f"patcher holds {patch!r}, which is no function of a graph"
 
 
+def _middleware_fault(middleware: Any) -> str | None:
+    if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
+        return None
+    return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"
+
+
 _MEMBER_FAULTS: Mapping[str, Callable[[Any], str | None]] = {
     "agents": _agent_fault,
     "tools": _tool_fault,
     "intents": _intent_fault,
     "patcher": _patch_fault,
+    "middleware": _middleware_fault,
 }

@@ -26,7 +26,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from agentgraph import Agent, Guards, Intent
+from agentgraph import Agent, Guards, Intent, idempotency_key
 from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.guards import StepLimit
 from agentgraph.stream import FinalStateEvent, InterruptEvent, TokenEvent
@@ -430,3 +430,106 @@ def test_tool_objects_of_users_stay_as_they_are() -> None:
     _ = Agent("a", model="offline", tools=[given]).graph
 
     assert given.model_dump(exclude={"func"}) == before
+
+
+async def test_bridged_wrappers_do_not_wait_for_each_other_for_ever() -> None:
+    @wrap_tool_call
+    def outer(request: Any, handler: Any) -> Any:
+        return handler(request)
+
+    def slow(n: int) -> str:
+        """Work in a thread."""
+        return str(n)
+
+    calls = [call("slow", n=n) for n in range(40)]
+    agent = Agent("a", model=ScriptedModel([calls, "done"]), tools=[slow], middleware=[outer])
+
+    reply = await asyncio.wait_for(agent.ainvoke("go"), 20)
+
+    assert len(texts(reply.messages)) == 40
+
+
+async def test_cancel_reaches_the_tool_behind_a_bridged_wrapper() -> None:
+    begun = asyncio.Event()
+    ran: list[str] = []
+
+    @wrap_tool_call
+    def retry(request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except Exception:
+            return handler(request)
+
+    async def work() -> str:
+        """Work."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ran.append("ended")
+        return ""
+
+    agent = Agent("a", model=ScriptedModel([call("work")]), tools=[work], middleware=[retry])
+    run = asyncio.create_task(agent.ainvoke("go"))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert ran == ["ended"]
+
+
+async def test_work_that_a_sub_agent_has_summarised_away_is_known_to_its_parent() -> None:
+    keys: list[str] = []
+
+    async def refund(n: int) -> str:
+        """Refund."""
+        keys.append(idempotency_key())
+        return f"refunded {n}"
+
+    summarizer = SummarizationMiddleware(
+        model=ScriptedModel(lambda _: "a summary", strict=False),
+        trigger=("messages", 5),
+        keep=("messages", 2),
+    )
+    model = ScriptedModel([*(call("refund", n=n) for n in range(6)), "all refunded"])
+    sub = Agent("sub", model=model, tools=[refund], middleware=[summarizer])
+    agent = Agent("root", model=ScriptedModel([call("transfer_to_sub")]), agents=[sub])
+
+    reply = await agent.ainvoke("refund all", thread_id="t")
+
+    assert texts(await agent.ahistory("t"))[1:] == [f"refunded {n}" for n in range(6)]
+    assert reply.text == "all refunded"
+    assert len(set(keys)) == 6
+
+
+async def test_inner_graph_of_a_tool_does_not_answer_the_outer_call() -> None:
+    begun = asyncio.Event()
+
+    async def secret() -> str:
+        """Know."""
+        return "INNER SECRET"
+
+    inner = Agent("inner", model=ScriptedModel([same_id("secret"), "ok"]), tools=[secret])
+
+    async def ask() -> str:
+        """Ask another agent, then wait for ever."""
+        config: Any = {"configurable": {"thread_id": "inner"}}
+        await inner.graph.ainvoke({"messages": [HumanMessage("x")]}, config)
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent("outer", model=ScriptedModel([same_id("ask"), "done"]), tools=[ask])
+    run = asyncio.create_task(agent.ainvoke("go", thread_id="t"))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert all("SECRET" not in text for text in texts(await agent.ahistory("t")))
+
+
+def test_middleware_of_a_wrong_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no AgentMiddleware"):
+        Agent("a", model="offline", middleware=[3])  # type: ignore[list-item]
