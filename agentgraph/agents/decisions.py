@@ -27,6 +27,8 @@ class Questions:
         """Read them from a thread's state, and from what was stored, whoever asked."""
         waiting = frozenset(_reachable(snapshot))
         asked, decided = _stored(saved)
+        if not _is_dead_end(snapshot):
+            decided = asked  # an attempt that was cut off has gone past what nothing reaches
         return cls(waiting, frozenset(decided - waiting), frozenset(asked - decided - waiting))
 
     def accept(self, thread_id: str, decisions: Mapping[str, object]) -> dict[str, object]:
@@ -47,7 +49,7 @@ class Questions:
         if unknown or not accepted:
             given = ", ".join(unknown or map(str, decisions)) or "no decision"
             told = "" if unknown or not decisions else " (decided already)"
-            waiting = ", ".join(sorted(self.waiting)) or "nothing"
+            waiting = ", ".join(sorted(self.waiting)) or "nothing; go on with a message"
             raise RoutingError(
                 f"thread {thread_id!r} does not wait for {given}{told}: it waits for {waiting}",
                 code="unknown_interrupt",
@@ -65,6 +67,12 @@ def _reachable(snapshot: StateSnapshot) -> Iterator[str]:
             yield from _reachable(task.state)
         else:
             yield from (interrupt.id for interrupt in task.interrupts)
+
+
+def _is_dead_end(snapshot: StateSnapshot) -> bool:
+    """Tell whether a level is unfinished and has nobody left to go on with."""
+    nested = [task.state for task in snapshot.tasks if isinstance(task.state, StateSnapshot)]
+    return not snapshot.tasks or any(_is_dead_end(state) for state in nested if state.values)
 
 
 def _stored(saved: CheckpointTuple | None) -> tuple[set[str], set[str]]:

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 from langchain_core.messages import AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from agentgraph.agents.decisions import Questions
 from agentgraph.agents.reply import Outcome, Reply, reply_to
 from agentgraph.agents.state import merge_messages
 from agentgraph.agents.streaming import Put, Teller, closing_events, follow
-from agentgraph.agents.takeover import Leftovers, is_finished, leftovers
+from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
@@ -60,9 +60,14 @@ class Runner:
     ) -> Reply:
         """Go on with decisions."""
         async with self._on(thread_id, config) as (run, config):
-            accepted, known = await self._accepted(thread_id, decisions)
-            command: Command[Any] = Command(resume=accepted)
-            return self._reply(run, await self._run(command, context, config), known)
+            snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
+            accepted = await self._accepted(thread_id, snapshot, decisions)
+            known = frozenset(message.id for message in snapshot.values.get("messages", ()))
+            earlier = unsaved(snapshot, run.journal)
+            outcome = await self._run(Command(resume=accepted), context, config)
+            reply = self._reply(run, outcome, known)
+            self._keep_lost(run, earlier, outcome)
+            return reply
 
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
@@ -149,14 +154,20 @@ class Runner:
         return leftovers(await self._graph.aget_state(config, subgraphs=True), journal)
 
     async def _accepted(
-        self, thread_id: str, decisions: Mapping[str, object]
-    ) -> tuple[dict[str, object], Known]:
+        self, thread_id: str, snapshot: StateSnapshot, decisions: Mapping[str, object]
+    ) -> dict[str, object]:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
-        snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
         saver: Any = self._graph.checkpointer
         questions = Questions.of(snapshot, await saver.aget_tuple(_thread(thread_id)))
-        known = frozenset(message.id for message in snapshot.values.get("messages", ()))
-        return questions.accept(thread_id, decisions), known
+        return questions.accept(thread_id, decisions)
+
+    def _keep_lost(self, run: Run, earlier: Sequence[AnyMessage], outcome: Outcome) -> None:
+        """Leave to the next turn what an attempt before this one did and this one did not meet."""
+        ids = {message.id for message in outcome.values.get("messages") or ()}
+        lost = [message for message in earlier if message.id not in ids]
+        if lost and not outcome.interrupts:
+            run.journal = {None: lost}
+            self._turns.keep(run)
 
     async def _run(self, given: Any, context: Any, config: RunnableConfig) -> Outcome:
         with _limits_told():

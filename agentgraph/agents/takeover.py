@@ -17,7 +17,7 @@ from langgraph.types import StateSnapshot
 from agentgraph.agents.state import made, merge_messages
 from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
 
-__all__ = ["Leftovers", "is_finished", "leftovers"]
+__all__ = ["Leftovers", "is_finished", "leftovers", "unsaved"]
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 
@@ -76,6 +76,13 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
             if key not in _OWN and not _is_many(value)
         }
     return Leftovers([*fresh, *unknown], _active(snapshot), values)
+
+
+def unsaved(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
+    """Return what a run that was cut off had made, and no checkpoint has got."""
+    stored = [*(snapshot.values.get("messages") or ()), *_finished(snapshot, {})]
+    ids = {message.id for message in stored}
+    return [message for message in journal.get(None, ()) if message.id not in ids]
 
 
 _OWN = ("messages", "outcomes", "turn", "current_active_agent")

@@ -15,6 +15,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.agents.values import Durability
+from agentgraph.errors import RoutingError
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.testing import ScriptedModel, call, check_history
 
@@ -271,3 +272,36 @@ async def test_resume_that_was_cut_off_does_not_run_a_finished_tool_again() -> N
     assert reply.text == "done"
     assert ran == ["yes"]
     assert answers(await agent.ahistory("t")) == ["paid: yes", "waited"]
+
+
+async def test_what_a_cut_off_resume_did_is_known_though_no_checkpoint_has_it() -> None:
+    ran: list[str] = []
+    stuck = Stuck()
+
+    async def ask() -> str:
+        """Ask a human."""
+        return str(interrupt("sure?"))
+
+    async def work() -> str:
+        """Work."""
+        ran.append("<work>")
+        return "<work>"
+
+    model = ScriptedModel([call("ask"), [call("work"), call("wait")], "I see"])
+    sub = Agent("sub", model=model, tools=[ask, work, stuck.tool()])
+    agent = Agent("a", model=ScriptedModel([call("transfer_to_sub")]), agents=[sub])
+    agent = agent.replace(durability="exit")
+    asked = await agent.ainvoke("go", thread_id="t")
+    decisions = {question.id: "yes" for question in asked.interrupts}
+    cut = asyncio.create_task(agent.aresume("t", decisions))
+    await stuck.begun.wait()
+    cut.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    with pytest.raises(RoutingError, match="decided already"):
+        await agent.aresume("t", decisions)
+
+    await agent.ainvoke("what has been done?", thread_id="t")
+
+    assert ran == ["<work>"]
+    assert "<work>" in answers(model.requests[-1].messages)
