@@ -22,7 +22,7 @@ from agentgraph.agents.toolset import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
 from agentgraph.running import note
-from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
+from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
 
 __all__ = ["answer", "call_tools", "transfer_text"]
 
@@ -131,7 +131,7 @@ def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Comm
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
-    emit(_routed(level, "transfer", move.target, move.reason))
+    emit(level.routed("transfer", move.target, move.reason))
     told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
     note([told, *refused])
     update = {"messages": [told, *refused], "current_active_agent": move.target}
@@ -231,7 +231,7 @@ def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
 
 
 def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
-    emit(_routed(level, "delegate", move.target, move.reason))
+    emit(level.routed("delegate", move.target, move.reason))
     text = transfer_text(move.target, move.reason, move.summary)
     call = {"name": move.tool, "args": {}, "id": move.call_id, "type": "tool_call"}
     sent = {"call": call, "position": _position(asked, move.call_id)}
@@ -264,14 +264,4 @@ def _tell(level: Level, told: ToolMessage) -> None:
             call_id=told.tool_call_id,
             status=told.status,
         )
-    )
-
-
-def _routed(level: Level, kind: str, target: str, reason: str) -> RoutingEvent:
-    return RoutingEvent(
-        agent=level.path,
-        kind=kind,  # type: ignore[arg-type]  # one of the literals at each call
-        source=level.agent.name,
-        target=target,
-        reason=reason,
     )

@@ -11,6 +11,7 @@ from langchain_core.messages import AnyMessage
 from agentgraph.agents.toolset import Toolset
 from agentgraph.guards import Guards
 from agentgraph.running import history
+from agentgraph.stream import RoutingEvent, RoutingKind
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
@@ -61,3 +62,9 @@ class Level:
     def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""
         return list(state.get("messages") or ()) if self.tree is not None else history(state)
+
+    def routed(self, kind: RoutingKind, target: str, reason: str = "") -> RoutingEvent:
+        """Say that the conversation moves from here."""
+        return RoutingEvent(
+            agent=self.path, kind=kind, source=self.agent.name, target=target, reason=reason
+        )

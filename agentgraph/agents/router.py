@@ -13,7 +13,7 @@ from agentgraph.agents.intents import Intent
 from agentgraph.agents.level import Level, Tree
 from agentgraph.agents.state import AgentState
 from agentgraph.clock import new_id
-from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolUsageEvent, emit
+from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
 
 __all__ = ["Mention", "parse_mention", "route", "router"]
 
@@ -49,7 +49,7 @@ def route(level: Level, state: AgentState) -> Route:
         mentioned = _mentioned(level, level.tree, said)
         path = _living(level, level.tree, active if mentioned is None else mentioned)
         if path and path == active and mentioned is None:
-            emit(_event(level, "resume", path, "has the conversation"))
+            emit(level.routed("resume", path, "has the conversation"))
     else:
         path = active
     if path:
@@ -92,9 +92,9 @@ def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:
         return None
     if mention.path is None:
         reason = f"no agent is called {mention.name!r}; the model gets the message as it is written"
-        emit(_event(level, "fallback", level.agent.name, reason))
+        emit(level.routed("fallback", level.agent.name, reason))
         return None
-    emit(_event(level, "mention", mention.path or tree.root, said or ""))
+    emit(level.routed("mention", mention.path or tree.root, said or ""))
     return mention.path
 
 
@@ -102,7 +102,7 @@ def _living(level: Level, tree: Tree, path: str) -> str:
     living = tree.nearest(path)
     if living != path:
         reason = f"{path!r} is no longer in the tree"
-        emit(_event(level, "fallback", living or tree.root, reason))
+        emit(level.routed("fallback", living or tree.root, reason))
     return living
 
 
@@ -112,19 +112,9 @@ def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
         emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
         return Command(goto="__end__", update={**cleared, "messages": [answer]})
     if intent.kind == "agent":
-        emit(_event(level, "transfer", intent.target, f"intent {intent.phrase!r}"))
+        emit(level.routed("transfer", intent.target, f"intent {intent.phrase!r}"))
         return Command(goto=intent.target, update={"current_active_agent": intent.target})
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
     asked = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
     emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
     return Command(goto="call_tools", update={**cleared, "messages": [asked], "asked": 1})
-
-
-def _event(level: Level, kind: str, target: str, reason: str) -> RoutingEvent:
-    return RoutingEvent(
-        agent=level.path,
-        kind=kind,  # type: ignore[arg-type]  # one of the literals at each call
-        source=level.agent.name,
-        target=target,
-        reason=reason,
-    )
