@@ -126,16 +126,13 @@ def hook_node(
         result = hook({**state, "messages": whole(state)}, runtime)
         update = dict((await result if inspect.isawaitable(result) else result) or {})
         jump = update.pop("jump_to", None)
-        if jump is None:
-            written = update.get("messages")
-            if _rewrites(written):
-                update["rewritten"] = True
-                if inherits:
-                    own = state.get("messages", [])
-                    update["past"] = merge_messages(state.get("past") or [], [own])
-            messages = merge_messages(state.get("messages", []), [written] if written else [])
-            return Command(goto=following(messages), update=update)
-        return Command(goto=jumps[jump], update=update)
+        own, written = state.get("messages", []), update.get("messages")
+        if inherits and _rewrites(written):
+            past = merge_messages(state.get("past") or [], [own])
+            update |= {"rewritten": True, "past": past}
+        if jump is not None:
+            return Command(goto=jumps[jump], update=update)
+        return Command(goto=following(merge_messages(own, [written or []])), update=update)
 
     return run
 

@@ -78,12 +78,10 @@ def parse_mention(text: str, tree: Tree) -> Mention | None:
     if match is None:
         return None
     token = match[1]
-    known = [name for name in tree.paths if token.lower() == name]
-    if known:
-        return Mention(token, tree.paths[known[0]])
-    if token.lower() == "supervisor":
-        return Mention(token, "")
-    return Mention(token, None)
+    path = tree.find(token)
+    if path is None and token.lower() == "supervisor":
+        path = ""
+    return Mention(token, path)
 
 
 def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
 from agentgraph.agents.state import made, merge_messages
-from agentgraph.history import OUTCOME_UNKNOWN, open_calls, unknown_outcomes, work_done
+from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
 
 __all__ = ["Leftovers", "is_finished", "leftovers", "unsaved"]
 
@@ -67,6 +67,9 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
         for call_id, work in journal.items()
         if call_id and call_id in unanswered
     ]
+    # Some providers match an answer by its tool's name, which a delegate's report has not known.
+    tools = {c["id"]: c["name"] for m in (*known, *fresh) for c in _calls(m)}
+    fresh = [_named(message, tools) for message in fresh]
     unknown = unknown_outcomes([*known, *fresh])
     values: dict[str, Any] = {}
     for task in snapshot.tasks:
@@ -116,6 +119,16 @@ def _report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMe
         name=worker,
         status="error",
     )
+
+
+def _calls(message: AnyMessage) -> list[Any]:
+    return [*calls_of(message)] if isinstance(message, AIMessage) else []
+
+
+def _named(message: AnyMessage, tools: Mapping[Any, Any]) -> AnyMessage:
+    if not isinstance(message, ToolMessage) or message.tool_call_id not in tools:
+        return message
+    return message.model_copy(update={"name": tools[message.tool_call_id]})
 
 
 def _active(snapshot: StateSnapshot) -> str | None:

@@ -34,10 +34,6 @@ class Turns:
         finally:
             self._leave(thread_id)
 
-    def is_busy(self, thread_id: str) -> bool:
-        """Tell whether a run holds the thread."""
-        return thread_id in self._queues
-
     def keep(self, run: Run) -> None:
         """Remember a run that was cut off; the oldest goes when there are too many."""
         self.cut_off.pop(run.thread_id, None)

@@ -19,8 +19,15 @@ from langchain.agents.middleware import (
     wrap_model_call,
     wrap_tool_call,
 )
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+)
 from langchain_core.tools import BaseTool, tool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedStore
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -533,3 +540,27 @@ async def test_inner_graph_of_a_tool_does_not_answer_the_outer_call() -> None:
 def test_middleware_of_a_wrong_kind_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no AgentMiddleware"):
         Agent("a", model="offline", middleware=[3])  # type: ignore[list-item]
+
+
+async def test_hook_of_a_sub_agent_that_rewrites_and_jumps_is_not_half_applied() -> None:
+    class Replace(AgentMiddleware[Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+            wiped = RemoveMessage(REMOVE_ALL_MESSAGES)
+            return {"jump_to": "end", "messages": [wiped, AIMessage("replaced", id="r")]}
+
+    sub = Agent("sub", model=ScriptedModel([]), middleware=[Replace()])
+    agent = Agent("root", model=ScriptedModel([call("transfer_to_sub")]), agents=[sub])
+    seen: list[bool] = []
+
+    async for namespace, update in agent.graph.astream(
+        {"messages": [HumanMessage("go")]},
+        {"configurable": {"thread_id": "t"}},
+        stream_mode="values",
+        subgraphs=True,
+    ):
+        if namespace:
+            values: Any = update
+            seen.append(bool(values.get("rewritten")))
+
+    assert seen[-1]
+    assert [m.text for m in await agent.ahistory("t")][-1] == "replaced"

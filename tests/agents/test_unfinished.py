@@ -121,6 +121,8 @@ async def test_cancel_in_parallel_delegates_tells_what_each_did() -> None:
     assert first == "all done"
     assert second.startswith(OUTCOME_UNKNOWN)
     assert "quick is done" in second
+    named = [m.name for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert named == ["transfer_to_finished", "transfer_to_cut"]
 
 
 async def test_what_was_taken_over_is_not_taken_over_again() -> None:
