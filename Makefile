@@ -6,9 +6,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 COMPILE := CUSTOM_COMPILE_COMMAND="make pins" $(BIN)/pip-compile --quiet --strip-extras \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
-SOURCES := $(wildcard agentgraph server/agentgraph_server tests)
+SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test check format bench pins clean
+.PHONY: help demo test soak check format bench pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -19,6 +19,9 @@ demo: .venv/.stamp  ## Hold a conversation with the example support desk, withou
 
 test: .venv/.stamp  ## Run the tests; with CI=true the random ones repeat exactly
 	$(BIN)/pytest -q -n 2
+
+soak: .venv/.stamp  ## Kill processes a thousand times while they hold sessions: ten minutes
+	$(BIN)/python -m tests.sessions.soak
 
 check: .venv/.stamp  ## Check format, lint, types, import directions and public names
 	$(BIN)/ruff format --check .

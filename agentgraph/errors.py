@@ -31,6 +31,7 @@ __all__ = [
     "SessionError",
     "StaleOwner",
     "StorageError",
+    "kind_of",
 ]
 
 
@@ -119,3 +120,9 @@ class StorageError(AgentGraphError):
     """The store cannot be reached or read."""
 
     code = "storage"
+
+
+def kind_of(error: BaseException) -> str:
+    """Name what kind of error it was: its text may hold what a stranger must not read."""
+    status = getattr(error, "status_code", None)
+    return f"{type(error).__name__}{f' {status}' if status else ''}"

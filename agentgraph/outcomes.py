@@ -19,6 +19,7 @@ class Handoff(ToolOutputMixin):
     reason: str = ""
     summary: str = ""
     next_phase: str | None = None
+    channel_escalation: str = "same"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from inspect import getattr_static
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
+from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
 
-__all__ = ["ForeignGraph", "Graph", "Participant", "as_participant"]
+from agentgraph.outcomes import Handoff
+
+__all__ = [
+    "ForeignGraph",
+    "Graph",
+    "Participant",
+    "Seat",
+    "Seatable",
+    "Verdict",
+    "as_participant",
+]
 
 Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 """A compiled LangGraph graph of any state, a remote one included."""
@@ -32,6 +44,45 @@ class Participant(Protocol):
     @property
     def graph(self) -> Graph:
         """Return the graph that runs it."""
+        ...
+
+
+class Verdict(NamedTuple):
+    """What a team says to a handoff: the text for the model, and what is carried out, if any."""
+
+    text: str
+    accepted: Handoff | None
+
+
+class Seat(Protocol):
+    """What a participant is given for its place in a team."""
+
+    @property
+    def peers(self) -> Collection[str]:
+        """Return the names to which a `Handoff` may lead from here."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[BaseTool]:
+        """Return the tools that come with the place."""
+        ...
+
+    @property
+    def prompt(self) -> str:
+        """Say where it is, for its model."""
+        ...
+
+    def judge(self, handoff: Handoff) -> Verdict:
+        """Accept a handoff to a peer, or say why not."""
+        ...
+
+
+@runtime_checkable
+class Seatable(Protocol):
+    """A participant that is given the history with the run, and does not store it."""
+
+    def seated(self, seat: Seat, guards: Any) -> Graph:
+        """Return its graph for a place in a team, under the team's guards."""
         ...
 
 

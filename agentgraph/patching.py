@@ -18,6 +18,7 @@ from agentgraph.errors import ConfigurationError
 __all__ = [
     "Patch",
     "Patcher",
+    "add_state",
     "apply_patchers",
     "insert_node",
     "merge_states",
@@ -105,7 +106,7 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
     """Return a patched copy of a compiled graph; the given one stays as it is."""
     builder = _copy(compiled.builder)
     for extra in states_of(patchers):
-        _add_state(builder, extra)
+        add_state(builder, extra)
     builder = apply_patchers(builder, patchers)
     return builder.compile(
         compiled.checkpointer,
@@ -174,7 +175,8 @@ def _copy(builder: AnyGraph) -> AnyGraph:
     return twin
 
 
-def _add_state(builder: AnyGraph, extra: type) -> None:
+def add_state(builder: AnyGraph, extra: type) -> None:
+    """Add channels to a graph that is not compiled yet; those that it has stay as they are."""
     for attribute in ("state_schema", "input_schema", "output_schema"):
         schema = getattr(builder, attribute)
         merged = merge_states(schema.__name__, schema, extra)

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import AnyMessage, ToolMessage, UsageMetadata
 from langchain_core.messages.ai import add_usage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
 from agentgraph.errors import AgentGraphError
 
 __all__ = [
+    "CallEnd",
     "Run",
+    "at_call_end",
     "current_history",
+    "current_round_key",
     "current_run",
     "enter",
     "handed_over",
     "history",
     "idempotency_key",
     "inside_call",
+    "inside_round",
     "inside_run",
     "joined",
+    "leave_run",
     "note",
     "outer_run",
     "run_sync",
 ]
 
 T = TypeVar("T")
+
+CallEnd: TypeAlias = Callable[[bool], None]
 
 _LOOP_THREAD = "agentgraph-sync"
 
@@ -53,6 +63,23 @@ class Run:
     have made what no checkpoint has got yet."""
     results: dict[str, ToolMessage] = field(default_factory=dict)
     """What tools have returned, by task: a resume that was cut off must not run them again."""
+    stored: str | None = None
+    """The last checkpoint that the store is known to have had: once it is gone, the thread was
+    deleted, maybe by another process, and the journal with it."""
+    turns: set[str | None] = field(default_factory=set)
+    """The ids of its own turn and of the one before: another in the store is somebody else's."""
+    has_ended: bool = False
+    """Whether its turn on the thread is over: LangGraph goes on writing what was cut off."""
+    tell: Callable[[Any], Awaitable[None]] | None = None
+    """Where the run's events go, if somebody listens."""
+    fence: Callable[[], Awaitable[None]] | None = None
+    """Asked before a checkpoint is written: it raises where the thread was taken over."""
+
+    def note_stored(self, config: RunnableConfig) -> None:
+        """Note that a checkpoint is in the store, if it is one of the run's own level."""
+        at = config.get("configurable", {})
+        if at.get("thread_id") == self.thread_id and not at.get("checkpoint_ns"):
+            self.stored = at.get("checkpoint_id")
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""
@@ -67,6 +94,8 @@ _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_his
 _errands: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_errands", default=())
 _in_tool: ContextVar[bool] = ContextVar("agentgraph_in_tool", default=False)
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
+_call_ends: ContextVar[list[CallEnd] | None] = ContextVar("agentgraph_call_ends", default=None)
+_round: ContextVar[str | None] = ContextVar("agentgraph_round", default=None)
 
 
 _unowned: WeakValueDictionary[str, Run] = WeakValueDictionary()
@@ -86,6 +115,21 @@ def outer_run() -> Run | None:
 
 
 @contextmanager
+def inside_round(key: str | None) -> Iterator[None]:
+    """Name the round of a team that runs in here; the keys of its tool calls follow from it."""
+    token = _round.set(key)
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+def current_round_key() -> str | None:
+    """Return the name of the round around a node, None outside of a team."""
+    return None if _in_tool.get() else _round.get()
+
+
+@contextmanager
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
     tokens = _run.set(run), _inherited.set(()), _errands.set(()), _in_tool.set(False)
@@ -96,6 +140,19 @@ def inside_run(run: Run) -> Iterator[None]:
         _inherited.reset(tokens[1])
         _errands.reset(tokens[2])
         _in_tool.reset(tokens[3])
+
+
+def leave_run() -> None:
+    """Forget, for good in this context, whatever run this code is inside of."""
+    var_child_runnable_config.set(None)
+    _run.set(None)
+    _inherited.set(())
+    _errands.set(())
+    _in_tool.set(False)
+    _history.set(None)
+    _call_key.set(None)
+    _call_ends.set(None)
+    _round.set(None)
 
 
 @contextmanager
@@ -153,16 +210,29 @@ def history(state: Mapping[str, Any]) -> list[AnyMessage]:
 
 
 @contextmanager
-def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[None]:
-    """Let a tool ask for the history and its idempotency key."""
+def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[list[CallEnd]]:
+    """Let a tool ask for the history and its idempotency key; yields who waits for its end."""
+    ends: list[CallEnd] = []
+    ending = _call_ends.set(ends)
     tokens = _history.set(tuple(whole)), _call_key.set(key), _inherited.set(()), _in_tool.set(True)
     try:
-        yield
+        yield ends
     finally:
+        _call_ends.reset(ending)
         _history.reset(tokens[0])
         _call_key.reset(tokens[1])
         _inherited.reset(tokens[2])
         _in_tool.reset(tokens[3])
+
+
+def at_call_end(end: CallEnd) -> None:
+    """Have a function told whether the tool call around this code has gone well, once it is over.
+
+    It is not where a call is broken off, or waits for a human.
+    """
+    ends = _call_ends.get()
+    if ends is not None:
+        ends.append(end)
 
 
 def current_history() -> list[AnyMessage]:
@@ -214,3 +284,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=_LOOP_THREAD, daemon=True).start()
     return loop
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_background_loop.cache_clear)  # a fork inherits no thread

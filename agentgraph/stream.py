@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from langgraph.config import get_stream_writer
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agentgraph.display import event_line
+from agentgraph.running import current_run
 
 __all__ = [
     "AIMessageEvent",
@@ -37,11 +40,27 @@ class Event:
     thread_id: str = ""
     run_id: str = ""
     sequence: int = 0
+    round: int = 0
+    attempt: int = 0
+    """Of which attempt at which round of a session, outside of one 0."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as JSON-able values."""
-        values: dict[str, object] = to_jsonable_python(asdict(self), fallback=str)
+        values: dict[str, object] = from_json(self.to_json())
         return values
+
+    def to_json(self) -> bytes:
+        """Return the fields as JSON, whatever a model or a tool has put into them."""
+        # Outside of a session there are no rounds to tell.
+        unsaid = None if self.round else _PLACE
+        try:
+            return _as_json(self, unsaid)
+        except PydanticSerializationError:
+            told = {field.name: _told(getattr(self, field.name)) for field in fields(self)}
+            return _as_json(told, unsaid)
+
+    def _repr_html_(self) -> str:
+        return event_line(self.type, self.to_dict())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +159,30 @@ class FinalStateEvent(Event):
     close_reason: str | None = None
 
 
-def emit(event: Event) -> None:
-    """Tell whoever streams the run that this node is part of."""
+async def emit(event: Event) -> None:
+    """Tell whoever streams the run that this node is part of; wait while they read too slowly.
+
+    Where the graph runs without its agent, that is LangGraph's own `custom` stream.
+    """
+    run = current_run()
+    if run is not None and run.tell is not None:
+        await run.tell(event)
+        return
     writer: Callable[[Event], None] = get_stream_writer()
     writer(event)
+
+
+_PLACE = {"round", "attempt"}
+
+
+def _as_json(value: object, unsaid: set[str] | None = None) -> bytes:
+    return to_json(value, exclude=unsaid, fallback=str, inf_nan_mode="null", bytes_mode="base64")
+
+
+def _told(value: object) -> object:
+    """Return a value, or what can be said of it: half a character or a cycle is no JSON."""
+    try:
+        _as_json(value)
+    except PydanticSerializationError:
+        return ascii(value)
+    return value

@@ -13,13 +13,15 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
+from langgraph.types import Command
 
-from agentgraph.agents.build import compile_root
+from agentgraph.agents.build import compile_root, compile_seated
 from agentgraph.agents.intents import Intent
 from agentgraph.agents.names import faults_of
 from agentgraph.agents.output import ResponseFormat
+from agentgraph.agents.picture import mimebundle_of, picture_of
 from agentgraph.agents.prompt import SystemPrompt
-from agentgraph.agents.reply import Reply
+from agentgraph.agents.reply import Interrupt, Reply
 from agentgraph.agents.runner import Input, Runner
 from agentgraph.agents.toolset import AgentTool, ToolLike, agent_tool, as_base_tool
 from agentgraph.agents.values import (
@@ -33,7 +35,7 @@ from agentgraph.agents.values import (
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import DEFAULT, Default, Guards
 from agentgraph.history import HistoryPolicy
-from agentgraph.participant import Graph, Participant, as_participant
+from agentgraph.participant import Graph, Participant, Seat, as_participant
 from agentgraph.patching import AnyCompiledGraph, Patch
 from agentgraph.running import run_sync
 from agentgraph.storage import default_saver, open_saver
@@ -111,7 +113,10 @@ class Agent:
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Answer, telling all that happens; closing the iterator ends the run."""
+        """Answer, telling all that happens; closing the iterator ends the run.
+
+        `Command(resume={interrupt.id: decision})` as the input goes on with a run that waits.
+        """
         stream = self._runner.stream(input, thread_id, context, config)
         try:
             async for event in stream:
@@ -128,11 +133,16 @@ class Agent:
         config: RunnableConfig | None = None,
     ) -> Reply:
         """Go on with a run that waits for decisions, given by the ids of its interrupts."""
-        return await self._runner.resume(thread_id, decisions, context, config)
+        given: Command[Any] = Command(resume=decisions)
+        return await self._runner.answer(given, thread_id, context, config)
 
     async def ahistory(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, those of an unfinished run included."""
         return await self._runner.history(thread_id)
+
+    async def ainterrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
+        """Return the questions that a thread waits for."""
+        return await self._runner.interrupts(thread_id)
 
     async def aforget(self, thread_id: str) -> None:
         """Delete a thread."""
@@ -204,10 +214,21 @@ class Agent:
         """Draw the tree's graph, as Mermaid text."""
         return self.graph.get_graph(xray=True).draw_mermaid()
 
+    def svg(self) -> str:
+        """Draw the tree's graph, as an SVG picture that stands by itself."""
+        return picture_of(self.graph.get_graph(xray=True))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return mimebundle_of(self)
+
     @cached_property
     def graph(self) -> AnyCompiledGraph:
         """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools."""
         return compile_root(self, self._saver)
+
+    def seated(self, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
+        """Compile for a place in a team, whose history comes with the run."""
+        return compile_seated(self, seat, guards)
 
     @cached_property
     def patchers(self) -> tuple[Patch, ...]:

@@ -9,7 +9,7 @@ from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agentgraph.agents.call_model import AGENT_TAG, after_model, call_model
+from agentgraph.agents.call_model import after_model, call_model
 from agentgraph.agents.call_tools import call_tools
 from agentgraph.agents.default_tools import default_tools
 from agentgraph.agents.level import Level, Tree
@@ -29,15 +29,17 @@ from agentgraph.agents.toolset import (
 )
 from agentgraph.guards import DEFAULT, Guards
 from agentgraph.models import resolve_model
-from agentgraph.participant import Participant
+from agentgraph.notes import NotesState
+from agentgraph.participant import Participant, Seat
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
+from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from agentgraph.agents.agent import Agent
 
-__all__ = ["NODES", "compile_root", "stores_of", "toolset_of"]
+__all__ = ["NODES", "compile_root", "compile_seated", "stores_of", "toolset_of"]
 
 NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
@@ -54,6 +56,17 @@ def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGr
     return compiled
 
 
+def compile_seated(agent: Agent, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
+    """Compile an agent for its place in a team, whose saver and history it works with."""
+    own = agent.guards
+    inside = own.within(guards) if isinstance(own, Guards) else guards
+    graph = _build(agent, agent.name, None, inside, _tree(agent), (NotesState,), seat)
+    compiled = graph.compile(name=agent.name)
+    if inside is not None:
+        compiled = compiled.with_config(recursion_limit=inside.recursion_limit(_size(compiled)))
+    return compiled
+
+
 def _build(
     agent: Agent,
     path: str,
@@ -61,16 +74,19 @@ def _build(
     guards: Guards | None,
     tree: Tree | None,
     shared: tuple[type, ...],
+    seat: Seat | None = None,
 ) -> AnyGraph:
     middleware = Middleware(agent.middleware)
+    brought = [*middleware.tools, *(seat.tools if seat is not None and tree is not None else ())]
     hooks = {moment: middleware.hooks(moment) for moment in _MOMENTS}
     level = Level(
         agent=agent,
         path=path,
         supervisor=supervisor,
         guards=guards,
-        toolset=toolset_of(agent, supervisor, middleware.tools),
+        toolset=toolset_of(agent, supervisor, brought),
         tree=tree,
+        seat=seat,
         entry=next(iter(hooks["before_model"]), "call_model"),
         exits=tuple(hooks["after_model"]),
         end=next(iter(hooks["after_agent"]), "__end__"),
@@ -132,9 +148,10 @@ def _node_of(
     name = participant.name
     path = f"{level.path}/{name}"
     if not isinstance(participant, Agent):
-        tagged = participant.graph.with_config(metadata={AGENT_TAG: path})
+        tagged = participant.graph.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
         return foreign_agent(level, name, tagged)
-    nested = _build(participant, path, level.agent.name, _inside(level, participant), None, shared)
+    inside = _inside(level, participant)
+    nested = _build(participant, path, level.agent.name, inside, None, shared, level.seat)
     return sub_agent(level, name, nested.compile(name=name), keys)
 
 
@@ -162,7 +179,7 @@ def _add_hooks(
             goes_on = last if following is None else (lambda _, to=following: to)
             destinations = (following,) if following else ends
             node: Any = hook_node(
-                hooks[moment][name], level.history, goes_on, jumps, inherits=level.tree is None
+                hooks[moment][name], level.history, goes_on, jumps, inherits=level.inherits
             )
             graph.add_node(
                 name,

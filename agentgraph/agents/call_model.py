@@ -16,16 +16,14 @@ from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
 from agentgraph.agents.state import AgentState, Turn
 from agentgraph.clock import new_id
-from agentgraph.errors import ModelError
+from agentgraph.errors import ModelError, kind_of
 from agentgraph.guards import Decision
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
 from agentgraph.running import current_run, note
 from agentgraph.stream import AIMessageEvent, ErrorEvent, GuardEvent, ToolUsageEvent, emit
+from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
-__all__ = ["AGENT_TAG", "after_model", "call_model"]
-
-AGENT_TAG = "agentgraph_agent"
-"""The metadata key under which a model call says whose it is."""
+__all__ = ["after_model", "call_model"]
 
 Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
 Ask: TypeAlias = Callable[
@@ -41,7 +39,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         turn = state.get("turn") or {}
         decision, turn = _take_step(level, turn)
         if decision.action != "allow":
-            emit(GuardEvent(agent=level.path, decision=decision.to_dict()))
+            await emit(GuardEvent(agent=level.path, decision=decision.to_dict()))
             return Command(goto="__end__", update={"turn": turn})
         whole = level.history(state)
         said, view = _view(level, whole)
@@ -49,7 +47,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         response, update = await ask(view, system, state, runtime)
         message = _adopt(level, response, whole)
         note([message])
-        _tell(level, message)
+        await _tell(level, message)
         update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
         if calls_of(message):
             update["asked"] = state.get("asked", 0) + 1
@@ -91,7 +89,7 @@ def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMes
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
     specs = level.toolset.specs
     choice: dict[str, Any] = {} if level.toolset.output is None else {"tool_choice": "any"}
-    tag = {AGENT_TAG: level.path}
+    tag: dict[str, object] = {AGENT_TAG: level.path, FOREIGN_TAG: False}
     plain = False
     bound: Any = model
     if specs:
@@ -105,7 +103,7 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
         view: list[AnyMessage], system: str, state: AgentState, runtime: Runtime[Any]
     ) -> tuple[AIMessage, dict[str, Any]]:
         if plain:
-            emit(_no_tools(level, model))
+            await emit(_no_tools(level, model))
             view = as_plain_chat(view)
         try:
             if middleware.wraps_model:
@@ -119,16 +117,14 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
             raise
         except Exception as error:
             # The boundary to providers: whatever they raise, users catch one type.
-            raise _failed(level, error) from error
+            raise await _failed(level, error) from error
 
     return ask
 
 
-def _failed(level: Level, error: Exception) -> ModelError:
-    status = getattr(error, "status_code", None)
-    detail = f"{type(error).__name__}{f' {status}' if status else ''}"
-    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}")
-    emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
+async def _failed(level: Level, error: Exception) -> ModelError:
+    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {kind_of(error)}")
+    await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
     return failure
 
 
@@ -161,22 +157,22 @@ def _with_fresh_id(call: dict[str, Any], used: set[str]) -> dict[str, Any]:
     return call
 
 
-def _tell(level: Level, message: AIMessage) -> None:
+async def _tell(level: Level, message: AIMessage) -> None:
     usage = message.usage_metadata
     run = current_run()
     if run is not None:
         model = str(message.response_metadata.get("model_name") or "")
         run.record_usage(level.path, usage, model)
     for native in native_calls_of(message):
-        emit(
+        await emit(
             ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)
         )
     if message.text:
         text, message_id = str(message.text), message.id or ""
-        emit(AIMessageEvent(agent=level.path, text=text, message_id=message_id))
+        await emit(AIMessageEvent(agent=level.path, text=text, message_id=message_id))
     for call in message.tool_calls:
         if not level.toolset.is_signal(call["name"]):
-            emit(
+            await emit(
                 ToolUsageEvent(
                     agent=level.path,
                     tool=call["name"],

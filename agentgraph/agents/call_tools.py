@@ -80,7 +80,7 @@ async def _settle(
     done: Commands = []
     if (state.get("turn") or {}).get("closed"):
         return [Command(goto="__end__")]
-    malformed = _answer_malformed(level, asked)
+    malformed = await _answer_malformed(level, asked)
     if malformed:
         done.append(Command(update={"messages": malformed}))
     waiting = asked.open(
@@ -95,10 +95,10 @@ async def _settle(
         outcomes += [result.outcome]
         asked.answers.update({m.tool_call_id: m for m in result.answers})
     asked.answers.update({m.tool_call_id: m for m in malformed})
-    return [*done, *_conclude(level, asked, outcomes)]
+    return [*done, *await _conclude(level, asked, outcomes)]
 
 
-def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> Commands:
+async def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> Commands:
     """Decide what follows once all ordinary calls have answered."""
     goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
     returned = [_returned(o) for o in outcomes if "transfer" in o]
@@ -110,20 +110,20 @@ def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> C
     ]
     if goto or finish is not None:
         refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
-        messages = [*refused, *(_finished(level, finish) if finish is not None else ())]
+        messages = [*refused, *(await _finished(level, finish) if finish is not None else ())]
         after: Any = goto or level.end
         return [Command(update={"messages": messages}, goto=after)]
     moves = [*returned, *called]
     if level.agent.handoff == "delegate":
         delegations = [move for move in moves if not move.is_help]
         if delegations:
-            return [Command(goto=[_delegate(level, asked, move) for move in delegations])]
+            return [Command(goto=[await _delegate(level, asked, move) for move in delegations])]
     if moves:
-        return _move(level, asked, moves[0], moves[1:])
-    return [_return_or_loop(level, asked)]
+        return await _move(level, asked, moves[0], moves[1:])
+    return [await _return_or_loop(level, asked)]
 
 
-def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Commands:
+async def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Commands:
     if move.is_help:
         refused = _refuse(others, "help was requested")
         reason = move.reason or "no reason given"
@@ -131,14 +131,14 @@ def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Comm
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
-    emit(level.routed("transfer", move.target, move.reason))
     told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
     note([told, *refused])
+    await emit(level.routed("transfer", move.target, move.reason))
     update = {"messages": [told, *refused], "current_active_agent": move.target}
     return [Command(update=update, goto=move.target)]
 
 
-def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
+async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
     output = level.toolset.output
     ordinary = [c for c in asked.message.tool_calls if c["name"] in level.toolset.ordinary]
     if output is not None:
@@ -155,7 +155,7 @@ def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
     if not direct:
         return Command(goto=level.entry)
     text = "\n\n".join(str(asked.answers[c["id"] or ""].text) for c in ordinary)
-    return Command(goto=level.end, update={"messages": [_said(level, text)]})
+    return Command(goto=level.end, update={"messages": [await _said(level, text)]})
 
 
 def transfer_text(target: str, reason: str, summary: str) -> str:
@@ -202,14 +202,14 @@ def _returned(outcome: CallOutcome) -> _Move:
     return _Move(outcome["call_id"], **outcome["transfer"])
 
 
-def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
+async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
     answers = []
     for call in asked.message.invalid_tool_calls:
         if call["id"] not in asked.answers:
             text = f"Not executed: the arguments are not valid JSON: {call['args']!r}. Try again."
             answers.append(answer(call["id"] or "", call["name"] or "tool", text, failed=True))
     for told in answers:
-        _tell(level, told)
+        await _tell(level, told)
     return answers
 
 
@@ -230,8 +230,8 @@ def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
     return Send("call_tools", {"sent": sent})
 
 
-def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
-    emit(level.routed("delegate", move.target, move.reason))
+async def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
+    await emit(level.routed("delegate", move.target, move.reason))
     text = transfer_text(move.target, move.reason, move.summary)
     call = {"name": move.tool, "args": {}, "id": move.call_id, "type": "tool_call"}
     sent = {"call": call, "position": _position(asked, move.call_id)}
@@ -245,18 +245,19 @@ def _applied(result: ToolResult, *, keep_outcome: bool = True) -> Commands:
     return commands
 
 
-def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
-    return [_said(level, finish["text"])] if finish["text"] else []
+async def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
+    return [await _said(level, finish["text"])] if finish["text"] else []
 
 
-def _said(level: Level, text: str) -> AIMessage:
+async def _said(level: Level, text: str) -> AIMessage:
     message = AIMessage(text, id=new_id(), name=level.agent.name)
-    emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))
+    note([message])
+    await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))
     return message
 
 
-def _tell(level: Level, told: ToolMessage) -> None:
-    emit(
+async def _tell(level: Level, told: ToolMessage) -> None:
+    await emit(
         ToolResponseEvent(
             agent=level.path,
             tool=told.name or "",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.types import StateSnapshot
+from langgraph.types import Interrupt, StateSnapshot
 
 from agentgraph.errors import RoutingError
+from agentgraph.participant import Participant
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "reachable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Questions:
     @classmethod
     def of(cls, snapshot: StateSnapshot, saved: CheckpointTuple | None) -> Questions:
         """Read them from a thread's state, and from what was stored, whoever asked."""
-        waiting = frozenset(_reachable(snapshot))
+        waiting = frozenset(question.id for _, question in reachable(snapshot))
         asked, decided = _stored(saved)
         if not _is_dead_end(snapshot):
             decided = asked  # an attempt that was cut off has gone past what nothing reaches
@@ -57,16 +59,25 @@ class Questions:
         return accepted
 
 
-def _reachable(snapshot: StateSnapshot) -> Iterator[str]:
-    """Yield the ids of the questions that a resume would reach.
+def reachable(
+    snapshot: StateSnapshot, agent: Participant | None = None, path: str = ""
+) -> Iterator[tuple[str, Interrupt]]:
+    """Yield the questions that a resume would reach, each with the path of who asks.
 
     A nested graph that was rebuilt without the agent that asked would end in silence.
     """
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):
-            yield from _reachable(task.state)
+            below = _below(agent, task.name)
+            yield from reachable(task.state, below, f"{path}/{task.name}" if below else path)
         else:
-            yield from (interrupt.id for interrupt in task.interrupts)
+            yield from ((path, interrupt) for interrupt in task.interrupts)
+
+
+def _below(agent: Any, name: str) -> Participant | None:
+    tools = getattr(agent, "agent_tools", ())
+    members = (*getattr(agent, "sub_agents", ()), *(tool.agent for tool in tools))
+    return next((member for member in members if member.name == name), None)
 
 
 def _is_dead_end(snapshot: StateSnapshot) -> bool:

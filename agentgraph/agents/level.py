@@ -10,6 +10,7 @@ from langchain_core.messages import AnyMessage
 
 from agentgraph.agents.toolset import Toolset
 from agentgraph.guards import Guards
+from agentgraph.participant import Seat
 from agentgraph.running import history
 from agentgraph.stream import RoutingEvent, RoutingKind
 
@@ -58,10 +59,17 @@ class Level:
     """Where a finished turn goes."""
     nodes: set[str] = field(default_factory=set)
     """All nodes, known once the patchers have run."""
+    seat: Seat | None = None
+    """Its place in a team, or its supervisor's."""
+
+    @property
+    def inherits(self) -> bool:
+        """Whether the conversation before this entry is handed over with the run."""
+        return self.tree is None or self.seat is not None
 
     def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""
-        return list(state.get("messages") or ()) if self.tree is not None else history(state)
+        return history(state) if self.inherits else list(state.get("messages") or ())
 
     def routed(self, kind: RoutingKind, target: str, reason: str = "") -> RoutingEvent:
         """Say that the conversation moves from here."""

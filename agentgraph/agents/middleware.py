@@ -83,7 +83,7 @@ class Middleware:
         )
 
     async def call_model(
-        self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, str]
+        self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
     ) -> tuple[AIMessage, dict[str, Any]]:
         """Call the model inside all wrappers; return its message and what they add to the state."""
 

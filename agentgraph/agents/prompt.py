@@ -11,7 +11,7 @@ from langchain_core.messages import AnyMessage, SystemMessage
 from agentgraph.agents.level import Level
 from agentgraph.agents.state import AgentState
 from agentgraph.clock import new_id, utc_now
-from agentgraph.running import current_run
+from agentgraph.running import current_round_key, current_run
 
 __all__ = ["SystemPrompt", "render_system_prompt"]
 
@@ -36,8 +36,8 @@ def render_system_prompt(
             update["system_prompt"] = prompt
         if level.tree is not None:
             run = current_run()
-            turn_id = run.id if run is not None else new_id()
-            update["turn"] = {"id": turn_id, "steps": 0, "closed": None}
+            turn_id = current_round_key() or (run.id if run is not None else new_id())
+            update["turn"] = {"id": turn_id, "agent": level.path, "steps": 0, "closed": None}
             if state.get("asked"):
                 update["asked"] = 0
             if state.get("output") is not None:
@@ -56,6 +56,8 @@ async def _render(level: Level, messages: list[AnyMessage]) -> str:
         own = await result if inspect.isawaitable(result) else result
     else:
         own = prompt
+    if level.seat is not None and level.tree is not None:
+        own = f"{own}\n\n{level.seat.prompt}".lstrip()
     if level.supervisor is not None and "SUPERVISOR SYSTEM PROMPT:" not in own:
         help = " Use `request_help` if uncertain." if level.toolset.offers_help else ""
         own = _SUPERVISED.format(supervisor=level.supervisor, help=help, own=own)

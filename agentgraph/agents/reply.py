@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, AnyMessage, UsageMetadata
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Interrupt as RawInterrupt
 
 from agentgraph.agents.content import Citation, citations_of
 from agentgraph.agents.output import OutputFormat
-from agentgraph.models import price_of
+from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
 from agentgraph.running import Run
+from agentgraph.stream import Event, FinalStateEvent, InterruptEvent
+from agentgraph.usage import Usage
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
 
-__all__ = ["Interrupt", "Outcome", "Reply", "Usage", "reply_to"]
+__all__ = [
+    "Interrupt",
+    "Outcome",
+    "Reply",
+    "closing_events",
+    "questions_of",
+    "reply_to",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,50 +36,11 @@ class Interrupt:
     id: str
     payload: object
     response_schema: Mapping[str, object] | None = None
+    agent: str = ""
+    """The path of who asks."""
 
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens, and what they cost where the price is known; in all and by agent."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    cost: Decimal | None = None
-    by_agent: Mapping[str, Usage] = field(default_factory=dict)
-
-    @classmethod
-    def of_run(cls, run: Run) -> Usage:
-        """Sum up what a run has recorded."""
-        parts = {
-            agent: cls._of(used, price_of(run.models.get(agent), used))
-            for agent, used in run.usage.items()
-        }
-        costs = [part.cost for part in parts.values()]
-        known = [cost for cost in costs if cost is not None]
-        return cls(
-            sum(part.input_tokens for part in parts.values()),
-            sum(part.output_tokens for part in parts.values()),
-            sum(part.total_tokens for part in parts.values()),
-            sum(known, Decimal(0)) if known and len(known) == len(costs) else None,
-            parts,
-        )
-
-    @classmethod
-    def _of(cls, used: UsageMetadata, cost: Decimal | None) -> Usage:
-        return cls(used["input_tokens"], used["output_tokens"], used["total_tokens"], cost)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the figures as JSON-able values."""
-        figures: dict[str, object] = {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "total_tokens": self.total_tokens,
-            "cost": None if self.cost is None else str(self.cost),
-        }
-        if self.by_agent:
-            figures["by_agent"] = {name: part.to_dict() for name, part in self.by_agent.items()}
-        return figures
+    def _repr_html_(self) -> str:
+        return row("asked as", f"{code(self.id)}: {code(self.payload)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +52,36 @@ class Reply:
     thread_id: str
     output: object | None = None
     messages: tuple[AnyMessage, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     interrupts: tuple[Interrupt, ...] = ()
     close_reason: str | None = None
     citations: tuple[Citation, ...] = ()
+
+    def _repr_html_(self) -> str:
+        shown = [prose(self.text)] if self.text else []
+        shown += [interrupt._repr_html_() for interrupt in self.interrupts]
+        shown += [
+            row("called", f"{code(call)} {escaped(shortened(answer))}")
+            for call, answer in self._calls()
+        ]
+        if self.output is not None:
+            shown.append(row("output", code(repr(self.output))))
+        if self.close_reason is not None:
+            shown.append(row("closed", code(self.close_reason)))
+        if self.usage.total_tokens:
+            shown.append(row("used", escaped(self.usage._told())))
+        return panel(self.agent, *shown)
+
+    def _calls(self) -> Iterator[tuple[str, str]]:
+        """Return the tool calls, also those of a run before a decision, and their answers."""
+        spoken = [m for m in self.messages if isinstance(m, AIMessage)]
+        made = {c["id"]: signature(c["name"], c["args"]) for m in spoken for c in m.tool_calls}
+        told = {
+            m.tool_call_id: (made.get(m.tool_call_id) or m.name or "a tool", f"→ {m.text}")
+            for m in self.messages
+            if isinstance(m, ToolMessage)
+        }
+        yield from ({key: (call, "") for key, call in made.items()} | told).values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +90,7 @@ class Outcome:
 
     values: Mapping[str, Any]
     interrupts: Sequence[RawInterrupt]
+    asked_by: Mapping[str, str] = field(default_factory=dict)
 
 
 def reply_to(agent: Agent, run: Run, outcome: Outcome, known: Collection[str | None]) -> Reply:
@@ -103,9 +99,7 @@ def reply_to(agent: Agent, run: Run, outcome: Outcome, known: Collection[str | N
     fresh = _fresh(values.get("messages") or [], known)
     spoken = [m for m in fresh if isinstance(m, AIMessage) and m.text]
     path = values.get("current_active_agent")
-    interrupts = tuple(
-        Interrupt(i.id, i.value, getattr(i, "response_schema", None)) for i in outcome.interrupts
-    )
+    interrupts = questions_of((outcome.asked_by.get(i.id, ""), i) for i in outcome.interrupts)
     return Reply(
         text=str(spoken[-1].text) if spoken and not interrupts else "",
         agent=f"{agent.name}/{path}" if path else agent.name,
@@ -116,6 +110,13 @@ def reply_to(agent: Agent, run: Run, outcome: Outcome, known: Collection[str | N
         interrupts=interrupts,
         close_reason=(values.get("turn") or {}).get("closed"),
         citations=tuple(citations_of(spoken[-1])) if spoken else (),
+    )
+
+
+def questions_of(raw: Iterable[tuple[str, RawInterrupt]]) -> tuple[Interrupt, ...]:
+    """Return LangGraph's interrupts as questions, each of whoever asks."""
+    return tuple(
+        Interrupt(i.id, i.value, getattr(i, "response_schema", None), agent) for agent, i in raw
     )
 
 
@@ -137,3 +138,20 @@ def _output(agent: Any, stored: object, path: str | None) -> object | None:
         agent = next(p for p in agent.sub_agents if p.name == name)
     form = getattr(agent, "response_format", None)
     return stored if form is None else OutputFormat(form).load(stored)
+
+
+def closing_events(reply: Reply) -> Iterator[Event]:
+    """Yield what is told at the end of a run."""
+    for question in reply.interrupts:
+        yield InterruptEvent(
+            agent=question.agent or reply.agent,
+            id=question.id,
+            payload=question.payload,
+            response_schema=question.response_schema,
+        )
+    yield FinalStateEvent(
+        agent=reply.agent,
+        text=reply.text,
+        usage=reply.usage.to_dict(),
+        close_reason=reply.close_reason,
+    )

@@ -13,6 +13,7 @@ from agentgraph.agents.intents import Intent
 from agentgraph.agents.level import Level, Tree
 from agentgraph.agents.state import AgentState
 from agentgraph.clock import new_id
+from agentgraph.running import note
 from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
 
 __all__ = ["Mention", "parse_mention", "route", "router"]
@@ -35,21 +36,21 @@ def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
     """Make the node for a level."""
 
     async def decide(state: AgentState) -> Route:
-        return route(level, state)
+        return await route(level, state)
 
     return decide
 
 
-def route(level: Level, state: AgentState) -> Route:
+async def route(level: Level, state: AgentState) -> Route:
     """Decide: an `@mention`, else the active path, else an intent, else continue."""
     messages = level.history(state)
     said = said_in_this_run(messages)
     active = state.get("current_active_agent") or ""
     if level.tree is not None:
-        mentioned = _mentioned(level, level.tree, said)
-        path = _living(level, level.tree, active if mentioned is None else mentioned)
+        mentioned = await _mentioned(level, level.tree, said)
+        path = await _living(level, level.tree, active if mentioned is None else mentioned)
         if path and path == active and mentioned is None:
-            emit(level.routed("resume", path, "has the conversation"))
+            await emit(level.routed("resume", path, "has the conversation"))
     else:
         path = active
     if path:
@@ -58,7 +59,7 @@ def route(level: Level, state: AgentState) -> Route:
     phrase = None if said is None else _ADDRESS.sub("", said)
     for intent in level.agent.intents:
         if phrase is not None and intent.matches(phrase):
-            return _follow(level, intent, cleared)
+            return await _follow(level, intent, cleared)
     return Command(goto="continue_conversation", update=cleared)
 
 
@@ -84,35 +85,36 @@ def parse_mention(text: str, tree: Tree) -> Mention | None:
     return Mention(token, path)
 
 
-def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:
+async def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:
     mention = parse_mention(said, tree) if said is not None else None
     if mention is None:
         return None
     if mention.path is None:
         reason = f"no agent is called {mention.name!r}; the model gets the message as it is written"
-        emit(level.routed("fallback", level.agent.name, reason))
+        await emit(level.routed("fallback", level.agent.name, reason))
         return None
-    emit(level.routed("mention", mention.path or tree.root, said or ""))
+    await emit(level.routed("mention", mention.path or tree.root, said or ""))
     return mention.path
 
 
-def _living(level: Level, tree: Tree, path: str) -> str:
+async def _living(level: Level, tree: Tree, path: str) -> str:
     living = tree.nearest(path)
     if living != path:
         reason = f"{path!r} is no longer in the tree"
-        emit(level.routed("fallback", living or tree.root, reason))
+        await emit(level.routed("fallback", living or tree.root, reason))
     return living
 
 
-def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
+async def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
     if intent.kind == "raw":
         answer = AIMessage(intent.target, id=new_id(), name=level.agent.name)
-        emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
+        note([answer])
+        await emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
         return Command(goto="__end__", update={**cleared, "messages": [answer]})
     if intent.kind == "agent":
-        emit(level.routed("transfer", intent.target, f"intent {intent.phrase!r}"))
+        await emit(level.routed("transfer", intent.target, f"intent {intent.phrase!r}"))
         return Command(goto=intent.target, update={"current_active_agent": intent.target})
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
     asked = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
-    emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
+    await emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
     return Command(goto="call_tools", update={**cleared, "messages": [asked], "asked": 1})

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from langchain_core.messages import ToolCall, ToolMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
@@ -22,8 +23,10 @@ from agentgraph.agents.middleware import Middleware
 from agentgraph.agents.recorded import RunningCall, current_call, known_result, recorded
 from agentgraph.agents.state import CallOutcome
 from agentgraph.errors import RoutingError
+from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
-from agentgraph.running import current_run, inside_call, note
+from agentgraph.participant import Seat
+from agentgraph.running import CallEnd, current_run, inside_call, note
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
@@ -50,6 +53,7 @@ class ToolResult:
     outcome: CallOutcome
     updates: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ToolMessage] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 class ToolRunner:
@@ -67,18 +71,25 @@ class ToolRunner:
     async def run(self, call: ToolCall, position: str, config: RunnableConfig) -> ToolResult:
         """Run a call; its errors become its answer, interrupts and cancellation pass through."""
         output = self._level.toolset.output
+        result = ToolResult({"call_id": call["id"] or ""})
         if output is not None and call["name"] == output.name:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
         else:
             namespace = config.get("configurable", {}).get("checkpoint_ns", "")
             running = RunningCall(call, f"{namespace} {call['id']}", current_run())
-            raw = await self._run(running, position, config)
-        result = ToolResult({"call_id": call["id"] or ""})
+            with collecting(result.notes if self._level.seat is not None else None):
+                raw = await self._run(running, position, config)
         for part in raw if isinstance(raw, list) else [raw]:
-            self._read(part, call, result)
+            await self._read(part, call, result)
         if not result.answers:
             silent = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
-            self._read({"messages": [silent]}, call, result)
+            await self._read({"messages": [silent]}, call, result)
+        if any(answer.status == "error" for answer in result.answers):
+            # A call that failed has changed nothing; that it was refused is to be told.
+            result.notes[:] = [note for note in result.notes if note["kind"] == "rejected"]
+        if result.notes:
+            noted = [{**note, "call_id": call["id"] or ""} for note in result.notes]
+            result.updates.append({"notes": noted})
         return result
 
     async def _run(self, running: RunningCall, position: str, config: RunnableConfig) -> Any:
@@ -86,13 +97,13 @@ class ToolRunner:
         current_call.set(running)
         return await self._node.ainvoke([running.call], config)
 
-    def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
+    async def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
         update: Mapping[str, Any] = part
         if isinstance(part, Command):
             self._read_goto(part, call, result)
             update = part.update or {}
         written = convert_to_messages(update.get("messages") or [])
-        messages = [self._adopt(message, call, result) for message in written]
+        messages = [await self._adopt(message, call, result) for message in written]
         result.updates.append({**update, **({"messages": messages} if messages else {})})
         result.answers += [m for m in messages if isinstance(m, ToolMessage)]
 
@@ -114,7 +125,7 @@ class ToolRunner:
         if goto:
             result.outcome["goto"] = goto
 
-    def _adopt(self, message: Any, call: ToolCall, result: ToolResult) -> Any:
+    async def _adopt(self, message: Any, call: ToolCall, result: ToolResult) -> Any:
         if not isinstance(message, ToolMessage):
             return message
         # Whatever call it names, it answers this one, and by its id only once.
@@ -128,7 +139,7 @@ class ToolRunner:
             update |= {"artifact": None, **self._decided(message.artifact, call, result)}
         told = message.model_copy(update=update)
         note([told])
-        emit(
+        await emit(
             ToolResponseEvent(
                 agent=self._level.path,
                 tool=call["name"],
@@ -144,8 +155,14 @@ class ToolRunner:
     ) -> dict[str, Any]:
         if isinstance(decided, Finish):
             result.outcome["finish"] = {"text": decided.text, "reason": decided.reason}
+            if self._level.seat is not None:
+                value = {"reason": decided.reason, "summary": decided.text}
+                result.notes.append(_note("finish", call, value))
             return {"content": decided.text or decided.reason}
         reachable = list(self._level.toolset.transfers.values())
+        seat = self._level.seat
+        if seat is not None and (decided.target in seat.peers or decided.target not in reachable):
+            return _judged(seat, decided, call, result)
         if decided.target not in reachable:
             known = ", ".join(reachable) or "nobody"
             text = f"Not transferred: there is no agent {decided.target!r} here, only {known}."
@@ -177,8 +194,17 @@ class ToolRunner:
                 return await execute(request)
             return await execute(request.override(tool=_Outspoken(request.tool)))  # type: ignore[arg-type]
 
-        with inside_call(whole, key):
-            return await self._middleware.call_tool(request, innermost)
+        with inside_call(whole, key) as ends:
+            try:
+                answer = await self._middleware.call_tool(request, innermost)
+            except GraphBubbleUp:
+                raise  # it waits for a human: that is no end
+            except Exception:
+                _tell(ends, went_well=False)
+                raise
+        went_well = not (isinstance(answer, ToolMessage) and answer.status == "error")
+        _tell(ends, went_well=went_well)
+        return answer
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
         configurable = request.runtime.config.get("configurable", {})
@@ -193,6 +219,27 @@ class ToolRunner:
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
+def _tell(ends: Sequence[CallEnd], *, went_well: bool) -> None:
+    for end in ends:
+        end(went_well)
+
+
+def _judged(seat: Seat, wished: Handoff, call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    """Hand the conversation to another of the team, if the team agrees: that ends the turn."""
+    verdict = seat.judge(wished)
+    if verdict.accepted is None:
+        told = {**asdict(wished), "told": verdict.text}
+        result.notes.append(_note("rejected", call, told))
+        return {"content": verdict.text, "status": "error"}
+    result.notes.append(_note("handoff", call, asdict(verdict.accepted)))
+    result.outcome["finish"] = {"text": "", "reason": "handoff"}
+    return {"content": verdict.text}
+
+
+def _note(kind: Literal["handoff", "rejected", "finish"], call: ToolCall, value: Any) -> Note:
+    return {"key": f"{call['id']}/{kind}", "kind": kind, "name": call["name"], "value": value}
+
+
 class _Outspoken:
     """Stand in for a tool whose `Handoff` or `Finish` must reach us through `ToolNode`."""
 
@@ -200,7 +247,10 @@ class _Outspoken:
         self._tool = tool
 
     async def ainvoke(self, call: Any, config: RunnableConfig) -> Any:
-        result = await self._tool.ainvoke(call, config)
+        try:
+            result = await self._tool.ainvoke(call, config)
+        except SystemExit as error:  # it would end the server, and all that runs there
+            raise RuntimeError(f"the tool tried to end the process: {error.code}") from error
         if isinstance(result, Handoff | Finish):
             return ToolMessage("", tool_call_id=call["id"], name=call["name"], artifact=result)
         return result

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphRecursionError
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command
+from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.decisions import Questions
-from agentgraph.agents.reply import Outcome, Reply, reply_to
+from agentgraph.agents.decisions import Questions, reachable
+from agentgraph.agents.reply import (
+    Interrupt,
+    Outcome,
+    Reply,
+    closing_events,
+    questions_of,
+    reply_to,
+)
 from agentgraph.agents.state import merge_messages
-from agentgraph.agents.streaming import Put, Teller, closing_events, follow
 from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
+from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped, RoutingError
 from agentgraph.guards import Decision
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
+from agentgraph.telling import Listener, Put, Teller, follow
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
 
 __all__ = ["Input", "Runner"]
 
-Input: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
+Said: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
+Input: TypeAlias = Said | Command[Any]
 Known: TypeAlias = frozenset[str | None]
 """The ids of the messages that are not a run's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a turn starts from."""
+
+    given: Any
+    known: Known
+    earlier: Sequence[AnyMessage] = ()
+    """What an attempt before this one did, and no checkpoint has."""
 
 
 class Runner:
@@ -41,33 +63,16 @@ class Runner:
     def __init__(self, agent: Agent, graph: AnyCompiledGraph, saver: object) -> None:
         self._agent = agent
         self._graph = graph
+        self._saver = saver
         self._turns = _turns_of(saver)
 
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> Reply:
         """Run an input to its end."""
-        async with self._on(thread_id, config) as (run, config):
-            given, known = await self._prepared(input, run)
-            return self._reply(run, await self._run(given, context, config), known)
-
-    async def resume(
-        self,
-        thread_id: str,
-        decisions: Mapping[str, object],
-        context: Any,
-        config: RunnableConfig | None,
-    ) -> Reply:
-        """Go on with decisions."""
-        async with self._on(thread_id, config) as (run, config):
-            snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
-            accepted = await self._accepted(thread_id, snapshot, decisions)
-            known = frozenset(message.id for message in snapshot.values.get("messages", ()))
-            earlier = unsaved(snapshot, run.journal)
-            outcome = await self._run(Command(resume=accepted), context, config)
-            reply = self._reply(run, outcome, known)
-            self._keep_lost(run, earlier, outcome)
-            return reply
+        run, own = self._begun(thread_id, config)
+        async with self._on_thread(run):
+            return await self._turn(run, input, context, own)
 
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
@@ -75,35 +80,42 @@ class Runner:
         """Run an input and yield what happens."""
 
         async def produce(put: Put) -> None:
-            async with self._on(thread_id, config) as (run, own):
-                teller = Teller(run, self._agent.name, put)
-                try:
-                    given, known = await self._prepared(input, run)
-                    outcome = await self._run_telling(teller, given, context, own)
-                except Exception as error:
-                    await teller.tell_failure(error)
-                    raise
-                for event in closing_events(self._reply(run, outcome, known)):
-                    await teller.tell(event)
+            run, own = self._begun(thread_id, config)
+            teller = Teller(run, self._agent.name, put)
+            own = merge_configs(own, {"callbacks": [Listener(teller)]})
+            try:
+                async with self._on_thread(run):
+                    run.tell = teller.tell
+                    reply = await self._turn(run, input, context, own)
+                    for event in closing_events(reply):
+                        await teller.tell(event)
+            except Exception as error:
+                await teller.tell_failure(error)
+                raise
+            finally:
+                run.tell = None  # a run that was cut off is kept, and must not keep its events
 
         return follow(produce)
+
+    async def interrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
+        """Return the questions that a thread waits for."""
+        return questions_of(await self._asked(thread_id))
 
     async def history(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, those that the next turn would take over included."""
         snapshot = await self._graph.aget_state(_thread(thread_id))
-        left = await self._taken_over(thread_id)
+        left = await self._taken_over(thread_id, await self._saved(thread_id))
         return merge_messages(snapshot.values.get("messages", []), [left.messages])
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
-        async with self._turns.take(thread_id):
+        async with self._turns.take(thread_id, self._saver):
             self._turns.cut_off.pop(thread_id, None)
             await self._graph.checkpointer.adelete_thread(thread_id)  # type: ignore[union-attr]
 
-    @asynccontextmanager
-    async def _on(
+    def _begun(
         self, thread_id: str | None, config: RunnableConfig | None
-    ) -> AsyncIterator[tuple[Run, RunnableConfig]]:
+    ) -> tuple[Run, RunnableConfig]:
         given = (config or {}).get("configurable", {})
         thread_id = thread_id or str(given.get("thread_id") or new_id())
         outer = outer_run()
@@ -113,25 +125,50 @@ class Runner:
                 "give the inner one a thread of its own",
                 code="inside_run",
             )
-        run = Run(new_id(), thread_id, self._turns)
         own: RunnableConfig = {
             **(config or {}),
             "configurable": {**given, "thread_id": thread_id},
         }
-        async with self._turns.take(thread_id):
-            kept = self._turns.cut_off.get(thread_id)
+        return Run(new_id(), thread_id, self._turns), own
+
+    @asynccontextmanager
+    async def _on_thread(self, run: Run) -> AsyncIterator[None]:
+        """Wait for the run's turn; what an attempt before it has done is its own."""
+        async with self._turns.take(run.thread_id, self._saver):
+            kept = self._turns.cut_off.get(run.thread_id)
             if kept is not None:
                 run.journal = {errand: list(made) for errand, made in kept.journal.items()}
                 run.results = dict(kept.results)
             with inside_run(run):
                 try:
-                    yield run, own
+                    yield
                 except BaseException:
                     self._turns.keep(run)
                     raise
+                finally:
+                    run.has_ended = True
 
-    async def _prepared(self, input: Input, run: Run) -> tuple[dict[str, Any], Known]:
-        left = await self._taken_over(run.thread_id)
+    async def _turn(self, run: Run, input: Input, context: Any, config: RunnableConfig) -> Reply:
+        if isinstance(input, Command):
+            start = await self._decided(input, run)
+        else:
+            start = await self._prepared(input, run)
+        outcome = await self._run(start.given, context, config)
+        if outcome.interrupts:
+            asked = await self._asked(run.thread_id)
+            outcome = replace(outcome, asked_by={question.id: path for path, question in asked})
+        reply = self._reply(run, outcome, start.known)
+        self._keep_lost(run, start.earlier, outcome)
+        if outcome.interrupts and run.stored is None:  # a saver that has not told
+            await self._saved(run.thread_id)
+        return reply
+
+    async def _asked(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
+        snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
+        return list(reachable(snapshot, self._agent, self._agent.name))
+
+    async def _prepared(self, input: Said, run: Run) -> _Start:
+        left = await self._taken_over(run.thread_id, await self._saved(run.thread_id, run))
         messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
         if left.active is not None:
@@ -139,27 +176,57 @@ class Runner:
         run.journal.clear()  # what it held is in the input now
         run.results.clear()
         note(given["messages"])
-        return given, frozenset(message.id for message in given["messages"])
+        return _Start(given, frozenset(message.id for message in given["messages"]))
 
-    async def _taken_over(self, thread_id: str) -> Leftovers:
+    async def _decided(self, command: Command[Any], run: Run) -> _Start:
+        """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
+        snapshot = await self._graph.aget_state(_thread(run.thread_id), subgraphs=True)
+        owner = (snapshot.values.get("turn") or {}).get("agent", self._agent.name)
+        if owner != self._agent.name:
+            raise RoutingError(
+                f"on thread {run.thread_id!r} the agent {owner!r} is at work, not "
+                f"{self._agent.name!r}: give it the decision",
+                code="other_agent",
+            )
+        questions = Questions.of(snapshot, await self._saved(run.thread_id, run))
+        accepted = questions.accept(run.thread_id, _decisions(command))
+        known = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        return _Start(Command(resume=accepted), known, unsaved(snapshot, run.journal))
+
+    async def _saved(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
+        """Return what is stored of a thread.
+
+        What was kept of a run is forgotten where another process has deleted the thread, or has
+        gone on with it: it has told its model what was known, and to tell it again would be wrong.
+        """
         saver: Any = self._graph.checkpointer
         kept = self._turns.cut_off.get(thread_id)
+        last = kept.stored if kept else None
+        saved: CheckpointTuple | None = await saver.aget_tuple(_thread(thread_id))
+        turn = _turn_id(saved)
+        moved_on = kept is not None and bool(kept.turns) and turn not in kept.turns
+        deleted = last and (not saved or await saver.aget_tuple(_thread(thread_id, last)) is None)
+        if moved_on or deleted:
+            self._turns.drop(kept)
+            if run is not None:
+                run.journal.clear()
+                run.results.clear()
+        if run is not None:
+            run.turns |= {turn, run.id}
+        for one in (kept, run):
+            if one is not None and saved is not None:
+                one.note_stored(saved.config)
+        return saved
+
+    async def _taken_over(self, thread_id: str, saved: CheckpointTuple | None) -> Leftovers:
+        kept = self._turns.cut_off.get(thread_id)
         journal = {} if kept is None else kept.journal
-        saved = await saver.aget_tuple(_thread(thread_id))
         if not journal and (saved is None or is_finished(saved)):
             return Leftovers()
         # By its id: the state of the latest checkpoint would show what finished since as its own,
         # though new input drops it.
         config = _thread(thread_id) if saved is None else saved.config
         return leftovers(await self._graph.aget_state(config, subgraphs=True), journal)
-
-    async def _accepted(
-        self, thread_id: str, snapshot: StateSnapshot, decisions: Mapping[str, object]
-    ) -> dict[str, object]:
-        """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
-        saver: Any = self._graph.checkpointer
-        questions = Questions.of(snapshot, await saver.aget_tuple(_thread(thread_id)))
-        return questions.accept(thread_id, decisions)
 
     def _keep_lost(self, run: Run, earlier: Sequence[AnyMessage], outcome: Outcome) -> None:
         """Leave to the next turn what an attempt before this one did and this one did not meet."""
@@ -180,22 +247,6 @@ class Runner:
             )
         return Outcome(result.value or {}, result.interrupts)
 
-    async def _run_telling(
-        self, teller: Teller, given: Any, context: Any, config: RunnableConfig
-    ) -> Outcome:
-        parts: Any = self._graph.astream(
-            given,
-            config,
-            context=context,
-            durability=self._agent.durability,
-            stream_mode=["messages", "custom", "values"],
-            subgraphs=True,
-            version="v2",
-        )
-        async with aclosing(parts):
-            with _limits_told():
-                return await teller.tell_parts(parts)
-
     def _reply(self, run: Run, outcome: Outcome, known: Known) -> Reply:
         if outcome.interrupts:
             self._turns.keep(run)
@@ -212,11 +263,26 @@ def _turns_of(saver: object) -> Turns:
     return _shared_turns.setdefault(saver, Turns())
 
 
-def _thread(thread_id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread_id}}
+def _turn_id(saved: CheckpointTuple | None) -> str | None:
+    turn = saved.checkpoint["channel_values"].get("turn") if saved is not None else None
+    return turn.get("id") if turn else None
 
 
-def _messages(input: Input) -> list[AnyMessage]:
+def _thread(thread_id: str, checkpoint_id: str | None = None) -> RunnableConfig:
+    at = {"checkpoint_ns": "", "checkpoint_id": checkpoint_id} if checkpoint_id else {}
+    return {"configurable": {"thread_id": thread_id, **at}}
+
+
+def _decisions(command: Command[Any]) -> Any:
+    if command.goto or command.update or command.graph:
+        raise ConfigurationError(
+            "of a Command only `resume` is an input: Command(resume={interrupt.id: decision})",
+            code="input",
+        )
+    return command.resume
+
+
+def _messages(input: Said) -> list[AnyMessage]:
     raw: Any = [("user", input)] if isinstance(input, str) else input
     if isinstance(raw, Mapping) or raw is None:
         raise ConfigurationError(

@@ -38,6 +38,8 @@ class Turn(TypedDict, total=False):
     """The accounts of one outside input, the same at all levels of the tree."""
 
     id: str
+    agent: str
+    """Whose turn it is: agents that share a store find each other's threads."""
     steps: int
     closed: str | None
 
@@ -59,7 +61,8 @@ def merge_turn(left: Turn, right: Turn) -> Turn:
     if left.get("id") != right.get("id"):
         return right
     return {
-        "id": right.get("id", ""),
+        **left,
+        **right,
         "steps": max(left.get("steps", 0), right.get("steps", 0)),
         "closed": left.get("closed") or right.get("closed"),
     }

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic_core import to_json
 
@@ -19,11 +20,12 @@ from agentgraph.agents.level import Level
 from agentgraph.agents.run_tool import inside_visit
 from agentgraph.agents.state import AgentState, made
 from agentgraph.clock import new_id
+from agentgraph.errors import AgentGraphError, ModelError, kind_of
 from agentgraph.history import open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
-from agentgraph.stream import AIMessageEvent, RoutingEvent, ToolResponseEvent, emit
+from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
 
@@ -46,7 +48,7 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
                 active = _rest(state, name)
                 result = await graph.ainvoke({**given, "current_active_agent": active})
             fresh = _new(result, messages)
-            return _entered(level, name, fresh, result, _changed(given, result, shared))
+            return await _entered(level, name, fresh, result, _changed(given, result, shared))
         call: ToolCall = sent["call"]
         own, inherited = _task(call, sent, messages)
         visit_of = inside_visit(sent["position"])
@@ -57,7 +59,7 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
         update = _changed(given, result, shared)
         if result.get("output") is not None:
             fresh = [AIMessage(to_json(result["output"]).decode())]
-        return _answered(level, name, call, fresh, update, result.get("help_reason"))
+        return await _answered(level, name, call, fresh, update, result.get("help_reason"))
 
     return enter
 
@@ -76,7 +78,7 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         messages = [_identified(message) for message in repair(messages)]
         known = {message.id for message in messages}
         with handed_over((), sent and sent["call"]["id"]):
-            result = await graph.ainvoke({"messages": messages})
+            result = await _asked(level, name, graph, messages)
         # Only what was said and done: a summary that it keeps for itself is no part of this.
         fresh = [
             message
@@ -84,16 +86,32 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
         ]
         _account(f"{level.path}/{name}", fresh)
-        for message in fresh:
-            if isinstance(message, AIMessage) and message.text:
-                emit(_said(level, name, message))
         if sent is None:
             note(fresh)
+        for message in fresh:
+            if isinstance(message, AIMessage) and message.text:
+                await emit(_said(level, name, message))
         if sent is not None:
-            return _answered(level, name, sent["call"], fresh, {}, None)
-        return _entered(level, name, fresh, {}, {})
+            return await _answered(level, name, sent["call"], fresh, {}, None)
+        return await _entered(level, name, fresh, {}, {})
 
     return enter
+
+
+async def _asked(
+    level: Level, name: str, graph: Graph, messages: Sequence[AnyMessage]
+) -> Mapping[str, Any]:
+    try:
+        result: Mapping[str, Any] = await graph.ainvoke({"messages": list(messages)})
+    except (GraphBubbleUp, AgentGraphError):
+        raise
+    except Exception as error:
+        # The boundary to graphs of others: whatever they raise, users catch one type.
+        failure = ModelError(f"the graph of agent {name!r} failed: {kind_of(error)}")
+        path = f"{level.path}/{name}"
+        await emit(ErrorEvent(agent=path, code=failure.code, message=str(failure)))
+        raise failure from error
+    return result
 
 
 def _task(
@@ -157,7 +175,7 @@ def _new(result: Result, inherited: Sequence[AnyMessage]) -> list[AnyMessage]:
     return [message for message in messages if message.id not in known]
 
 
-def _entered(
+async def _entered(
     level: Level,
     name: str,
     fresh: Sequence[AnyMessage],
@@ -168,7 +186,7 @@ def _entered(
     reason = result.get("help_reason")
     closed = (result.get("turn") or {}).get("closed")
     if reason is not None and not closed:
-        emit(_helped(level, name, reason))
+        await emit(_helped(level, name, reason))
         return Command(
             goto="continue_conversation", update={**update, "current_active_agent": None}
         )
@@ -179,7 +197,7 @@ def _entered(
     return Command(goto="__end__", update=update)
 
 
-def _answered(
+async def _answered(
     level: Level,
     name: str,
     call: ToolCall,
@@ -189,11 +207,11 @@ def _answered(
 ) -> Command[str]:
     text = _last_text(fresh)
     if help_reason is not None:
-        emit(_helped(level, name, help_reason))
+        await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()
     told = answer(call["id"] or "", call["name"], text or f"{name} gave no answer.")
     note([told])
-    emit(_responded(level, told))
+    await emit(_responded(level, told))
     return Command(goto="call_tools", update={**update, "messages": [told]})
 
 

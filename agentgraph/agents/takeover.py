@@ -60,7 +60,9 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
     known = list(snapshot.values.get("messages") or ())
     done = merge_messages([], [list(_finished(snapshot, journal)), list(journal.get(None, ()))])
     ids = {message.id for message in known}
-    fresh = [message for message in done if message.id not in ids]
+    # A call that another process has decided or answered meanwhile is not answered again.
+    answered = {m.tool_call_id for m in known if isinstance(m, ToolMessage)}
+    fresh = [m for m in done if m.id not in ids and getattr(m, "tool_call_id", "") not in answered]
     unanswered = {call["id"] for call in open_calls([*known, *fresh])}
     fresh += [
         _report(call_id, "it", work)

@@ -1,4 +1,4 @@
-"""One run at a time on a thread, first come first served, across the event loops of a process."""
+"""One run at a time on a thread: first come first served in a process, then among processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agentgraph.clock import clock
 from agentgraph.running import Run
+from agentgraph.storage import LazySaver
 
 __all__ = ["Turns"]
 
 _KEPT = 1_000
+_POLL_S = 0.05
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
@@ -26,11 +29,12 @@ class Turns:
         """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
-    async def take(self, thread_id: str) -> AsyncIterator[None]:
+    async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
         """Wait for one's turn on a thread, and give it up at the end."""
         await self._enter(thread_id)
         try:
-            yield
+            async with _claimed(saver, thread_id):
+                yield
         finally:
             self._leave(thread_id)
 
@@ -40,6 +44,11 @@ class Turns:
         self.cut_off[run.thread_id] = run
         while len(self.cut_off) > _KEPT:
             del self.cut_off[next(iter(self.cut_off))]
+
+    def drop(self, run: Run | None) -> None:
+        """Forget a run of a thread that was deleted elsewhere."""
+        if run is not None and self.cut_off.get(run.thread_id) is run:
+            del self.cut_off[run.thread_id]
 
     async def _enter(self, thread_id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -70,6 +79,20 @@ class Turns:
                     loop.call_soon_threadsafe(_wake, following)
                     return
             del self._queues[thread_id]
+
+
+@asynccontextmanager
+async def _claimed(saver: object, thread_id: str) -> AsyncIterator[None]:
+    """Wait until no other process runs the thread, where the store can tell."""
+    if not isinstance(saver, LazySaver):
+        yield
+        return
+    while (claim := await saver.atake(thread_id)) is None:
+        await clock().sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        await claim.release()
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -39,7 +39,13 @@ def value_faults(specification: object) -> Iterator[str]:
     for name, (fits, advice) in _VALUES.items():
         value = getattr(specification, name)
         if not fits(value):
-            yield f"{name}={value!r}: {advice}"
+            yield f"{name}={_shown(value)}: {advice}"
+
+
+def _shown(value: object) -> str:
+    """Show a value, but of a URL no more than its scheme: it may hold a password."""
+    scheme, separator, _ = value.partition("://") if isinstance(value, str) else ("", "", "")
+    return f"'{scheme}://…'" if separator else repr(value)
 
 
 def member_fault(name: str, member: object) -> str | None:

@@ -6,7 +6,7 @@ what a call cost.
 """
 
 from agentgraph.models.offline import OfflineModel
-from agentgraph.models.prices import price_of
 from agentgraph.models.resolve import resolve_model
+from agentgraph.usage import price_of
 
 __all__ = ["OfflineModel", "price_of", "resolve_model"]

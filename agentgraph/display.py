@@ -1,0 +1,115 @@
+"""HTML for a notebook: escaped, styled inline, in the colours of the page, light or dark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from html import escape
+
+__all__ = [
+    "code",
+    "escaped",
+    "event_line",
+    "fault",
+    "panel",
+    "prose",
+    "row",
+    "shortened",
+    "signature",
+]
+
+_LONGEST = 400
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CODE = "background:#8882;border-radius:3px;padding:0 4px;white-space:pre-wrap;color:inherit"
+_KIND = f"{_CODE};display:inline-block;min-width:9em;opacity:.75"
+_PANEL = "border-left:3px solid {colour};padding:2px 0 2px 12px;margin:4px 0;line-height:1.6"
+
+
+def escaped(text: object) -> str:
+    """Return text that is safe in HTML and in XML, in attributes too."""
+    return escape(_NOT_IN_XML.sub("\ufffd", str(text)))
+
+
+def code(value: object) -> str:
+    """Show a value as code, in one line and not without end."""
+    text = value if isinstance(value, str) else _written(value)
+    return f'<code style="{_CODE}">{escaped(shortened(text))}</code>'
+
+
+def prose(text: str) -> str:
+    """Show text as it was written, line by line."""
+    return f'<div style="white-space:pre-wrap">{escaped(text)}</div>'
+
+
+def row(label: str, html: str) -> str:
+    """Put a faint label before something."""
+    return f'<div><span style="opacity:.6">{escaped(label)}</span> {html}</div>'
+
+
+def panel(title: str, *html: str) -> str:
+    """Put a title above what is shown, and a line beside it."""
+    return _panel("#6b87b0", title, *html)
+
+
+def fault(title: str, message: str) -> str:
+    """Show what is wrong with something."""
+    return _panel("#c0504d", title, prose(message))
+
+
+def event_line(kind: str, values: Mapping[str, object]) -> str:
+    """Show an event in one line: its kind, its agent and what it tells."""
+    return (
+        f'<div style="line-height:1.6"><code style="{_KIND}">{escaped(kind)}</code> '
+        f'<span style="opacity:.6">{escaped(values.get("agent") or "")}</span> '
+        f"{_content(values)}</div>"
+    )
+
+
+def signature(name: str, arguments: Mapping[str, object]) -> str:
+    """Write a call down."""
+    return f"{name}({', '.join(f'{key}={_written(value)}' for key, value in arguments.items())})"
+
+
+def shortened(text: str) -> str:
+    """Return text that does not go on without end."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _panel(colour: str, title: str, *html: str) -> str:
+    style = _PANEL.format(colour=colour)
+    return f'<div style="{style}"><div><b>{escaped(title)}</b></div>{"".join(html)}</div>'
+
+
+def _content(values: Mapping[str, object]) -> str:
+    match values:
+        case {"tool": tool, "args": Mapping() as args}:
+            return code(signature(str(tool), args))
+        case {"tool": tool, "content": content, "status": status}:
+            failed = " failed" if status == "error" else ""
+            return f"{code(f'{tool}{failed}')} {_words(content)}"
+        case {"kind": kind, "source": source, "target": target, "reason": reason}:
+            told = f": {reason}" if reason else ""
+            return f"{_words(kind)} {code(source)} → {code(target)}{_words(told)}"
+        case {"id": name, "payload": payload}:
+            return f"{code(payload)} {_words(f'asked as {name}')}"
+        case {"code": name, "message": message}:
+            return f"{code(name)} {_words(message)}"
+        case {"text": text, "close_reason": str(reason)}:
+            return f"{_words(text)} {code(reason)}"
+        case {"text": text}:
+            return _words(text)
+        case {"decision": decision}:
+            return code(decision)
+    return ""
+
+
+def _words(text: object) -> str:
+    return escaped(shortened(str(text)))
+
+
+def _written(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return repr(value)

@@ -1,0 +1,38 @@
+"""How wide text is, without a font: rather too wide than too narrow."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from agentgraph.drawing.graph import Node
+
+__all__ = ["label_of", "label_size", "short", "title_width", "width_of"]
+
+_LONGEST = 44
+
+
+def short(text: str) -> str:
+    """Return text as one line that is not too long."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def label_of(node: Node) -> str:
+    """Return what is written on a node."""
+    return short(node.label or node.id)
+
+
+def label_size(label: str) -> tuple[float, float]:
+    """Return the room that an edge's label takes."""
+    return (width_of(short(label), 11.0) + 8, 16.0) if label else (0.0, 0.0)
+
+
+def title_width(title: str) -> float:
+    """Return the width of a cluster's title, which is bold."""
+    return 1.1 * width_of(short(title))
+
+
+def width_of(text: str, size: float = 13.0) -> float:
+    """Estimate the width of text."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return size * (0.6 * len(text) + 0.5 * wide)

@@ -1,0 +1,250 @@
+"""A saver that opens its store on the loop that uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager
+from copy import copy
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.memory import InMemorySaver
+
+from agentgraph.running import outer_run, run_sync
+from agentgraph.storage.store import Allowlist, Claim, Saver, Store
+
+__all__ = ["LazySaver"]
+
+T = TypeVar("T")
+
+_Connection = AbstractAsyncContextManager[Store]
+_Opened = tuple[Store, _Connection]
+
+
+class LazySaver(BaseCheckpointSaver[str]):
+    """Open the real savers on the running loop: they bind to theirs and lock up on another."""
+
+    def __init__(self, connect: Callable[[], _Connection]) -> None:
+        super().__init__()
+        self._connect = connect
+        self._versions = InMemorySaver()
+        self._allowlist: Allowlist = frozenset()
+        self._opened: dict[asyncio.AbstractEventLoop, asyncio.Future[_Opened]] = {}
+
+    async def aopen(self) -> None:
+        """Connect now, on the running loop, so that a store out of reach is known at the start."""
+        await self._store()
+
+    async def aclose(self) -> None:
+        """Close what is open on the running loop; a later use opens it again."""
+        opening = self._opened.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            # Shielded: half closed, it would be nobody's.
+            await asyncio.shield(asyncio.ensure_future(_close(opening)))
+
+    async def _store(self) -> Store:
+        loop = asyncio.get_running_loop()
+        opening = self._opened.get(loop)
+        if opening is None or _failed(opening):
+            for known in list(self._opened):
+                if known.is_closed():
+                    self._opened.pop(known, None)
+            opening = self._opened[loop] = asyncio.ensure_future(self._open())
+        # Shielded: one caller that gives up must not close the door on the others.
+        store, _ = await asyncio.shield(opening)
+        return store
+
+    async def _open(self) -> _Opened:
+        connection = self._connect()
+        return await connection.__aenter__(), connection
+
+    async def _do(self, config: RunnableConfig | None, work: Callable[[Saver], Awaitable[T]]) -> T:
+        thread_id = (config or {}).get("configurable", {}).get("thread_id")
+        return await self._ask(lambda store: work(store.lane(thread_id, self._allowlist)))
+
+    async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        store = await self._store()
+        try:
+            with store.operation():
+                return await store.run(work(store))
+        except Exception as error:
+            failure = store.failure(error)
+            if failure is None:
+                raise
+        # Out here, as it would else carry the driver's error along as its context.
+        raise failure
+
+    async def atake(self, thread_id: str) -> Claim | None:
+        """Take a thread from all other processes; None where one of them has it.
+
+        Within this process, whoever uses the saver on the same loop can take it once more.
+        """
+
+        async def take(store: Store) -> Claim | None:
+            return Claim(store, thread_id) if await store.take(thread_id) else None
+
+        taking = asyncio.ensure_future(self._ask(take))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # Else it would be nobody's if it is taken all the same.
+            await asyncio.shield(asyncio.ensure_future(_give_back(taking)))
+            raise
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> LazySaver:
+        """Return a saver on the same connections that may load these types too."""
+        clone = copy(self)
+        clone._allowlist = self._allowlist | frozenset(extra_allowlist)
+        return clone
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Count versions as all three stores do, which needs no connection."""
+        return self._versions.get_next_version(current, channel)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._do(config, lambda saver: saver.aget_tuple(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        async def collect(saver: Saver) -> list[CheckpointTuple]:
+            listing = saver.alist(config, filter=filter, before=before, limit=limit)
+            return [found async for found in listing]
+
+        # Collected: a lane is locked while it lists, and would lock up whoever asks it in between.
+        for found in await self._do(config, collect):
+            yield found
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        await _refuse_late_writes()
+        saved = await self._do(
+            config, lambda saver: saver.aput(config, checkpoint, metadata, new_versions)
+        )
+        if (run := outer_run()) is not None:
+            run.note_stored(saved)
+        return saved
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        await _refuse_late_writes()
+        await self._do(config, lambda saver: saver.aput_writes(config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        await self._do(config, lambda saver: saver.adelete_thread(thread_id))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return await self._do(
+            config,
+            lambda saver: saver.aget_delta_channel_history(config=config, channels=channels),
+        )
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return run_sync(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        async def collect() -> Sequence[CheckpointTuple]:
+            return [c async for c in self.alist(config, filter=filter, before=before, limit=limit)]
+
+        yield from run_sync(collect())
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return run_sync(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        run_sync(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        run_sync(self.adelete_thread(thread_id))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return run_sync(self.aget_delta_channel_history(config=config, channels=channels))
+
+
+async def _refuse_late_writes() -> None:
+    """Stop what LangGraph still writes for a run that was cut off, or whose thread was taken over.
+
+    Another process may have the thread by then, and would find this among what it does itself.
+    """
+    run = outer_run()
+    if run is None:
+        return
+    if run.has_ended:
+        raise asyncio.CancelledError
+    if run.fence is not None:
+        await run.fence()
+
+
+def _failed(opening: asyncio.Future[_Opened]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+
+
+async def _give_back(taking: asyncio.Future[Claim | None]) -> None:
+    await asyncio.wait([taking])
+    if not taking.cancelled() and taking.exception() is None:
+        claim = taking.result()
+        if claim is not None:
+            await claim.release()
+
+
+async def _close(opening: asyncio.Future[_Opened]) -> None:
+    await asyncio.wait([opening])
+    if not _failed(opening):
+        _, connection = opening.result()
+        await connection.__aexit__(None, None, None)

@@ -1,0 +1,118 @@
+"""What calls of models have used, in tokens, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from langchain_core.messages.ai import UsageMetadata, add_usage
+
+from agentgraph.clock import utc_now
+from agentgraph.display import escaped, panel, row
+from agentgraph.running import Run
+
+__all__ = ["Usage", "price_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, and what they cost where the price is known; in all and by agent."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cost: Decimal | None = None
+    by_agent: Mapping[str, Usage] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, run: Run) -> Usage:
+        """Sum up what a run has recorded."""
+        return cls.of(run.usage, run.models)
+
+    @classmethod
+    def of(cls, used: Mapping[str, UsageMetadata], models: Mapping[str, str]) -> Usage:
+        """Sum up what agents have used, of which models."""
+        parts = {
+            agent: cls._of(figures, price_of(models.get(agent), figures))
+            for agent, figures in used.items()
+        }
+        costs = [part.cost for part in parts.values()]
+        known = [cost for cost in costs if cost is not None]
+        return cls(
+            sum(part.input_tokens for part in parts.values()),
+            sum(part.output_tokens for part in parts.values()),
+            sum(part.total_tokens for part in parts.values()),
+            sum(known, Decimal(0)) if known and len(known) == len(costs) else None,
+            parts,
+        )
+
+    @classmethod
+    def of_records(cls, records: Iterable[Mapping[str, Mapping[str, Any]]]) -> Usage:
+        """Sum up records by agent, as packets carry them."""
+        used: dict[str, UsageMetadata] = {}
+        models: dict[str, str] = {}
+        for record in records:
+            for agent, figures in record.items():
+                counted = UsageMetadata(
+                    input_tokens=figures.get("input_tokens", 0),
+                    output_tokens=figures.get("output_tokens", 0),
+                    total_tokens=figures.get("total_tokens", 0),
+                )
+                used[agent] = add_usage(used.get(agent), counted)
+                models[agent] = str(figures.get("model") or "")
+        return cls.of(used, models)
+
+    @classmethod
+    def _of(cls, used: UsageMetadata, cost: Decimal | None) -> Usage:
+        return cls(used["input_tokens"], used["output_tokens"], used["total_tokens"], cost)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as JSON-able values."""
+        figures: dict[str, object] = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "total_tokens": self.total_tokens,
+            "cost": None if self.cost is None else str(self.cost),
+        }
+        if self.by_agent:
+            figures["by_agent"] = {name: part.to_dict() for name, part in self.by_agent.items()}
+        return figures
+
+    def _told(self) -> str:
+        cost = "" if self.cost is None else f", ${self.cost}"
+        return f"{self.input_tokens} tokens in, {self.output_tokens} out{cost}"
+
+    def _repr_html_(self) -> str:
+        parts = [row(name, escaped(part._told())) for name, part in self.by_agent.items()]
+        return panel(self._told(), *parts)
+
+
+def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | None:
+    """Return the cost in US dollars, or None: unknown, or `agentgraph[cost]` is not installed."""
+    if not model_name or not usage:
+        return None
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    counted = Usage(**_priced_tokens(usage))
+    for name in (model_name, model_name.partition(":")[2]):
+        try:
+            return calc_price(counted, name, genai_request_timestamp=utc_now()).total_price
+        except (LookupError, ValueError):
+            continue
+    return None
+
+
+def _priced_tokens(usage: UsageMetadata) -> dict[str, int]:
+    read, written = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    return {
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "cache_read_tokens": read.get("cache_read") or 0,
+        "cache_write_tokens": read.get("cache_creation") or 0,
+        "input_audio_tokens": read.get("audio") or 0,
+        "output_audio_tokens": written.get("audio") or 0,
+    }
