@@ -17,6 +17,10 @@ for _name in list(os.environ):
 
 from hypothesis import settings  # noqa: E402
 
+from tests.postgres import postgres, postgres_server, postgres_url  # noqa: E402
+
+__all__ = ["postgres", "postgres_server", "postgres_url"]
+
 # No deadline per example: on a busy machine it would fail what is only slow.
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)

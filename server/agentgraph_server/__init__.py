@@ -1,1 +1,6 @@
-"""agentgraph in use: the example support desk, and a conversation with it."""
+"""agentgraph over HTTP: agents as JSON and SSE endpoints, and the example support desk."""
+
+from agentgraph_server.app import create_app
+from agentgraph_server.listening import serve
+
+__all__ = ["create_app", "serve"]

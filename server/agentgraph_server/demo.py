@@ -1,23 +1,24 @@
-"""Hold one conversation with the support desk in the terminal: `make demo ONCE=1`."""
+"""Serve the support desk on the offline model and hold a conversation with it: `make demo`."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.request import Request, urlopen
 
 from rich.console import Console
-from rich.text import Text
 
-from agentgraph import Agent
-from agentgraph.stream import (
-    AIMessageEvent,
-    Event,
-    FinalStateEvent,
-    RoutingEvent,
-    ToolResponseEvent,
-    ToolUsageEvent,
-)
-from agentgraph_server.support_desk import support
+from agentgraph_server.listening import make_server
+from agentgraph_server.support_desk import support_desk
 
+PORT = 8000
+TIMEOUT_S = 30
 PROMPTS = (
     "I was charged twice",
     "and my invoice?",
@@ -27,34 +28,109 @@ PROMPTS = (
 )
 
 
-async def converse(agent: Agent, console: Console) -> None:
-    """Ask one thing after the other, on one thread, and tell what happens."""
-    thread_id: str | None = None
-    for prompt in PROMPTS:
-        console.print(Text(f"\nyou  {prompt}", "bold"))
-        async for event in agent.astream(prompt, thread_id=thread_id):
-            thread_id = event.thread_id
-            line = told(event)
-            if line is not None:
-                console.print(line)
+def main() -> None:
+    """Converse over the wire, then leave the server up; with `ONCE` set, end."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with serving() as (address, thread):
+        console.print(f"The support desk is served at {address}", style="bold")
+        for prompt in PROMPTS:
+            converse(address, prompt, console)
+        if os.environ.get("ONCE"):
+            return
+        console.print("\nIt stays up until Ctrl-C. Ask it yourself:\n", style="bold")
+        console.print(curl_line(address))
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            console.print("\nGood-bye.")
 
 
-def told(event: Event) -> Text | None:
+@contextmanager
+def serving() -> Iterator[tuple[str, threading.Thread]]:
+    """Run the real server beside us, with its threads in a file that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder, listening() as bound:
+        desk = support_desk("offline")
+        server = make_server(desk, store=f"sqlite:///{folder}/demo.db", log_level="warning")
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        try:
+            yield "http://{}:{}".format(*bound.getsockname()), thread
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    """Listen on the usual port, or on any that is free."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(("127.0.0.1", PORT))
+        except OSError:
+            bound.bind(("127.0.0.1", 0))
+        bound.listen()
+        yield bound
+
+
+def converse(address: str, prompt: str, console: Console) -> None:
+    """Say one thing, and print what comes back as it comes."""
+    console.print(f"\nyou      {prompt}", style="bold")
+    streamed = None
+    for name, data in events(address, prompt):
+        if name == "token":
+            if streamed != data["message_id"]:
+                console.print(f"{data['agent']}: ", end="", style="green")
+            streamed = data["message_id"]
+            console.print(data["text"], end="")
+        elif name == "ai_message" and streamed == data["message_id"]:
+            console.print()
+        elif line := told(name, data):
+            console.print(line, style="dim" if name != "ai_message" else None)
+
+
+def events(address: str, prompt: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Ask the SSE endpoint, and yield the events."""
+    body = json.dumps({"prompt": prompt, "thread_id": "demo"}).encode()
+    url, headers = (
+        f"{address}/agents/support/stream-completion",
+        {"Content-Type": "application/json"},
+    )
+    with urlopen(Request(url, body, headers), timeout=TIMEOUT_S) as answer:
+        name = ""
+        for line in answer:
+            field, _, value = line.decode().strip().partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                yield name, json.loads(value)
+
+
+def told(name: str, data: dict[str, Any]) -> str | None:
     """Return an event as a line, None for those that say nothing new."""
-    match event:
-        case RoutingEvent():
-            return Text(f"     {event.kind}: {event.source} → {event.target}", "dim")
-        case ToolUsageEvent():
-            return Text(f"     {event.agent} calls {event.tool}({dict(event.args)})", "dim")
-        case ToolResponseEvent():
-            return Text(f"     {event.tool}: {event.content}", "dim")
-        case AIMessageEvent():
-            return Text(f"{event.agent}  {event.text}")
-        case FinalStateEvent() if event.close_reason:
-            return Text(f"     ended by {event.close_reason}", "red")
+    match name:
+        case "routing":
+            return f"         {data['kind']}: {data['source']} → {data['target']}"
+        case "tool_usage":
+            return f"         {data['agent']} calls {data['tool']}({data['args']})"
+        case "tool_response":
+            return f"         {data['tool']}: {data['content']}"
+        case "ai_message":
+            return f"{data['agent']}: {data['text']}"
+        case "error":
+            return f"         {data['code']}: {data['message']}"
         case _:
             return None
 
 
+def curl_line(address: str) -> str:
+    """Return a command that asks the same endpoint."""
+    body = json.dumps({"prompt": "I forgot my password", "thread_id": "mine"})
+    return (
+        f"curl -N {address}/agents/support/stream-completion"
+        f" -H 'Content-Type: application/json' -d '{body}'"
+    )
+
+
 if __name__ == "__main__":
-    asyncio.run(converse(support, Console(highlight=False)))
+    main()

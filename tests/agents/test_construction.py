@@ -259,3 +259,12 @@ async def test_two_agents_share_no_state() -> None:
     reply = await two.ainvoke("hi", thread_id="t")
 
     assert (reply.text, reply.agent) == ("two answers", "Two")
+
+
+def test_fault_of_a_store_does_not_tell_its_url() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Agent("Solo", checkpointer="postgresql+asyncpg://zaphod:secret@host/db")
+
+    assert "postgresql+asyncpg://…" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "zaphod" not in str(caught.value)

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from agentgraph import Agent
-from agentgraph.errors import RoutingError
+from agentgraph.errors import ConfigurationError, RoutingError
+from agentgraph.stream import FinalStateEvent, ToolResponseEvent
 from agentgraph.testing import ScriptedModel, call
 
 
@@ -192,6 +193,60 @@ async def test_parallel_delegates_ask_together_and_resume() -> None:
         "a is done",
         "b is done",
     ]
+
+
+async def test_decision_can_be_followed_as_a_stream() -> None:
+    ran: list[str] = []
+    agent = tree(1, InMemorySaver(), ran)
+    asked = await agent.ainvoke("go")
+    given: Command[str] = Command(resume={i.id: "yes" for i in asked.interrupts})
+
+    events = [event async for event in agent.astream(given, thread_id=asked.thread_id)]
+
+    answers = [e.content for e in events if isinstance(e, ToolResponseEvent)]
+    final = events[-1]
+    assert answers == ["human said yes", "human said yes"]
+    assert isinstance(final, FinalStateEvent)
+    assert (final.text, final.agent) == ("all is decided", "level0/level1")
+    assert [e.sequence for e in events] == list(range(1, len(events) + 1))
+    assert ran == ["x"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Command(goto="call_model"), Command(update={"messages": []}), Command(graph=Command.PARENT)],
+    ids=["goto", "update", "graph"],
+)
+async def test_command_that_is_no_decision_is_refused(command: Command[str]) -> None:
+    agent = tree(0, InMemorySaver(), [])
+    asked = await agent.ainvoke("go")
+
+    with pytest.raises(ConfigurationError, match="only `resume` is an input") as refused:
+        await agent.ainvoke(command, thread_id=asked.thread_id)
+    with pytest.raises(ConfigurationError, match="only `resume` is an input"):
+        async for _ in agent.astream(command, thread_id=asked.thread_id):
+            pass
+
+    assert refused.value.code == "input"
+    assert await agent.ainterrupts(asked.thread_id) == asked.interrupts
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+async def test_questions_that_wait_can_be_read(depth: int) -> None:
+    agent = tree(depth, InMemorySaver(), [])
+    before = await agent.ainterrupts("t")
+    asked = await agent.ainvoke("go", thread_id="t")
+    first, second = asked.interrupts
+
+    waiting = await agent.ainterrupts("t")
+    await agent.aresume("t", {first.id: "yes"})
+    left = await agent.ainterrupts("t")
+    await agent.aresume("t", {second.id: "yes"})
+
+    assert before == ()
+    assert sorted(i.id for i in waiting) == sorted(i.id for i in asked.interrupts)
+    assert [(i.id, i.payload) for i in left] == [(second.id, second.payload)]
+    assert await agent.ainterrupts("t") == ()
 
 
 PROCESS = """

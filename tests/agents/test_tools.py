@@ -539,3 +539,16 @@ def test_what_belongs_to_a_call_cannot_be_asked_outside_of_one(ask: Any) -> None
     with pytest.raises(AgentGraphError) as caught:
         ask()
     assert caught.value.code == "outside_tool"
+
+
+async def test_tool_that_ends_the_process_ends_its_call_alone() -> None:
+    def leave() -> str:
+        """Leave."""
+        raise SystemExit(3)
+
+    model = ScriptedModel([call("leave"), "Still here."])
+    reply = await Agent("solo", model=model, tools=[leave]).ainvoke("go")
+
+    told = [m for m in reply.messages if isinstance(m, ToolMessage)]
+    assert reply.text == "Still here."
+    assert [(m.status, "end the process" in m.text) for m in told] == [("error", True)]

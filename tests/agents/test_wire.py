@@ -104,7 +104,7 @@ async def test_a_fault_is_a_model_error_and_the_next_turn_goes_on(
     wire: Wire, fault: object, cause: type[Exception]
 ) -> None:
     wire.script(call("refund", reason="r"), fault, text("Here again."))  # type: ignore[arg-type]
-    agent = Agent("billing", model=chat_openai(wire, timeout=0.5), tools=[refund])
+    agent = Agent("billing", model=chat_openai(wire, timeout=3), tools=[refund])
     seen: list[object] = []
 
     with pytest.raises(ModelError) as failed:

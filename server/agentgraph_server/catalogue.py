@@ -1,0 +1,143 @@
+"""The agents that are served, by name, and the threads on which they are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from agentgraph import Agent, AgentGraphError
+from agentgraph.errors import ConfigurationError
+from agentgraph.storage import Claim, LazySaver, open_saver
+
+__all__ = ["Catalogue", "Hold", "ThreadBusy", "UnknownAgent", "UnknownThread"]
+
+Saver = BaseCheckpointSaver[str]
+Threads = set[tuple[int, str]]
+
+
+class UnknownAgent(AgentGraphError):
+    """No agent of this name is served."""
+
+    code = "unknown_agent"
+
+
+class UnknownThread(AgentGraphError):
+    """Nothing was said on this thread."""
+
+    code = "unknown_thread"
+
+
+class ThreadBusy(AgentGraphError):
+    """A turn is under way on this thread."""
+
+    code = "thread_busy"
+
+
+@dataclass(slots=True)
+class Hold:
+    """The right to run a thread's turn."""
+
+    _busy: Threads
+    _thread: tuple[int, str]
+    _claim: Claim | None
+    _released: bool = False
+
+    async def release(self) -> None:
+        """Give the thread up; a second time does nothing, whoever has it by then."""
+        if self._released:
+            return
+        self._released = True
+        try:
+            if self._claim is not None:
+                await self._claim.release()
+        finally:
+            self._busy.discard(self._thread)
+
+    async def __aenter__(self) -> Hold:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+@dataclass(init=False, slots=True)
+class Catalogue:
+    """What is served."""
+
+    agents: Mapping[str, Agent]
+    _busy: Threads = field(default_factory=set)
+
+    def __init__(self, agents: Sequence[Agent], store: str) -> None:
+        faults = list(_faults(agents))
+        if faults:
+            raise ConfigurationError(faults)
+        self._busy = set()
+        self.agents = {agent.name: _kept_in(agent, store) for agent in agents}
+
+    @property
+    def savers(self) -> list[Saver]:
+        """The stores of all agents, each once."""
+        return list({id(saver): saver for saver in map(_saver_of, self.agents.values())}.values())
+
+    def find(self, name: str) -> Agent:
+        """Return an agent by its name."""
+        try:
+            return self.agents[name]
+        except KeyError:
+            known = ", ".join(self.agents)
+            raise UnknownAgent(f"no agent is called {name!r}: there are {known}") from None
+
+    async def hold(self, agent: Agent, thread_id: str) -> Hold:
+        """Take a thread, which agents on the same store share; refuse where a turn is under way.
+
+        It may be under way in another process, where the store can tell.
+        """
+        saver = _saver_of(agent)
+        thread = (id(saver), thread_id)
+        if thread in self._busy:
+            raise _busy(thread_id)
+        self._busy.add(thread)
+        claim: Claim | None = None
+        try:
+            if isinstance(saver, LazySaver) and (claim := await saver.atake(thread_id)) is None:
+                raise _busy(thread_id)
+        except BaseException:
+            self._busy.discard(thread)
+            raise
+        return Hold(self._busy, thread, claim)
+
+    def is_busy(self, agent: Agent, thread_id: str) -> bool:
+        """Tell whether a turn is under way on a thread."""
+        return (id(_saver_of(agent)), thread_id) in self._busy
+
+
+def _busy(thread_id: str) -> ThreadBusy:
+    return ThreadBusy(
+        f"a turn is under way on thread {thread_id!r}: wait for its end, or use another"
+    )
+
+
+def _faults(agents: Sequence[Agent]) -> Iterator[str]:
+    if not agents:
+        yield "nothing to serve: give at least one agent"
+    names: set[str] = set()
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            yield f"{agent!r} is no Agent"
+        elif agent.name in names:
+            yield f"two agents are called {agent.name!r}: their addresses would be the same"
+        else:
+            names.add(agent.name)
+
+
+def _kept_in(agent: Agent, store: str) -> Agent:
+    if isinstance(agent.checkpointer, BaseCheckpointSaver):
+        return agent
+    return agent.replace(checkpointer=open_saver(agent.checkpointer or store))
+
+
+def _saver_of(agent: Agent) -> Saver:
+    assert isinstance(agent.checkpointer, BaseCheckpointSaver)  # `_kept_in` has seen to it
+    return agent.checkpointer

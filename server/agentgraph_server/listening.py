@@ -1,0 +1,49 @@
+"""Run the server until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+import uvicorn
+
+from agentgraph import Agent
+from agentgraph.errors import ConfigurationError
+from agentgraph_server.app import create_app
+from agentgraph_server.gate import ENV_KEYS, is_loopback, keys_from
+
+__all__ = ["make_server", "serve"]
+
+GRACE_S = 10
+
+
+def serve(
+    *agents: Agent, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
+) -> None:
+    """Serve agents; on an address that others reach, only with API keys."""
+    make_server(*agents, host=host, port=port, store=store).run()
+
+
+class _Server(uvicorn.Server):
+    """A server that obeys a signal and is done with it: uvicorn's own raises it once more."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit |= self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def make_server(
+    *agents: Agent,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    store: str | None = None,
+    log_level: str = "info",
+) -> uvicorn.Server:
+    """Make the server that `serve` runs."""
+    if not is_loopback(host) and not keys_from(None):
+        raise ConfigurationError(
+            f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"
+        )
+    app = create_app(*agents, store=store)
+    config = uvicorn.Config(app, host, port, log_level=log_level, timeout_graceful_shutdown=GRACE_S)
+    return _Server(config)

@@ -1,0 +1,13 @@
+"""What several tests of the server start from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.serving import Gated
+
+
+@pytest.fixture
+async def gated() -> Gated:
+    """A tool that works until it is let go."""
+    return Gated()
