@@ -1,0 +1,27 @@
+"""Conversations in phases: their state, who answers in which, and handing them over."""
+
+from agentgraph.phases.handoff import (
+    HandoffPolicy,
+    HandoffRequest,
+    HandoffResult,
+    validate_handoff,
+)
+from agentgraph.phases.pipeline import ConversationPipeline, PipelineStage
+from agentgraph.phases.router import ConversationRouter, RoutingConditions, RoutingRule
+from agentgraph.phases.state import KEEP, ConversationPhase, ConversationState, PhaseTransition
+
+__all__ = [
+    "KEEP",
+    "ConversationPhase",
+    "ConversationPipeline",
+    "ConversationRouter",
+    "ConversationState",
+    "HandoffPolicy",
+    "HandoffRequest",
+    "HandoffResult",
+    "PhaseTransition",
+    "PipelineStage",
+    "RoutingConditions",
+    "RoutingRule",
+    "validate_handoff",
+]

@@ -1,0 +1,116 @@
+"""Who speaks next: rules as data, and a pure function that reads them.
+
+graph = TransitionGraph("writer", [
+    Transition(FromSpeaker("writer") & ContextEquals("done", True), TerminateTarget("done")),
+    Transition(FromSpeaker("writer"), "editor"),
+    Transition(FromSpeaker("editor"), "writer"),
+], max_turns=10)
+graph.check(["writer", "editor"])
+graph.simulate(["a draft", "better", "done"], participants=["writer", "editor"])
+"""
+
+from agentgraph.routing.check import Finding
+from agentgraph.routing.composites import AllOf, AnyOf, Composable, Not
+from agentgraph.routing.conditions import (
+    Always,
+    ContextEquals,
+    ContextIn,
+    ContextThreshold,
+    FromActiveAgent,
+    FromChannelType,
+    FromSource,
+    FromSpeaker,
+    HasActiveAgent,
+    InPhase,
+    IntentIn,
+    IsAddressed,
+    ToolCalled,
+    TurnIs,
+)
+from agentgraph.routing.decision import Action, Rule, TransitionDecision
+from agentgraph.routing.explain import Explanation, Verdict
+from agentgraph.routing.graph import TransitionGraph
+from agentgraph.routing.patterns import feedback, round_robin, sequence, star
+from agentgraph.routing.protocols import (
+    HUMAN,
+    RoutingEnvelope,
+    RoutingState,
+    TransitionCondition,
+    TransitionTarget,
+)
+from agentgraph.routing.registry import (
+    Registry,
+    default_registry,
+    register_condition,
+    register_target,
+)
+from agentgraph.routing.simulate import Script, SimulatedTurn, Simulation, Step
+from agentgraph.routing.targets import (
+    ActiveAgentTarget,
+    AddressedTarget,
+    AgentTarget,
+    HumanTarget,
+    ParallelTarget,
+    PhaseTarget,
+    RevertToInitiatorTarget,
+    RoundRobinTarget,
+    StayTarget,
+    TerminateTarget,
+)
+from agentgraph.routing.transition import Transition
+
+__all__ = [
+    "HUMAN",
+    "Action",
+    "ActiveAgentTarget",
+    "AddressedTarget",
+    "AgentTarget",
+    "AllOf",
+    "Always",
+    "AnyOf",
+    "Composable",
+    "ContextEquals",
+    "ContextIn",
+    "ContextThreshold",
+    "Explanation",
+    "Finding",
+    "FromActiveAgent",
+    "FromChannelType",
+    "FromSource",
+    "FromSpeaker",
+    "HasActiveAgent",
+    "HumanTarget",
+    "InPhase",
+    "IntentIn",
+    "IsAddressed",
+    "Not",
+    "ParallelTarget",
+    "PhaseTarget",
+    "Registry",
+    "RevertToInitiatorTarget",
+    "RoundRobinTarget",
+    "RoutingEnvelope",
+    "RoutingState",
+    "Rule",
+    "Script",
+    "SimulatedTurn",
+    "Simulation",
+    "StayTarget",
+    "Step",
+    "TerminateTarget",
+    "ToolCalled",
+    "Transition",
+    "TransitionCondition",
+    "TransitionDecision",
+    "TransitionGraph",
+    "TransitionTarget",
+    "TurnIs",
+    "Verdict",
+    "default_registry",
+    "feedback",
+    "register_condition",
+    "register_target",
+    "round_robin",
+    "sequence",
+    "star",
+]

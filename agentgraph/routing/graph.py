@@ -1,0 +1,165 @@
+"""The graph: rules that say who speaks next, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing import document, picture
+from agentgraph.routing.arguments import parts_of
+from agentgraph.routing.check import Finding, check
+from agentgraph.routing.codec import parse
+from agentgraph.routing.conditions import ToolCalled
+from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.explain import Explanation, explain
+from agentgraph.routing.protocols import RoutingEnvelope, RoutingState
+from agentgraph.routing.registry import Registry, default_registry
+from agentgraph.routing.resolve import Rules
+from agentgraph.routing.simulate import Script, Simulation, simulate
+from agentgraph.routing.targets import Target, TerminateTarget, as_target
+from agentgraph.routing.transition import Transition
+from agentgraph.routing.values import is_whole, short
+
+__all__ = ["TransitionGraph"]
+
+
+@dataclass(frozen=True)
+class TransitionGraph:
+    """Who speaks first, which rules say who goes on, and what happens where none fires.
+
+    At `max_turns` it closes: with the reason of `default_target` if that terminates. The initial
+    speaker `"human"` is whoever opens the session. The opening words enter `initial_phase`.
+    """
+
+    initial_speaker: str
+    transitions: Sequence[Transition] = ()
+    default_target: Target | str = TerminateTarget()  # noqa: RUF009 - it is frozen
+    max_turns: int | None = None
+    initial_phase: str | None = None
+
+    def __post_init__(self) -> None:
+        faults = [*self._value_faults()]
+        if not faults:
+            object.__setattr__(self, "transitions", tuple(self.transitions))
+            object.__setattr__(self, "default_target", as_target(self.default_target))
+            faults += document.size_faults(self.transitions, as_target(self.default_target))
+        if faults:
+            raise ConfigurationError(faults, code="graph")
+
+    def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
+        """Decide who goes on after a turn; the state has it counted in."""
+        return self._rules.resolve(state, envelope)
+
+    def join(
+        self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
+    ) -> TransitionDecision:
+        """Decide who goes on when all whom a decision let speak at once have spoken."""
+        return self._rules.join(decision, state, envelope)
+
+    def explain(self, state: RoutingState, envelope: RoutingEnvelope) -> Explanation:
+        """Say which rule fires, and why each one before it does not."""
+        return explain(self._rules, state, envelope)
+
+    def check(self, participants: Sequence[str]) -> tuple[Finding, ...]:
+        """Return what is wrong: errors, with which no team is built, and warnings."""
+        return check(self._rules, participants)
+
+    def simulate(
+        self,
+        script: Script,
+        *,
+        participants: Sequence[str],
+        turns: int = 100,
+        creator: str = "user",
+        phase: str = "intake",
+    ) -> Simulation:
+        """Play the graph with scripted turns, without a model or a session."""
+        return simulate(
+            self._rules,
+            script,
+            participants=participants,
+            turns=turns,
+            creator=creator,
+            phase=phase,
+        )
+
+    def mermaid(self, decided: Sequence[TransitionDecision | Rule] = ()) -> str:
+        """Draw the rules, as Mermaid text; those that have decided stand out."""
+        return picture.mermaid(self._rules, picture.rules_of(decided))
+
+    def svg(self, decided: Sequence[TransitionDecision | Rule] = ()) -> str:
+        """Draw the rules, as an SVG image; those that have decided stand out."""
+        return picture.svg(self._rules, picture.rules_of(decided))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the graph as a document."""
+        return document.write(self._parts)
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], registry: Registry | None = None
+    ) -> TransitionGraph:
+        """Read a document; what is wrong with it is told at once, each fault with its place."""
+        return cls(*document.read(data, registry or default_registry()))
+
+    def dumps(self) -> str:
+        """Return the graph as JSON."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def loads(cls, text: str | bytes, registry: Registry | None = None) -> TransitionGraph:
+        """Read JSON."""
+        return cls(*document.read(parse(text), registry or default_registry()))
+
+    @cached_property
+    def routing_tools(self) -> frozenset[str]:
+        """The tools that a rule listens for, wherever in its condition."""
+        parts = (part for rule in self.transitions for part in parts_of(rule.when))
+        return frozenset(part.tool_name for part in parts if isinstance(part, ToolCalled))
+
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules.compiled(*self._parts)
+
+    @property
+    def _parts(self) -> document.Parts:
+        return (
+            self.initial_speaker,
+            tuple(self.transitions),
+            as_target(self.default_target),
+            self.max_turns,
+            self.initial_phase,
+        )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {
+            "text/plain": repr(self),
+            "text/vnd.mermaid": self.mermaid(),
+            "image/svg+xml": self.svg(),
+        }
+
+    def _value_faults(self) -> list[str]:
+        faults = []
+        if not isinstance(self.initial_speaker, str) or not self.initial_speaker:
+            faults.append(f"initial_speaker={short(self.initial_speaker)}: give a name")
+        if isinstance(self.transitions, str | Mapping) or not isinstance(
+            self.transitions, Sequence
+        ):
+            faults.append(f"transitions={short(self.transitions)}: give a list")
+        else:
+            strange = [one for one in self.transitions if not isinstance(one, Transition)]
+            faults += [f"transitions: {short(one)} is no Transition" for one in strange]
+        turns = self.max_turns
+        if turns is not None and not is_whole(turns):
+            faults.append(f"max_turns={short(turns)}: give a whole number of 64 bits, or None")
+        if not isinstance(self.initial_phase, str | None):
+            faults.append(f"initial_phase={short(self.initial_phase)}: give a name, or None")
+        try:
+            as_target(self.default_target)
+        except ConfigurationError as error:
+            faults += [f"default_target: {fault}" for fault in error.faults]
+        return faults

@@ -1,0 +1,79 @@
+"""Graphs that one need not write: the usual shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import pairwise
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.conditions import (
+    Always,
+    ContextEquals,
+    FromSpeaker,
+    ToolCalled,
+    TurnIs,
+)
+from agentgraph.routing.graph import TransitionGraph
+from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.targets import AgentTarget, RoundRobinTarget, TerminateTarget
+from agentgraph.routing.transition import Transition
+from agentgraph.routing.values import short
+
+__all__ = ["feedback", "round_robin", "sequence", "star"]
+
+
+def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> TransitionGraph:
+    """Let these speak in turn, until `max_turns`, or until a `Finish` ends it."""
+    ring = _names("round_robin", names)
+    rule = Transition(Always(), RoundRobinTarget(ring))
+    done = TerminateTarget("round_robin_complete")
+    return TransitionGraph(ring[0], (rule,), done, max_turns)
+
+
+def sequence(names: Sequence[str]) -> TransitionGraph:
+    """Let these speak one after the other; a name may stand there more than once."""
+    steps = _names("sequence", names)
+    often = Counter(steps)
+    rules = []
+    for turn, (name, following) in enumerate(pairwise(steps), start=1):
+        spoke: TransitionCondition = FromSpeaker(name)
+        when = spoke if often[name] == 1 else FromSpeaker(name) & TurnIs(turn)
+        rules.append(Transition(when, AgentTarget(following)))
+    return TransitionGraph(steps[0], tuple(rules), TerminateTarget("sequence_complete"))
+
+
+def star(hub: str, spokes: Sequence[str]) -> TransitionGraph:
+    """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; each answers to the hub."""
+    names = _names("star", spokes)
+    asked = [
+        Transition(FromSpeaker(hub) & ToolCalled(f"ask_{name}"), AgentTarget(name))
+        for name in names
+    ]
+    answered = [Transition(FromSpeaker(name), AgentTarget(hub)) for name in names]
+    return TransitionGraph(hub, (*asked, *answered), TerminateTarget("star_complete"))
+
+
+def feedback(
+    drafter: str,
+    reviewer: str,
+    *,
+    done: TransitionCondition | str,
+    max_turns: int | None = 20,
+) -> TransitionGraph:
+    """Let one draft and one review, until a condition holds, or a context variable is true."""
+    met = ContextEquals(done, True) if isinstance(done, str) else done
+    rules = (
+        Transition(met, TerminateTarget("feedback_complete")),
+        Transition(FromSpeaker(drafter), AgentTarget(reviewer)),
+        Transition(FromSpeaker(reviewer), AgentTarget(drafter)),
+    )
+    return TransitionGraph(drafter, rules, TerminateTarget("feedback_complete"), max_turns)
+
+
+def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
+    ordered = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Set)
+    names = tuple(given) if ordered else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(f"{what}({short(given)}): give a list of names, at least one")
+    return names
