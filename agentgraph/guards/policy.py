@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypedDict, Unpack
 
+from agentgraph.guards.deadlines import Deadlines
+from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.steps import StepLimit
 
 __all__ = ["DEFAULT", "Default", "Guards"]
@@ -25,6 +27,8 @@ DEFAULT: Final = Default.DEFAULT
 
 class _Overrides(TypedDict, total=False):
     steps: StepLimit
+    hops: HopLimit
+    deadlines: Deadlines
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Guards:
     """A policy: which guards hold, and with which limits."""
 
     steps: StepLimit = field(default_factory=StepLimit)
+    hops: HopLimit = field(default_factory=HopLimit)
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
     @classmethod
     def interactive(cls, **overrides: Unpack[_Overrides]) -> Guards:

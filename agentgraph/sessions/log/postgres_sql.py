@@ -1,0 +1,190 @@
+"""What is asked of Postgres, each in one statement and so in one round trip."""
+
+from __future__ import annotations
+
+CHANNEL = "agentgraph_sessions"
+
+_ENVELOPES = """
+    SELECT %(session_id)s::text, e.sequence, e.envelope_id, {said} + e.said, e.data FROM {origin}
+    unnest(%(sequences)s::bigint[], %(ids)s::text[], %(saids)s::bigint[], %(data)s::text[])
+        AS e (sequence, envelope_id, said, data)
+"""
+_KEYS = """
+    SELECT %(session_id)s::text, k.digest, k.envelope_id FROM {origin}
+    unnest(%(digests)s::text[], %(keyed)s::text[]) AS k (digest, envelope_id)
+    ON CONFLICT DO NOTHING
+"""
+
+CREATE = """
+INSERT INTO agentgraph_sessions
+    (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
+     record)
+VALUES
+    (%(session_id)s, %(team)s, %(creator)s, %(parent)s, %(created_at)s, %(status)s, %(runnable)s,
+     %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(record)s)
+ON CONFLICT DO NOTHING
+"""
+FILL = f"""
+INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
+{_ENVELOPES.format(said="%(base)s::bigint", origin="")}
+"""
+FILL_KEYS = f"""
+INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
+{_KEYS.format(origin="")}
+"""
+TELL = f"SELECT pg_notify('{CHANNEL}', %(told)s)"
+
+# Whatever else it does hangs on the row that it has moved: nothing happens where that is none.
+APPEND = f"""
+WITH moved AS (
+    UPDATE agentgraph_sessions SET
+        status = %(status)s, runnable = %(runnable)s, due_at = %(due_at)s, snapshot = %(snapshot)s,
+        head = head + %(count)s, said = said + %(said)s,
+        attempts = coalesce(%(attempts)s::integer, attempts)
+    WHERE session_id = %(session_id)s AND head = %(head)s AND status NOT IN ('closed', 'expired')
+        AND (%(epoch)s::bigint IS NULL OR epoch = %(epoch)s)
+    RETURNING said - %(said)s AS said
+), added AS (
+    INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
+    {_ENVELOPES.format(said="moved.said", origin="moved,")}
+), keyed AS (
+    INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
+    {_KEYS.format(origin="moved,")}
+), gone AS (
+    DELETE FROM agentgraph_inbox USING moved
+    WHERE session_id = %(session_id)s AND envelope_id = ANY(%(taken)s::text[])
+)
+SELECT pg_notify('{CHANNEL}', %(told)s) FROM moved
+"""
+# Before a closing append, and a statement of its own: whoever puts something in holds the row too,
+# and what they have put in is seen only by statements that begin after.
+LOCK = """
+SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR UPDATE
+"""
+LEFT = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
+WRITTEN = """
+SELECT 1 FROM agentgraph_envelopes
+WHERE session_id = %(session_id)s AND sequence = %(sequence)s AND data = %(data)s
+"""
+# The row is held, so that the session does not end meanwhile.
+PUT = f"""
+WITH target AS MATERIALIZED (
+    SELECT status FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
+), keyed AS (
+    INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
+    SELECT %(session_id)s, %(digest)s::text, %(envelope_id)s FROM target
+    WHERE %(digest)s::text IS NOT NULL AND status NOT IN ('closed', 'expired')
+    ON CONFLICT DO NOTHING RETURNING 1
+), arrived AS (
+    INSERT INTO agentgraph_inbox (session_id, envelope_id, data)
+    SELECT %(session_id)s, %(envelope_id)s, %(data)s FROM target
+    WHERE status NOT IN ('closed', 'expired')
+        AND (%(digest)s::text IS NULL OR EXISTS (SELECT 1 FROM keyed))
+    ON CONFLICT DO NOTHING RETURNING 1
+)
+SELECT target.status,
+    (SELECT pg_notify('{CHANNEL}', %(told)s)::text FROM arrived) IS NOT NULL
+FROM target
+"""
+KNOWN = """
+SELECT envelope_id FROM agentgraph_keys
+WHERE session_id = %(session_id)s AND digest = %(digest)s::text
+"""
+ACCEPTED = """
+SELECT 1 FROM agentgraph_inbox
+WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
+UNION ALL
+SELECT 1 FROM agentgraph_envelopes
+WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
+"""
+
+STATUS = """
+SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s
+"""
+LOAD = """
+SELECT record, snapshot, head, attempts, owner, epoch,
+    (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
+FROM agentgraph_sessions s WHERE session_id = %(session_id)s
+"""
+READ = """
+SELECT s.head, e.sequence, e.data
+FROM agentgraph_sessions s LEFT JOIN LATERAL (
+    SELECT sequence, data FROM agentgraph_envelopes
+    WHERE session_id = %(session_id)s AND sequence > %(after)s
+    ORDER BY sequence LIMIT %(limit)s::bigint
+) e ON true
+WHERE s.session_id = %(session_id)s ORDER BY e.sequence
+"""
+TAIL = """
+SELECT s.said, e.said, e.sequence, e.data
+FROM agentgraph_sessions s LEFT JOIN LATERAL (
+    SELECT said, sequence, data FROM agentgraph_envelopes
+    WHERE session_id = %(session_id)s AND said IS NOT NULL AND sequence <= %(before)s
+    ORDER BY sequence DESC LIMIT %(count)s
+) e ON true
+WHERE s.session_id = %(session_id)s ORDER BY e.sequence DESC
+"""
+FIND = """
+SELECT e.sequence, e.data
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_envelopes e
+    ON e.session_id = s.session_id AND e.envelope_id = %(envelope_id)s
+WHERE s.session_id = %(session_id)s
+"""
+WAITING = """
+SELECT i.arrival, i.data
+FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
+WHERE s.session_id = %(session_id)s ORDER BY i.arrival
+"""
+HELD = """
+SELECT s.owner, s.epoch, h.until
+FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
+WHERE s.session_id = %(session_id)s
+"""
+CLAIM = """
+UPDATE agentgraph_sessions SET owner = %(owner)s, epoch = epoch + 1
+WHERE session_id = %(session_id)s AND epoch = %(epoch)s
+    AND owner IS NOT DISTINCT FROM %(present)s::text
+    AND (%(sure)s OR NOT EXISTS (
+        SELECT 1 FROM agentgraph_hubs h WHERE h.owner = %(present)s::text AND h.until > %(now)s
+    ))
+RETURNING epoch
+"""
+RELEASE = """
+UPDATE agentgraph_sessions
+SET owner = NULL, attempts = coalesce(%(attempts)s::integer, attempts)
+WHERE session_id = %(session_id)s AND owner = %(owner)s RETURNING 1
+"""
+ATTEMPT = """
+UPDATE agentgraph_sessions SET attempts = attempts + 1
+WHERE session_id = %(session_id)s AND epoch = %(epoch)s RETURNING attempts
+"""
+BEAT = """
+INSERT INTO agentgraph_hubs (owner, until) VALUES (%(owner)s, %(until)s)
+ON CONFLICT (owner) DO UPDATE SET until = excluded.until
+"""
+# Those leases too that ended long ago without a word: nobody else would ever remove them.
+RETIRE = f"""
+WITH gone AS (
+    DELETE FROM agentgraph_hubs WHERE owner = %(owner)s
+        OR until < (SELECT until FROM agentgraph_hubs WHERE owner = %(owner)s) - %(kept)s
+), given_back AS (
+    UPDATE agentgraph_sessions SET owner = NULL WHERE owner = %(owner)s
+)
+SELECT pg_notify('{CHANNEL}', '')
+"""
+SESSIONS = """
+SELECT session_id, team, status, creator, created_at, head, parent
+FROM agentgraph_sessions WHERE %(status)s::text IS NULL OR status = %(status)s ORDER BY ordinal
+"""
+UNFINISHED = """
+SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
+UNION SELECT ordinal, session_id FROM agentgraph_sessions WHERE due_at <= %(now)s
+UNION SELECT s.ordinal, s.session_id
+    FROM agentgraph_inbox i JOIN agentgraph_sessions s ON s.session_id = i.session_id
+    WHERE s.status NOT IN ('closed', 'expired')
+UNION SELECT ordinal, session_id FROM agentgraph_sessions
+    WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
+ORDER BY 1
+"""
+NEXT_DUE = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at IS NOT NULL"

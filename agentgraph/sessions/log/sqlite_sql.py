@@ -1,0 +1,94 @@
+"""What is asked of a SQLite file, where it is more than a line."""
+
+from __future__ import annotations
+
+CREATE = """
+INSERT INTO agentgraph_sessions
+    (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
+     record)
+VALUES
+    (:session_id, :team, :creator, :parent, :created_at, :status, :runnable, :due_at, :head, :said,
+     :snapshot, :record)
+ON CONFLICT DO NOTHING
+"""
+MOVE = """
+UPDATE agentgraph_sessions SET
+    status = :status, runnable = :runnable, due_at = :due_at, snapshot = :snapshot,
+    head = head + :count, said = said + :said, attempts = coalesce(:attempts, attempts)
+WHERE session_id = :session_id AND head = :head AND status NOT IN ('closed', 'expired')
+    AND (:epoch IS NULL OR epoch = :epoch)
+RETURNING said - :said
+"""
+ADD = """
+INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
+VALUES (?, ?, ?, ?, ?)
+"""
+LOAD = """
+SELECT record, snapshot, head, attempts, owner, epoch,
+    (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
+FROM agentgraph_sessions s WHERE session_id = ?
+"""
+READ = """
+SELECT s.head, e.sequence, e.data
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.sequence > :after
+WHERE s.session_id = :session_id ORDER BY e.sequence LIMIT :limit
+"""
+TAIL = """
+SELECT s.said, e.said, e.sequence, e.data
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_envelopes e
+    ON e.session_id = s.session_id AND e.said IS NOT NULL AND e.sequence <= :before
+WHERE s.session_id = :session_id ORDER BY e.sequence DESC LIMIT :count
+"""
+FIND = """
+SELECT e.sequence, e.data
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.envelope_id = ?
+WHERE s.session_id = ?
+"""
+WAITING = """
+SELECT i.arrival, i.data
+FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
+WHERE s.session_id = ? ORDER BY i.arrival
+"""
+HELD = """
+SELECT s.owner, s.epoch, h.until
+FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
+WHERE s.session_id = ?
+"""
+CLAIM = """
+UPDATE agentgraph_sessions SET owner = :owner, epoch = epoch + 1
+WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:sure OR NOT EXISTS (
+    SELECT 1 FROM agentgraph_hubs h WHERE h.owner = :present AND h.until > :now
+))
+RETURNING epoch
+"""
+RETIRE = """
+DELETE FROM agentgraph_hubs
+WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :kept
+"""
+SESSIONS = """
+SELECT session_id, team, status, creator, created_at, head, parent
+FROM agentgraph_sessions WHERE :status IS NULL OR status = :status ORDER BY ordinal
+"""
+# An index is named, as the order asked for would else have it walk through all sessions.
+UNFINISHED = """
+SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
+UNION SELECT ordinal, session_id
+    FROM agentgraph_sessions INDEXED BY agentgraph_sessions_due WHERE due_at <= ?
+UNION SELECT s.ordinal, s.session_id
+    FROM agentgraph_inbox i CROSS JOIN agentgraph_sessions s ON s.session_id = i.session_id
+    WHERE s.status NOT IN ('closed', 'expired')
+UNION SELECT ordinal, session_id
+    FROM agentgraph_sessions INDEXED BY agentgraph_sessions_left
+    WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
+ORDER BY 1
+"""
+# Nothing is ever removed where it is counted here: the last number is how many there are.
+CHANGES = """
+SELECT ifnull((SELECT max(place) FROM agentgraph_envelopes), 0)
+    + ifnull((SELECT max(ordinal) FROM agentgraph_sessions), 0)
+    + ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'agentgraph_inbox'), 0)
+    + (SELECT count FROM agentgraph_changes)
+"""

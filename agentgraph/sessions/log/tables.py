@@ -1,0 +1,135 @@
+"""The tables of sessions, as migrations: what was released is never changed, only added to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from agentgraph.errors import StorageError
+
+__all__ = ["POSTGRES", "SQLITE", "VERSIONS", "Migrations", "due_migrations"]
+
+Migrations: TypeAlias = Sequence[Sequence[str]]
+
+VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"
+
+# Who is ended is never runnable, nor due, nor has an inbox: these three are small, whatever the
+# number of sessions. A key is a digest of sender and key, as an index holds no text of any length.
+_INDEXES = (
+    "CREATE UNIQUE INDEX agentgraph_envelope_ids ON agentgraph_envelopes (session_id, envelope_id)",
+    "CREATE INDEX agentgraph_envelopes_said "
+    "ON agentgraph_envelopes (session_id, sequence) WHERE said IS NOT NULL",
+    "CREATE INDEX agentgraph_sessions_due ON agentgraph_sessions (due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX agentgraph_sessions_owned ON agentgraph_sessions (owner) WHERE owner IS NOT NULL",
+    "CREATE INDEX agentgraph_sessions_left ON agentgraph_sessions (ordinal) "
+    "WHERE owner IS NOT NULL AND status IN ('closed', 'expired')",
+)
+
+_SQLITE_1 = (
+    """CREATE TABLE agentgraph_sessions (
+        ordinal INTEGER PRIMARY KEY,
+        session_id TEXT NOT NULL UNIQUE,
+        team TEXT NOT NULL,
+        creator TEXT NOT NULL,
+        parent TEXT,
+        created_at REAL NOT NULL,
+        status TEXT NOT NULL,
+        runnable INTEGER NOT NULL,
+        due_at REAL,
+        head INTEGER NOT NULL,
+        said INTEGER NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        owner TEXT,
+        epoch INTEGER NOT NULL DEFAULT 0,
+        snapshot TEXT,
+        record TEXT NOT NULL
+    )""",
+    """CREATE TABLE agentgraph_envelopes (
+        place INTEGER PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        envelope_id TEXT NOT NULL,
+        said INTEGER,
+        data TEXT NOT NULL,
+        UNIQUE (session_id, sequence)
+    )""",
+    """CREATE TABLE agentgraph_keys (
+        session_id TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        envelope_id TEXT NOT NULL,
+        PRIMARY KEY (session_id, digest)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE agentgraph_inbox (
+        arrival INTEGER PRIMARY KEY AUTOINCREMENT,
+        session_id TEXT NOT NULL,
+        envelope_id TEXT NOT NULL,
+        data TEXT NOT NULL,
+        UNIQUE (session_id, envelope_id)
+    )""",
+    "CREATE TABLE agentgraph_hubs (owner TEXT PRIMARY KEY, until REAL NOT NULL)",
+    # Counts the changes that add no row, so that those of others to this file can be told apart.
+    "CREATE TABLE agentgraph_changes (count INTEGER NOT NULL)",
+    "INSERT INTO agentgraph_changes VALUES (0)",
+    *_INDEXES,
+    "CREATE INDEX agentgraph_sessions_runnable ON agentgraph_sessions (ordinal) WHERE runnable = 1",
+)
+
+_POSTGRES_1 = (
+    # Half of a page is left free: a row whose indexed columns stay the same is then rewritten in
+    # place, with every append.
+    """CREATE TABLE agentgraph_sessions (
+        ordinal bigint GENERATED ALWAYS AS IDENTITY,
+        session_id text PRIMARY KEY,
+        team text NOT NULL,
+        creator text NOT NULL,
+        parent text,
+        created_at double precision NOT NULL,
+        status text NOT NULL,
+        runnable boolean NOT NULL,
+        due_at double precision,
+        head bigint NOT NULL,
+        said bigint NOT NULL,
+        attempts integer NOT NULL DEFAULT 0,
+        owner text,
+        epoch bigint NOT NULL DEFAULT 0,
+        snapshot text,
+        record text NOT NULL
+    ) WITH (fillfactor = 50)""",
+    """CREATE TABLE agentgraph_envelopes (
+        session_id text NOT NULL,
+        sequence bigint NOT NULL,
+        envelope_id text NOT NULL,
+        said bigint,
+        data text NOT NULL,
+        PRIMARY KEY (session_id, sequence)
+    )""",
+    """CREATE TABLE agentgraph_keys (
+        session_id text NOT NULL,
+        digest text NOT NULL,
+        envelope_id text NOT NULL,
+        PRIMARY KEY (session_id, digest)
+    )""",
+    """CREATE TABLE agentgraph_inbox (
+        arrival bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        session_id text NOT NULL,
+        envelope_id text NOT NULL,
+        data text NOT NULL,
+        UNIQUE (session_id, envelope_id)
+    )""",
+    "CREATE TABLE agentgraph_hubs (owner text PRIMARY KEY, until double precision NOT NULL)",
+    *_INDEXES,
+    "CREATE INDEX agentgraph_sessions_runnable ON agentgraph_sessions (ordinal) WHERE runnable",
+)
+
+SQLITE: Migrations = (_SQLITE_1,)
+POSTGRES: Migrations = (_POSTGRES_1,)
+
+
+def due_migrations(what: str, found: int, known: Migrations) -> list[tuple[int, Sequence[str]]]:
+    """Return the versions that a store lacks; refuse one that is ahead."""
+    if found > len(known):
+        raise StorageError(
+            f"{what} has the tables of a newer agentgraph (version {found}; this one knows "
+            f"{len(known)}): upgrade agentgraph, or use another store"
+        )
+    return list(enumerate(known, 1))[found:]

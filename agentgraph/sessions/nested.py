@@ -1,0 +1,104 @@
+"""A team inside a team: a session of its own in the same log, for one round of the outer one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage
+
+from agentgraph.clock import clock
+from agentgraph.errors import SessionError
+from agentgraph.sessions.live import LiveSession, load_state
+from agentgraph.sessions.packet import Spoken
+from agentgraph.sessions.record import Parent
+from agentgraph.sessions.round import Round
+from agentgraph.sessions.speaker import Speaker, heard_by, view_of
+from agentgraph.sessions.table import at_table, begun
+
+if TYPE_CHECKING:
+    from agentgraph.sessions.team import Team
+
+__all__ = ["TeamSpeaker"]
+
+_CALLER = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSpeaker(Speaker):
+    """A team that speaks: its session's last words are what it says."""
+
+    team: Team | None = None
+
+    async def speak(self, round: Round) -> None:
+        """Run a round; an inner session that it leaves open is closed with it."""
+        await Speaker.speak(self, round)
+        stored = await round.live.log.load(self._id(round))
+        if stored is not None and not (stored.state and stored.state.is_ended):
+            inner = await self._session(round)
+            await inner.close("round_over")
+            await _given_back(inner)
+
+    async def run(self, round: Round) -> Spoken:
+        inner = await self._session(round)
+        if inner.state.round == 0 and not inner.state.is_ended:
+            shown = await view_of(round.live.log, self, round)
+            await inner.hear(str(shown[-1].text), sender=inner.record.creator)
+        if not inner.state.is_ended:
+            try:
+                with at_table(inner):
+                    listeners = heard_by(round.live.listeners())
+                    await self.graph.ainvoke({"round": inner.state.round}, listeners)
+            finally:
+                await _given_back(inner)
+        elif inner.state.pending_close_reason == "round_failed":
+            raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
+        last = await inner.log.tail(inner.id, 1)
+        said = [AIMessage(one.text, id=one.envelope_id, name=self.name) for one in last]
+        return Spoken(said, usage=await self._used(inner))
+
+    def _id(self, round: Round) -> str:
+        failures = round.state.failures.get(self.name, 0)
+        again = f"/{failures + 1}" if failures else ""
+        return f"{round.live.id}/{round.number}/{self.name}{again}"
+
+    async def _used(self, inner: LiveSession) -> dict[str, Any]:
+        envelopes = await inner.log.read(inner.id)
+        parts: dict[str, dict[str, Any]] = {}
+        for used in (one.event_data.get("usage") or {} for one in envelopes):
+            for path, figures in used.items():
+                part = parts.setdefault(f"{self.name}/{path}", {})
+                for name, figure in figures.items():
+                    counts = isinstance(figure, int)
+                    part[name] = part.get(name, 0) + figure if counts else figure
+        return parts
+
+    async def _session(self, round: Round) -> LiveSession:
+        """Open the round's session; one that a dead attempt has begun goes on."""
+        outer, team = round.live, self.team
+        assert team is not None
+        creator = outer.record.creator
+        creator = creator if creator not in team.names else _CALLER
+        record = team.record(
+            self._id(round),
+            creator=creator,
+            humans=(),
+            expectations=(),  # the outer session's hold for its round
+            parent=Parent(outer.id, round.number, self.name),
+        )
+        live = await begun(outer.log, team, record)
+        if outer.owner is not None:
+            # Whoever has the outer session has its inner ones: a former owner is to be locked out.
+            now = clock().wall()
+            live.epoch = await outer.log.claim(live.id, outer.owner, now, force=True)
+            stored = await outer.log.load(live.id)
+            if stored is not None:
+                live.state = await load_state(outer.log, stored)
+        live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
+        live.handle = outer.handle
+        return live
+
+
+async def _given_back(inner: LiveSession) -> None:
+    if inner.state.is_ended and inner.owner is not None:
+        await inner.log.release(inner.id, inner.owner)

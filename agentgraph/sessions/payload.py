@@ -1,0 +1,45 @@
+"""What an envelope may carry: JSON, of limited size and depth.
+
+It is canonical before it is appended: what is live then equals what is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.values import as_json, short
+
+__all__ = ["MAX_BYTES", "canonical", "decoded", "encoded"]
+
+MAX_BYTES = 256_000
+
+
+def canonical(data: object, what: str) -> dict[str, Any]:
+    """Return an object as it comes back from the log, or refuse it."""
+    if not isinstance(data, Mapping):
+        raise ConfigurationError(f"{what}={short(data)}: give an object", code="payload")
+    try:
+        value: dict[str, Any] = as_json(data, what)
+    except RecursionError as error:
+        raise ConfigurationError(f"{what} holds itself", code="payload") from error
+    size = len(encoded(value))
+    if size > MAX_BYTES:
+        raise ConfigurationError(
+            f"{what} takes {size} bytes, of which {MAX_BYTES} are allowed: store it elsewhere, "
+            "and send where it is",
+            code="payload",
+        )
+    return value
+
+
+def encoded(value: object) -> str:
+    """Write JSON that any store can hold: ASCII, also for what no encoding has."""
+    return json.dumps(value, separators=(",", ":"), check_circular=False)
+
+
+def decoded(text: str | bytes) -> Any:
+    """Read JSON."""
+    return json.loads(text)

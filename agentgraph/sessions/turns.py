@@ -1,0 +1,108 @@
+"""A team's graph: the node `admit`, and around it one node for each who may speak.
+
+`admit` asks the session who is to speak, each speaker's node runs its participant and commits its
+packet, and all of them lead back to `admit`. Several speakers are one `Send` each: the super-step
+is where they join. What is decided stands in the log, so a run can be begun anew at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import UntrackedValue
+from langgraph.graph import END, START
+from langgraph.types import Command, Send, interrupt
+from typing_extensions import TypedDict
+
+from agentgraph.errors import SessionError
+from agentgraph.patching import AnyGraph, Patcher
+from agentgraph.sessions.live import LiveSession
+from agentgraph.sessions.speaker import Speaker
+from agentgraph.sessions.table import last_heard
+
+__all__ = ["ADMIT", "ASK_HUMAN", "TeamState", "take_turns"]
+
+ADMIT = "admit"
+ASK_HUMAN = "ask_human"
+
+Table: TypeAlias = Callable[..., Awaitable[LiveSession]]
+"""Finds the session that a run is of."""
+
+
+class TeamState(TypedDict, total=False):
+    """What a team's graph holds; the log has the rest."""
+
+    messages: Annotated[list[AnyMessage], UntrackedValue]
+    listened: Annotated[bool, UntrackedValue]
+    """Whether this run has heard what it was given."""
+    heard: str | None
+    """The last message that was heard, where messages are kept and have ids."""
+    session: str
+    round: int
+    """The round that is under way: a checkpoint of another one is out of date."""
+
+
+def take_turns(speakers: Sequence[Speaker], table: Table) -> Patcher:
+    """Make a graph take turns as its session's rules say."""
+
+    async def admit(state: TeamState, config: RunnableConfig) -> Command[Any]:
+        live = await table(state, config, listens=True)
+        heard = last_heard(state)
+        await live.admit()
+        due = [name for name in live.due if name in known]
+        if not due:
+            return await _pause(live, heard)
+        update = {"round": live.state.round, "session": live.id, **heard}
+        if len(due) == 1:
+            return Command(goto=due[0], update=update)
+        sent = {"round": live.state.round, "session": live.id}
+        return Command(goto=[Send(name, sent) for name in due], update=update)
+
+    async def ask_human(state: TeamState, config: RunnableConfig) -> Command[Any]:
+        live = await table(state, config)
+        human = live.state.expected_next_speaker
+        said = interrupt({"waits_for": human, "session": live.id})
+        await live.hear(str(said), sender=str(human))
+        return Command(goto=ADMIT)
+
+    known = {speaker.name for speaker in speakers}
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        state = graph.state_schema  # the nodes' own would clash with another kind of messages
+        for speaker in speakers:
+            node = _node(speaker, table)
+            graph.add_node(speaker.name, node, destinations=(ADMIT,), input_schema=state)
+        ends = (*known, ASK_HUMAN, END)
+        graph.add_node(ADMIT, admit, destinations=ends, input_schema=state)
+        graph.add_node(ASK_HUMAN, ask_human, destinations=(ADMIT,), input_schema=state)
+        graph.add_edge(START, ADMIT)
+        return graph
+
+    return Patcher(patch)
+
+
+def _node(speaker: Speaker, table: Table) -> Callable[..., Awaitable[Command[Any]]]:
+    async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
+        live = await table(state, config)
+        round = live.begin(speaker.name)
+        if round is not None:  # else a checkpoint is behind the log: it has been said already
+            await speaker.speak(round)
+        return Command(goto=ADMIT)
+
+    return speak
+
+
+async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
+    """End the run: a caller in the graph gets the last words, a hub reads the log."""
+    if not live.inside_graph:
+        return Command(goto=END, update=dict(heard))
+    if live.record.parent is not None and live.state.status == "waiting_human":
+        return Command(goto=ASK_HUMAN, update=dict(heard))
+    if live.state.pending_close_reason == "round_failed":
+        raise SessionError("a round of the team failed for good", code="round_failed")
+    last = await live.log.tail(live.id, 1)
+    said = [AIMessage(one.text, id=one.envelope_id, name=one.sender_id) for one in last]
+    return Command(goto=END, update={"messages": said, **heard})

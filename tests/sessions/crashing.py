@@ -1,0 +1,303 @@
+"""Sessions in a process that is killed: it plays one as ordered, and says when a round begins.
+
+As a script it imports everything once and then forks a child per order, which has a hub of its own:
+an order is a line of JSON, and so is what is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langgraph.types import interrupt
+
+from agentgraph import Agent, Team, current_session, idempotency_key, set_context
+from agentgraph.clock import SystemClock
+from agentgraph.errors import SessionClosed
+from agentgraph.routing import (
+    AllOf,
+    Always,
+    ContextEquals,
+    FromSpeaker,
+    HumanTarget,
+    ParallelTarget,
+    TerminateTarget,
+    Transition,
+    TransitionGraph,
+)
+from agentgraph.sessions import Hub, Log, Session, open_log
+from agentgraph.storage import open_saver
+from agentgraph.testing import ScriptedModel, call
+
+KINDS = ("turns", "parallel", "asked", "asked-parallel")
+REASON = "all is paid"
+SAID = ("pay, please", "and once more")
+PURCHASES = {"alice": ("tea", "milk"), "bob": ("bread",), "carol": ("jam",)}
+
+
+def tell(**told: object) -> None:
+    """Tell whoever ordered this."""
+    told["at"] = SystemClock().monotonic()
+    os.write(1, f"{json.dumps(told)}\n".encode())
+
+
+@dataclass
+class Ledger:
+    """What was paid for, outside of all sessions; each key once."""
+
+    path: str
+
+    def book(self, round: int, what: str) -> None:
+        with closing(self._open()) as file, file:
+            file.execute(
+                "INSERT INTO paid (key, round, what) VALUES (?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET times = times + 1",
+                (idempotency_key(), round, what),
+            )
+
+    def entries(self) -> list[tuple[int, str, int]]:
+        """Return the round of each, what was paid for, and how often that was tried."""
+        with closing(self._open()) as file:
+            query = "SELECT round, what, times FROM paid ORDER BY round, what"
+            return file.execute(query).fetchall()
+
+    def _open(self) -> sqlite3.Connection:
+        file = sqlite3.connect(self.path, timeout=20)
+        file.execute(
+            "CREATE TABLE IF NOT EXISTS paid "
+            "(key TEXT PRIMARY KEY, round INTEGER, what TEXT, times INTEGER NOT NULL DEFAULT 1)"
+        )
+        return file
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """What befalls a payment: it waits at a gate, or it kills its process."""
+
+    gate: str | None = None
+    is_poison: bool = False
+
+    def befall(self) -> None:
+        if self.gate is not None and os.path.exists(self.gate):
+            tell(gate=self.gate)
+            # A named pipe: this waits until somebody opens it for writing.
+            with open(self.gate) as pipe:
+                pipe.read()
+        if self.is_poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def team_of(
+    kind: str, ledger: Ledger, durability: Any = "round", hazards: Hazards = Hazards()
+) -> Team:
+    """Return three agents who pay for what they are asked to."""
+    asks = {"bob"} if kind.startswith("asked") else set()
+    agents = [payer(name, ledger, hazards, asks=name in asks) for name in PURCHASES]
+    rules = in_parallel() if kind.endswith("parallel") else in_turns()
+    return Team(agents, rules, name=kind, durability=durability, expectations=())
+
+
+def in_turns() -> TransitionGraph:
+    """One after the other, twice."""
+    is_done = AllOf((FromSpeaker("carol"), ContextEquals("laps", 2)))
+    rules = [
+        Transition(FromSpeaker("alice"), "bob"),
+        Transition(FromSpeaker("bob"), "carol"),
+        Transition(is_done, TerminateTarget(REASON)),
+        Transition(FromSpeaker("carol"), HumanTarget()),
+        Transition(FromSpeaker("user"), "alice"),
+    ]
+    return TransitionGraph("alice", rules)
+
+
+def in_parallel() -> TransitionGraph:
+    """One, then the two others at once, then the first again; all that twice."""
+    both = ParallelTarget(("bob", "carol"), join="alice")
+    rules = [
+        Transition(
+            AllOf((FromSpeaker("alice"), ContextEquals("said", 4))), TerminateTarget(REASON)
+        ),
+        Transition(AllOf((FromSpeaker("alice"), ContextEquals("said", 2))), HumanTarget()),
+        Transition(FromSpeaker("alice"), both),
+        Transition(FromSpeaker("user"), "alice"),
+    ]
+    return TransitionGraph("alice", rules)
+
+
+def payer(name: str, ledger: Ledger, hazards: Hazards, *, asks: bool) -> Agent:
+    def pay(item: str) -> str:
+        """Pay for something."""
+        if asks and interrupt(f"may {name} buy {item}?") != "yes":
+            return "refused"
+        hazards.befall()
+        state = current_session().state
+        said = state.said
+        set_context("laps", said["user"])
+        if name == "alice":
+            set_context("said", said.get(name, 0) + 1)
+        ledger.book(state.round, item)
+        return "paid"
+
+    def turn(messages: Any) -> Any:
+        if isinstance(messages[-1], ToolMessage):
+            return f"{name} has paid"
+        tell(round=name)
+        return [call("pay", item=item) for item in PURCHASES[name]]
+
+    return Agent(name, model=ScriptedModel(turn), tools=[pay], default_tools=False)
+
+
+class DeadlyLog:
+    """A log that counts what is written to it, and kills its process at one of these."""
+
+    def __init__(self, log: Log, deadly: tuple[str, int] | None) -> None:
+        self._log = log
+        self._deadly = deadly
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._log, name)
+        return self._counted(found) if name in _WRITES else found
+
+    def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(*given: Any, **named: Any) -> Any:
+            self.writes += 1
+            at = self.writes
+            self._die("before", at)
+            result = await write(*given, **named)
+            self._die("after", at)
+            if write.__name__ == "append" and given[3].is_ended:
+                self._die("ended", 0)
+            return result
+
+        return counted
+
+    def _die(self, when: str, at: int) -> None:
+        if self._deadly == (when, at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_WRITES = ("create", "append", "put", "attempt", "claim", "release", "retire")
+
+
+async def play(
+    url: str,
+    ledger: str,
+    session: str,
+    kind: str,
+    durability: str,
+    deadly: tuple[str, int] | None = None,
+    lease_s: float = 30.0,
+    gate: str | None = None,
+    poison: bool = False,
+    says: int = len(SAID),
+) -> None:
+    """Have a session go on, until it closes or asks something: who decides is another process."""
+    log: Any = DeadlyLog(open_log(url), deadly)
+    team = team_of(kind, Ledger(ledger), durability, Hazards(gate, poison))
+    hub = Hub(log, open_saver(url), [team], lease_s)
+    await hub.start(None)
+    async with hub:
+        here = await hub.session(team, id=session, ttl=None)
+        with suppress(SessionClosed):
+            await answer(here)
+            await converse(here, says)
+        await here.settled()  # what another process has left of an ended session is cleared away
+        status = here.state.status
+    tell(writes=log.writes, status=status)
+
+
+async def answer(session: Session) -> None:
+    """Decide what waited for a decision when this process began."""
+    for key, asked in dict(session.state.interrupts).items():
+        if "decision" not in asked:
+            await session.decide(key, "yes")
+
+
+async def converse(session: Session, says: int) -> None:
+    """Say all there is to say, what was said before too: it is not heard twice."""
+    for number, text in enumerate(SAID[:says]):
+        if session.state.is_ended:
+            return
+        await session.send("user", text, idempotency_key=f"said-{number}")
+        state = await session.settled()
+        if state.status == "waiting_decision":
+            return
+
+
+async def chat(url: str, ledger: str, session: str, who: str, count: int) -> None:
+    """Say many things in a session that others speak in too, and see all of it to its end."""
+    team = chatting(Ledger(ledger))
+    async with await Hub.open(url, teams=[team]) as hub:
+        here = await hub.session(team, id=session, ttl=None)
+        watching = asyncio.ensure_future(watched(here))
+        for number in range(count):
+            await here.send("user", f"{who}-{number}")
+        tell(sent=count)
+        seen = await watching
+        ended = (await here.refresh()).is_ended
+    tell(seen=seen, ended=ended)
+
+
+async def watched(session: Session) -> list[tuple[int, str]]:
+    """Return the sequence and the id of each envelope that a watch yields."""
+    return [(one.sequence, one.envelope_id) async for one in session.watch()]
+
+
+def chatting(ledger: Ledger) -> Team:
+    """Return an agent who pays for a thing per turn."""
+
+    def pay(item: str) -> str:
+        """Pay for something."""
+        ledger.book(current_session().state.round, item)
+        return "paid"
+
+    def turn(messages: Any) -> Any:
+        return "paid" if isinstance(messages[-1], ToolMessage) else call("pay", item="tea")
+
+    clerk = Agent("clerk", model=ScriptedModel(turn), tools=[pay], default_tools=False)
+    rules = [Transition(FromSpeaker("clerk"), HumanTarget()), Transition(Always(), "clerk")]
+    return Team([clerk], TransitionGraph("clerk", rules), name="chatting", expectations=())
+
+
+def serve(orders: dict[str, Callable[..., Any]]) -> None:
+    """Fork a child per order; it is left unburied until the next, so that its number stays its."""
+    buried = 0
+    for line in sys.stdin:
+        if buried:
+            os.waitpid(buried, 0)
+        order = json.loads(line)
+        buried = os.fork()
+        if not buried:
+            obey(orders[order.pop("run", "play")], order)
+        tell(pid=buried)
+        ended = os.waitid(os.P_PID, buried, os.WEXITED | os.WNOWAIT)
+        tell(ended=ended.si_status if ended is not None else None)
+
+
+def obey(run: Callable[..., Any], order: dict[str, Any]) -> None:
+    status = 1
+    try:
+        if order.get("deadly"):
+            order["deadly"] = tuple(order["deadly"])
+        asyncio.run(run(**order))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve({"play": play, "chat": chat})
