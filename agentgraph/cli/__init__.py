@@ -1,0 +1,49 @@
+"""The command line: `agentgraph serve`, `chat`, `graph`, `log` and `replay`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentgraph import __version__
+from agentgraph.cli import chat, graph, log, replay, serve
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="agentgraph",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks show local variables, keys among them
+    rich_markup_mode=None,
+)
+app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
+app.command("graph")(graph.graph)
+app.command("log")(log.log)
+app.command("replay")(replay.replay)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"agentgraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Serve agents, talk to one, or draw it; read what was said in a session.
+
+    An agent is named as MODULE:AGENT or FILE.py:AGENT. MODULE alone will do where it has only one.
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
