@@ -13,11 +13,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph import Agent
-from benchmarks.measure import Conversation, Opening, Row, side_by_side
+from benchmarks.measure import Conversation, Opening, Row, bytes_in, side_by_side
 from benchmarks.peers import bare_langgraph, langgraph_supervisor
-from benchmarks.script import FunctionModel, answer, look_up, question, then_answer
+from benchmarks.script import FunctionModel, WordyModel, answer, look_up, question, then_answer
 
-__all__ = ["agent_rows", "supervisor_rows"]
+__all__ = ["agent_rows", "streamed_rows", "supervisor_rows"]
 
 Saver: TypeAlias = BaseCheckpointSaver[Any]
 Ask: TypeAlias = Callable[[str], Any]
@@ -26,6 +26,7 @@ Ask: TypeAlias = Callable[[str], Any]
 TURN_10 = (6, 15)
 TURN_200 = (176, 225)  # the histories' snapshots, every 100 updates, come round in 25 or 50 turns
 BYTES = (100, 200)
+THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 
 async def agent_rows() -> list[Row]:
@@ -70,18 +71,48 @@ async def supervisor_rows() -> list[Row]:
     ]
 
 
+async def streamed_rows() -> list[Row]:
+    """Measure the same agent's turn as a stream of tokens and events."""
+    contestants = {"ours": _in_memory(_streamed_agent), "bare": _in_memory(_streamed_bare)}
+    times = await side_by_side(contestants, turns=TURN_10[1], repetitions=15)
+    what = "streamed turn of 100 tokens with one tool / bare LangGraph's astream, memory, turn 10"
+    return [Row(what, *_both(times, TURN_10), None)]
+
+
 def _both(times: Any, turns: tuple[int, int], ours: str = "ours", peer: str = "bare") -> Any:
     return [times[name].around(*turns) * 1000 for name in (ours, peer)]
 
 
 def _agent(saver: Saver) -> Ask:
-    model = FunctionModel(say=then_answer("look_up", order="A17"))
-    agent = Agent("helper", model=model, tools=[look_up], checkpointer=saver)
+    agent = _helper(saver, FunctionModel)
     return lambda text: agent.ainvoke(text, thread_id="1")
 
 
 def _bare(saver: Saver) -> Ask:
-    return _invoke(bare_langgraph(saver))
+    return _invoke(bare_langgraph(saver, FunctionModel))
+
+
+def _streamed_agent(saver: Saver) -> Ask:
+    agent = _helper(saver, WordyModel)
+    return lambda text: _read(agent.astream(text, thread_id="1"))
+
+
+def _streamed_bare(saver: Saver) -> Ask:
+    graph = bare_langgraph(saver, WordyModel)
+    modes: Any = ["messages", "custom"]
+    return lambda text: _read(
+        graph.astream({"messages": [("user", text)]}, THREAD, stream_mode=modes, durability="async")
+    )
+
+
+async def _read(stream: AsyncIterator[Any]) -> None:
+    async for _ in stream:
+        pass
+
+
+def _helper(saver: Saver, kind: type[FunctionModel]) -> Agent:
+    model = kind(say=then_answer("look_up", order="A17"))
+    return Agent("helper", model=model, tools=[look_up], checkpointer=saver)
 
 
 def _team(saver: Saver) -> Agent:
@@ -113,8 +144,7 @@ def _supervisor(saver: Saver) -> Ask:
 
 
 def _invoke(graph: Any) -> Ask:
-    config = {"configurable": {"thread_id": "1"}}
-    return lambda text: graph.ainvoke({"messages": [("user", text)]}, config, durability="async")
+    return lambda text: graph.ainvoke({"messages": [("user", text)]}, THREAD, durability="async")
 
 
 def _in_memory(make: Callable[[Saver], Ask]) -> Opening:
@@ -122,7 +152,7 @@ def _in_memory(make: Callable[[Saver], Ask]) -> Opening:
     async def opened() -> AsyncIterator[Conversation]:
         saver = InMemorySaver()
         asked = make(saver)
-        yield Conversation(lambda turn: asked(question(turn)), lambda: _bytes_in(saver))
+        yield Conversation(lambda turn: asked(question(turn)), lambda: bytes_in(saver))
 
     return opened
 
@@ -137,15 +167,3 @@ def _on_disk(make: Callable[[Saver], Ask]) -> Opening:
                 yield Conversation(lambda turn: asked(question(turn)))
 
     return opened
-
-
-def _bytes_in(saver: InMemorySaver) -> int:
-    """Add up all that was serialised: checkpoints, channel values and writes."""
-    values = [data for _, data in saver.blobs.values()]
-    for namespaces in saver.storage.values():
-        for checkpoints in namespaces.values():
-            for (_, checkpoint), (_, metadata), _parent in checkpoints.values():
-                values += [checkpoint, metadata]
-    for writes in saver.writes.values():
-        values += [data for _, _, (_, data), _ in writes.values()]
-    return sum(map(len, values))

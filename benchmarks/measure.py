@@ -10,7 +10,9 @@ from statistics import fmean
 from time import perf_counter
 from typing import TypeAlias
 
-__all__ = ["Conversation", "Opening", "Row", "Times", "side_by_side"]
+from langgraph.checkpoint.memory import InMemorySaver
+
+__all__ = ["Conversation", "Opening", "Row", "Times", "bytes_in", "side_by_side"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Row:
     theirs: float
     goal: float | None
     unit: str = "ms"
+    note: str = ""
 
     @property
     def ratio(self) -> float:
@@ -64,7 +67,7 @@ class Row:
     @property
     def verdict(self) -> str:
         if self.goal is None:
-            return ""
+            return self.note
         return "pass" if self.ratio <= self.goal else "**miss**"
 
 
@@ -89,3 +92,15 @@ async def side_by_side(
                     if number in weigh_after:
                         measured[name].bytes[number] = conversation.weigh()
     return measured
+
+
+def bytes_in(saver: InMemorySaver) -> int:
+    """Add up all that was serialised: checkpoints, channel values and writes."""
+    values = [data for _, data in saver.blobs.values()]
+    for namespaces in saver.storage.values():
+        for checkpoints in namespaces.values():
+            for (_, checkpoint), (_, metadata), _parent in checkpoints.values():
+                values += [checkpoint, metadata]
+    for writes in saver.writes.values():
+        values += [data for _, _, (_, data), _ in writes.values()]
+    return sum(map(len, values))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import count
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count, pairwise
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-__all__ = ["FunctionModel", "answer", "ask", "look_up", "question", "then_answer"]
+__all__ = ["FunctionModel", "WordyModel", "answer", "ask", "look_up", "question", "then_answer"]
 
 Say: TypeAlias = Callable[[Sequence[BaseMessage]], AIMessage]
 
 # About 200 characters each: a short chat, which favours nobody.
 _QUESTION = "My order has not arrived, and the page only says that it is on its way. " * 3
 _ANSWER = "I have looked it up: it left on Monday and should be with you by Thursday. " * 3
+
+TOKENS = 100
 
 _ids = count()
 
@@ -44,6 +48,25 @@ class FunctionModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
     ) -> ChatResult:
         return self._generate(messages)
+
+
+class WordyModel(FunctionModel):
+    """A model that, where somebody listens, says its text in 100 tokens."""
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        said = self.say(messages)
+        for call in said.tool_calls:
+            asked = tool_call_chunk(
+                name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=0
+            )
+            yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[asked]))
+        text = str(said.text)
+        ends = [len(text) * number // TOKENS for number in range(TOKENS + 1)]
+        for begin, end in pairwise(ends):
+            if text:
+                yield ChatGenerationChunk(message=AIMessageChunk(content=text[begin:end]))
 
 
 @tool

@@ -1,0 +1,224 @@
+"""A session's log: how fast it grows, and how fast a session is opened again."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import psycopg
+
+from agentgraph import Team
+from agentgraph.sessions import packet_envelope
+from agentgraph.sessions.log import Log, open_log
+from agentgraph.sessions.page import Page
+from agentgraph.sessions.record import SessionRecord
+from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.table import begun, opened
+from benchmarks.ag2_channel import open_channel, open_store
+from benchmarks.ag2_channel import open_hub as open_their_hub
+from benchmarks.measure import Row
+from benchmarks.sessions import team_of_two
+from benchmarks.stores import STORES, Server, Store, new_store, open_hub
+
+__all__ = ["log_rows"]
+
+PACKETS, REPETITIONS = 5_001, 2  # in the end the session waits for a human again
+THEIR_SQLITE_PACKETS = 500
+GOALS_PER_S = {"memory": 50_000, "SQLite": 4_000, "Postgres": 1_500}
+FLAT = 1.25
+OPEN_GOALS_MS = {"from its snapshot": 1.0, "folded again": 50.0}
+OPENINGS = 5
+EDGE = 500
+SESSION = "long"
+PACKET: dict[str, Any] = {
+    "routing": {"kind": "text", "tool": None},
+    "context_updates": {"set": {}, "delete": []},
+    "body": "I have looked it up: it left on Monday and should be with you by Thursday. " * 3,
+}
+
+Measure: TypeAlias = Callable[[Store], Awaitable[list[float]]]
+
+
+@dataclass(slots=True)
+class Pace:
+    """The seconds of each append, the fastest of the repetitions."""
+
+    seconds: list[float]
+
+    @property
+    def per_ms(self) -> float:
+        """Thousands of appends in a second."""
+        return len(self.seconds) / sum(self.seconds) / 1000
+
+    def edge(self, which: slice) -> float:
+        """Return the microseconds of an append at one end."""
+        part = self.seconds[which]
+        return sum(part) / len(part) * 1e6
+
+
+async def log_rows(server: Server) -> list[Row]:
+    """Measure appending to one session's log, and opening it, beside AG2's."""
+    theirs, their_opening = await _theirs(None, PACKETS)
+    with TemporaryDirectory() as folder:
+        on_disk, _ = await _theirs(Path(folder, "ag2.db"), THEIR_SQLITE_PACKETS)
+    peers = {"memory": theirs, "SQLite": on_disk}
+    rows: list[Row] = []
+    for name in STORES:
+        plain = await _fastest(name, server, _append)
+        whole = await _fastest(name, server, _commit)
+        rows += _append_rows(name, plain, whole, peers.get(name))
+    for how, found in (await _openings(server)).items():
+        what = f"a session of 5,000 envelopes opened, {how} / AG2's hub, memory"
+        goal = OPEN_GOALS_MS[how.partition(",")[0]]
+        rows.append(Row(what, found, their_opening, None, "ms", _verdict(found, goal)))
+    return rows
+
+
+def _append_rows(name: str, plain: Pace, whole: Pace, theirs: Pace | None) -> list[Row]:
+    goal = GOALS_PER_S[name] / 1000
+    note = f"≥ {goal:g} k/s: {'pass' if plain.per_ms >= goal else '**miss**'}"
+    peer = nan if theirs is None else theirs.per_ms
+    what, beside = f"packets appended to one log, {name}", "" if theirs is None else " / AG2's hub"
+    decided = f"packets decided, folded and appended, {name}{beside}"
+    edges = [plain.edge(slice(-EDGE, None)), plain.edge(slice(EDGE))]
+    return [
+        Row(f"{what}{beside}", plain.per_ms, peer, None, "k/s", note),
+        Row(f"{what}: the last 500 / the first 500", *edges, FLAT, "µs"),
+        Row(decided, whole.per_ms, peer, None, "k/s"),
+    ]
+
+
+async def _fastest(name: str, server: Server, measure: Measure) -> Pace:
+    found: list[list[float]] = []
+    for _ in range(REPETITIONS):
+        with new_store(name, server) as store:
+            found.append(await measure(store))
+    return Pace([min(times) for times in zip(*found, strict=True)])
+
+
+async def _append(store: Store) -> list[float]:
+    """Append envelopes that are ready, with the states they lead to."""
+    record, pages = _told()
+    seconds: list[float] = []
+    async with _open_log(store) as log:
+        await log.create(record, pages[0].envelopes, pages[0].state)
+        for before, page in pairwise(pages):
+            began = perf_counter()
+            await log.append(SESSION, page.envelopes, before.state.sequence, page.state)
+            seconds.append(perf_counter() - began)
+    return seconds
+
+
+async def _commit(store: Store) -> list[float]:
+    """Commit packets as rounds do."""
+    team = team_of_two()
+    seconds: list[float] = []
+    async with _open_log(store) as log:
+        live = await begun(log, team, team.record(SESSION, creator="user", humans=()))
+        await live.hear("Begin.", sender="user")
+        for _ in range(PACKETS):
+            began = perf_counter()
+            round = live.begin(live.state.due[0])
+            assert round is not None
+            await live.commit(round, PACKET, ())
+            seconds.append(perf_counter() - began)
+        assert live.state.turn_count == PACKETS
+    return seconds
+
+
+@cache
+def _told() -> tuple[SessionRecord, list[Page]]:
+    """Return a session, and the pages of its log: what is appended, and the state after it."""
+    team = team_of_two()
+    record = team.record(SESSION, creator="user", humans=())
+    rules = team.rules_of(record)
+    pages = [opened(record, Page(SessionState.initial(record), rules))]
+    draft = packet_envelope(PACKET["body"])
+    for number in range(PACKETS):
+        page = Page(pages[-1].state, rules)
+        page.say(page.state.due[0] if number else "user", draft)
+        pages.append(page)
+    return record, pages
+
+
+async def _openings(server: Server) -> dict[str, float]:
+    """Return the milliseconds in which a hub that has not seen a session yet opens it."""
+    found: dict[str, float] = {}
+    team = team_of_two()
+    record, pages = _told()
+    said = [envelope for page in pages for envelope in page.envelopes]
+    for name in ("SQLite", "Postgres"):
+        with new_store(name, server) as store:
+            async with _open_log(store) as log:
+                await log.create(record, said, pages[-1].state)
+            for how in OPEN_GOALS_MS:
+                if how == "folded again":
+                    _lose_snapshot(store)
+                found[f"{how}, {name}"] = await _opening(store, team)
+    return found
+
+
+async def _opening(store: Store, team: Team) -> float:
+    times: list[float] = []
+    for _ in range(OPENINGS):
+        async with open_hub(store, team) as hub:
+            gc.collect()
+            began = perf_counter()
+            session = await hub.get(SESSION)
+            times.append(perf_counter() - began)
+            assert session.state.turn_count == PACKETS - 1
+    return min(times) * 1000
+
+
+def _lose_snapshot(store: Store) -> None:
+    forget = "UPDATE agentgraph_sessions SET snapshot = NULL"
+    if store.file is None:
+        with psycopg.connect(store.url) as database:
+            database.execute(forget)
+    else:
+        with sqlite3.connect(store.file) as file:
+            file.execute(forget)
+        file.close()
+
+
+@asynccontextmanager
+async def _open_log(store: Store) -> AsyncIterator[Log]:
+    log = open_log(store.url)
+    await log.open()
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def _theirs(file: Path | None, packets: int) -> tuple[Pace, float]:
+    """Post packets in one channel of AG2's; then open its hub again: in milliseconds."""
+    store = open_store(file)
+    seconds: list[float] = []
+    async with open_channel(store) as channel:
+        for number in range(packets):
+            began = perf_counter()
+            await channel.post(number, PACKET)
+            seconds.append(perf_counter() - began)
+    openings: list[float] = []
+    for _ in range(OPENINGS):
+        gc.collect()
+        began = perf_counter()
+        hub = await open_their_hub(store)
+        openings.append(perf_counter() - began)
+        await hub.close()
+    return Pace(seconds), min(openings) * 1000
+
+
+def _verdict(found: float, goal: float) -> str:
+    return f"≤ {goal:g} ms: {'pass' if found <= goal else '**miss**'}"
