@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from types import CodeType, FunctionType
 
+import pytest
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -19,9 +21,12 @@ def blocks() -> list[CodeType]:
     ]
 
 
-async def test_every_program_runs_in_its_order() -> None:
-    names: dict[str, object] = {}
+async def test_every_program_runs_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = blocks()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
 
     for program in programs:
         result = FunctionType(program, names)()
@@ -29,4 +34,4 @@ async def test_every_program_runs_in_its_order() -> None:
             await result
 
     assert len(programs) >= 5
-    assert {"support", "reply", "event", "judge"} <= names.keys()
+    assert {"support", "reply", "event", "judge", "result", "session"} <= names.keys()
