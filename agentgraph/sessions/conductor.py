@@ -318,6 +318,7 @@ class Conductor:
             run.has_ended = True
             live.busy.clear()
         if result is None:
+            self._answered.clear()  # what was decided is still to be told to those who asked
             return
         if result.interrupts:
             snapshot = await graph.aget_state(config)
