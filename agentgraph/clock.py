@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
@@ -30,6 +30,10 @@ class Clock(Protocol):
         """Wait."""
         ...
 
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """Cut a block off after so many seconds, with a `TimeoutError`; None lets it take its time."""
+        ...
+
     def random(self) -> float:
         """Return a number in [0, 1)."""
         ...
@@ -50,6 +54,9 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        return asyncio.timeout(seconds)
 
     def random(self) -> float:
         return random.random()

@@ -76,6 +76,10 @@ class Seat(Protocol):
         """Accept a handoff to a peer, or say why not."""
         ...
 
+    def refuse(self, reason: str) -> Verdict:
+        """Refuse a handoff for a reason that the team does not know of."""
+        ...
+
 
 @runtime_checkable
 class Seatable(Protocol):

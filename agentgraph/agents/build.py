@@ -27,7 +27,8 @@ from agentgraph.agents.toolset import (
     transfer_tool,
     transfer_tool_name,
 )
-from agentgraph.guards import DEFAULT, Guards
+from agentgraph.guards import DEFAULT, GuardedState, Guards, Place
+from agentgraph.guards.patcher import guarding
 from agentgraph.models import resolve_model
 from agentgraph.notes import NotesState
 from agentgraph.participant import Participant, Seat
@@ -47,7 +48,8 @@ NODES = ("render_system_prompt", "router", "continue_conversation", "call_model"
 def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
     """Compile an agent as the root of its tree."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
-    graph = _build(agent, agent.name, None, guards, _tree(agent), ())
+    shared = _shared(guards)
+    graph = _build(agent, agent.name, None, guards, _tree(agent), shared)
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
     compiled = graph.compile(saver, store=store, name=agent.name)
@@ -60,7 +62,8 @@ def compile_seated(agent: Agent, seat: Seat, guards: Guards | None) -> AnyCompil
     """Compile an agent for its place in a team, whose saver and history it works with."""
     own = agent.guards
     inside = own.within(guards) if isinstance(own, Guards) else guards
-    graph = _build(agent, agent.name, None, inside, _tree(agent), (NotesState,), seat)
+    shared = (NotesState, *_shared(inside))
+    graph = _build(agent, agent.name, None, inside, _tree(agent), shared, seat)
     compiled = graph.compile(name=agent.name)
     if inside is not None:
         compiled = compiled.with_config(recursion_limit=inside.recursion_limit(_size(compiled)))
@@ -100,8 +103,16 @@ def _build(
     _add_sub_agents(graph, level, shared, state)
     _add_hooks(graph, level, hooks, state)
     graph = apply_patchers(graph, agent.patchers)
+    if guards is not None:
+        members = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
+        place = Place(path, level.toolset.ordinary)
+        graph = guarding(guards, place, tuple(one.name for one in members))(graph)
     level.nodes.update(graph.nodes)
     return graph
+
+
+def _shared(guards: Guards | None) -> tuple[type, ...]:
+    return () if guards is None else (GuardedState,)
 
 
 _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -14,13 +14,14 @@ from langgraph.types import Command
 from agentgraph.agents.content import native_calls_of
 from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
-from agentgraph.agents.state import AgentState, Turn
+from agentgraph.agents.state import AgentState
 from agentgraph.clock import new_id
-from agentgraph.errors import ModelError, kind_of
-from agentgraph.guards import Decision
+from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
+from agentgraph.models import resolve_model
 from agentgraph.running import current_run, note
-from agentgraph.stream import AIMessageEvent, ErrorEvent, GuardEvent, ToolUsageEvent, emit
+from agentgraph.sentry import Answerer, guarded
+from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 __all__ = ["after_model", "call_model"]
@@ -36,11 +37,6 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
     ask = _asker(level, model, middleware)
 
     async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        turn = state.get("turn") or {}
-        decision, turn = _take_step(level, turn)
-        if decision.action != "allow":
-            await emit(GuardEvent(agent=level.path, decision=decision.to_dict()))
-            return Command(goto="__end__", update={"turn": turn})
         whole = level.history(state)
         said, view = _view(level, whole)
         system = "\n\n".join(text for text in (state.get("system_prompt", ""), *said) if text)
@@ -48,7 +44,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         message = _adopt(level, response, whole)
         note([message])
         await _tell(level, message)
-        update = {**update, "turn": turn, "messages": [*update.get("messages", ()), message]}
+        update = {**update, "messages": [*update.get("messages", ()), message]}
         if calls_of(message):
             update["asked"] = state.get("asked", 0) + 1
         output = level.toolset.output
@@ -65,19 +61,6 @@ def after_model(level: Level, message: AIMessage) -> str:
     return "call_tools" if calls_of(message) else level.end
 
 
-def _take_step(level: Level, turn: Turn) -> tuple[Decision, Turn]:
-    run = current_run()
-    taken = max(turn.get("steps", 0), run.steps if run is not None else 0)
-    decision = Decision("allow", "none")
-    if level.guards is not None:
-        decision = level.guards.steps.check(taken)
-    if decision.action != "allow":
-        return decision, {**turn, "closed": decision.guard}
-    if run is not None:  # counted before the call, so that parallel branches cannot overshoot
-        run.steps = taken + 1
-    return decision, {**turn, "steps": taken + 1}
-
-
 def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
     system, view = split_system(whole)
     policy = level.agent.history
@@ -87,33 +70,26 @@ def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMes
 
 
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
-    specs = level.toolset.specs
-    choice: dict[str, Any] = {} if level.toolset.output is None else {"tool_choice": "any"}
-    tag: dict[str, object] = {AGENT_TAG: level.path, FOREIGN_TAG: False}
-    plain = False
-    bound: Any = model
-    if specs:
-        try:
-            bound = model.bind_tools(specs, **choice)
-        except NotImplementedError:
-            plain = True
-    bound = bound.with_config(metadata=tag)
+    bound_to = _Bound(level, model)
+    choice = bound_to.choice
+    tag = bound_to.tag
 
     async def ask(
         view: list[AnyMessage], system: str, state: AgentState, runtime: Runtime[Any]
     ) -> tuple[AIMessage, dict[str, Any]]:
-        if plain:
+        if bound_to.is_plain:
             await emit(_no_tools(level, model))
             view = as_plain_chat(view)
         try:
             if middleware.wraps_model:
-                shown = [] if plain else specs
+                shown = [] if bound_to.is_plain else level.toolset.specs
                 request = middleware.request(
                     model, view, system, shown, {**state, "messages": view}, runtime
                 )
                 return await middleware.call_model(request, choice, tag)
-            return await bound.ainvoke([SystemMessage(system), *view] if system else view), {}
-        except GraphBubbleUp:
+            messages = [SystemMessage(system), *view] if system else view
+            return await guarded(model, messages, bound_to.specs, bound_to.ask), {}
+        except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:
             # The boundary to providers: whatever they raise, users catch one type.
@@ -122,8 +98,34 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
     return ask
 
 
+class _Bound:
+    """A level's tools, bound to its model, and to another that stands in for it."""
+
+    def __init__(self, level: Level, model: BaseChatModel) -> None:
+        self.specs = level.toolset.specs
+        self.choice: dict[str, Any] = {} if level.toolset.output is None else {"tool_choice": "any"}
+        self.tag: dict[str, object] = {AGENT_TAG: level.path, FOREIGN_TAG: False}
+        self.is_plain = False
+        self._own = self._bind(model)
+
+    def _bind(self, model: BaseChatModel) -> Any:
+        bound: Any = model
+        if self.specs:
+            try:
+                bound = model.bind_tools(self.specs, **self.choice)
+            except NotImplementedError:
+                self.is_plain = True
+        return bound.with_config(metadata=self.tag)
+
+    async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+        bound = self._own if answerer is None else self._bind(resolve_model(answerer))
+        answer: AIMessage = await bound.ainvoke(list(messages))
+        return answer
+
+
 async def _failed(level: Level, error: Exception) -> ModelError:
-    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {kind_of(error)}")
+    told = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
+    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {told}")
     await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
     return failure
 

@@ -7,11 +7,12 @@ or all delegations; only then does the message lead anywhere.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
@@ -21,10 +22,14 @@ from agentgraph.agents.state import AgentState, CallOutcome
 from agentgraph.agents.toolset import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
+from agentgraph.patching import read_state
 from agentgraph.running import note
+from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
 
-__all__ = ["answer", "call_tools", "transfer_text"]
+__all__ = ["answer", "call_tools", "progress", "transfer_text"]
+
+W = TypeVar("W")
 
 Commands: TypeAlias = list[Command[str]]
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Commands]]
@@ -64,7 +69,8 @@ def call_tools(level: Level, runner: ToolRunner) -> Node:
     async def run(state: AgentState, config: RunnableConfig) -> Commands:
         sent: Any = state.get("sent")
         if sent is not None:
-            result = await runner.run(sent["call"], sent["position"], config)
+            known = _progress(level, state, config)
+            result = await runner.run(sent["call"], sent["position"], config, known)
             return [*_applied(result), Command(goto="call_tools")]
         asked = _last_asked(state)
         if asked is None:
@@ -88,17 +94,21 @@ async def _settle(
     )
     outcomes = list(state.get("outcomes") or ())
     if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
-        return [*done, Command(goto=[_send(level, asked, call) for call in waiting])]
+        return [*done, *await _sent(level, asked, waiting)]
     if waiting:
-        result = await runner.run(waiting[0], _position(asked, waiting[0]["id"]), config)
+        position = _position(asked, waiting[0]["id"])
+        known = _progress(level, state, config)
+        result = await runner.run(waiting[0], position, config, known)
         done += _applied(result, keep_outcome=False)
         outcomes += [result.outcome]
         asked.answers.update({m.tool_call_id: m for m in result.answers})
     asked.answers.update({m.tool_call_id: m for m in malformed})
-    return [*done, *await _conclude(level, asked, outcomes)]
+    return [*done, *await _conclude(level, asked, outcomes, state)]
 
 
-async def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]) -> Commands:
+async def _conclude(
+    level: Level, asked: _Asked, outcomes: Sequence[CallOutcome], state: AgentState
+) -> Commands:
     """Decide what follows once all ordinary calls have answered."""
     goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
     returned = [_returned(o) for o in outcomes if "transfer" in o]
@@ -117,19 +127,27 @@ async def _conclude(level: Level, asked: _Asked, outcomes: Sequence[CallOutcome]
     if level.agent.handoff == "delegate":
         delegations = [move for move in moves if not move.is_help]
         if delegations:
-            return [Command(goto=[await _delegate(level, asked, move) for move in delegations])]
+            return await _delegated(level, asked, delegations)
     if moves:
-        return await _move(level, asked, moves[0], moves[1:])
+        return await _move(level, asked, moves[0], moves[1:], state)
     return [await _return_or_loop(level, asked)]
 
 
-async def _move(level: Level, asked: _Asked, move: _Move, others: list[_Move]) -> Commands:
+async def _move(
+    level: Level, asked: _Asked, move: _Move, others: list[_Move], state: AgentState
+) -> Commands:
     if move.is_help:
         refused = _refuse(others, "help was requested")
         reason = move.reason or "no reason given"
         told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
+    sentry = on_duty()
+    if sentry is not None:
+        why_not = await sentry.handoff(move.target, progress(level.history(state)))
+        if why_not is not None:
+            refused = _refuse([move, *others], why_not)
+            return [Command(update={"messages": refused}, goto=level.entry)]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
     told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
     note([told, *refused])
@@ -158,9 +176,34 @@ async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
     return Command(goto=level.end, update={"messages": [await _said(level, text)]})
 
 
+def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
+    if level.seat is None:
+        return ""
+    if "sent" in state:
+        state = read_state(config, ("messages", "rewritten"))  # type: ignore[assignment]
+    return progress(level.history(state))
+
+
+def progress(messages: Sequence[AnyMessage]) -> str:
+    """Tell apart how far a conversation has come: by the last thing that was said or found out."""
+    for message in reversed(messages):
+        is_answer = isinstance(message, ToolMessage) and not _is_move(message)
+        if message.text and (is_answer or not isinstance(message, ToolMessage)):
+            return hashlib.sha256(f"{message.type} {message.text}".encode()).hexdigest()
+    return ""
+
+
+def _is_move(message: ToolMessage) -> bool:
+    return str(message.text).startswith((_MOVED, _NOT_EXECUTED))
+
+
+_MOVED = "Conversation transferred to "
+_NOT_EXECUTED = "Not executed: "
+
+
 def transfer_text(target: str, reason: str, summary: str) -> str:
     """Say that the conversation has moved, and what the receiver should know."""
-    lines = [f"Conversation transferred to {target}"]
+    lines = [f"{_MOVED}{target}"]
     lines += [f"Reason: {reason}"] if reason else []
     lines += [f"Summary: {summary}"] if summary else []
     return "\n".join(lines)
@@ -214,7 +257,7 @@ async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
 
 
 def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
-    return [answer(move.call_id, move.tool, f"Not executed: {why}", failed=True) for move in moves]
+    return [answer(m.call_id, m.tool, f"{_NOT_EXECUTED}{why}", failed=True) for m in moves]
 
 
 def _position(asked: _Asked, call_id: str | None) -> str:
@@ -228,6 +271,36 @@ def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
     if child is not None:
         return Send(child, {"sent": {**sent, "alone": True}})
     return Send("call_tools", {"sent": sent})
+
+
+async def _sent(level: Level, asked: _Asked, calls: Sequence[ToolCall]) -> Commands:
+    """Have several calls run at a time; of sub-agents among them no more than may."""
+    errands = [call for call in calls if call["name"] in level.toolset.errands]
+    kept, refused = await _dispatched(level, errands, [call["name"] for call in errands])
+    told = [
+        answer(call["id"] or "", call["name"], f"{_NOT_EXECUTED}{why}", failed=True)
+        for call, why in refused
+    ]
+    sent = [_send(level, asked, call) for call in calls if call not in errands or call in kept]
+    return [Command(update={"messages": told}, goto=sent or level.entry)]
+
+
+async def _delegated(level: Level, asked: _Asked, moves: Sequence[_Move]) -> Commands:
+    kept, refused = await _dispatched(level, moves, [move.target for move in moves])
+    told = [message for move, why in refused for message in _refuse([move], why)]
+    sent = [await _delegate(level, asked, move) for move in kept]
+    goto: Any = sent or level.entry
+    return [Command(update={"messages": told}, goto=goto)]
+
+
+async def _dispatched(
+    level: Level, wishes: Sequence[W], workers: Sequence[str]
+) -> tuple[list[W], list[tuple[W, str]]]:
+    """Return who may begin, and who not and why."""
+    sentry = on_duty()
+    refusals = await sentry.dispatch(workers) if sentry is not None and workers else {}
+    kept = [wish for position, wish in enumerate(wishes) if position not in refusals]
+    return kept, [(wishes[position], why) for position, why in refusals.items()]
 
 
 async def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:

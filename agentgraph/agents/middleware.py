@@ -11,13 +11,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    SystemMessage,
+)
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agentgraph.agents.bridge import Handler, Wrapper, bridged
 from agentgraph.agents.state import AgentState, merge_messages
+from agentgraph.models import resolve_model
+from agentgraph.sentry import Answerer, guarded
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware, ModelRequest
@@ -97,8 +105,18 @@ class Middleware:
             if request.tools:
                 bound = bound.bind_tools(request.tools, **settings)
             system = [request.system_message] if request.system_message else []
-            bound = bound.with_config(metadata=dict(tag))
-            return ModelResponse(result=[await bound.ainvoke([*system, *request.messages])])
+
+            async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+                asked = bound
+                if answerer is not None:
+                    asked = resolve_model(answerer)
+                    asked = asked.bind_tools(request.tools, **settings) if request.tools else asked
+                tagged = asked.with_config(metadata=dict(tag))
+                answer: AIMessage = await tagged.ainvoke(list(messages))
+                return answer
+
+            said = [*system, *request.messages]
+            return ModelResponse(result=[await guarded(request.model, said, request.tools, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
         for wrapper in reversed(self._model_wrappers):

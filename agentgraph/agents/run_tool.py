@@ -7,9 +7,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
-from langchain_core.messages import ToolCall, ToolMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    ToolCall,
+    ToolMessage,
+    convert_to_messages,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
@@ -27,6 +34,7 @@ from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.participant import Seat
 from agentgraph.running import CallEnd, current_run, inside_call, note
+from agentgraph.sentry import ToolUse, on_duty, posted
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
@@ -54,6 +62,8 @@ class ToolResult:
     updates: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ToolMessage] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    progress: str = ""
+    """How far the conversation had come when the tool was called."""
 
 
 class ToolRunner:
@@ -68,10 +78,12 @@ class ToolRunner:
             awrap_tool_call=self._around,
         )
 
-    async def run(self, call: ToolCall, position: str, config: RunnableConfig) -> ToolResult:
+    async def run(
+        self, call: ToolCall, position: str, config: RunnableConfig, progress: str = ""
+    ) -> ToolResult:
         """Run a call; its errors become its answer, interrupts and cancellation pass through."""
         output = self._level.toolset.output
-        result = ToolResult({"call_id": call["id"] or ""})
+        result = ToolResult({"call_id": call["id"] or ""}, progress=progress)
         if output is not None and call["name"] == output.name:
             raw: Any = {"messages": [_checked_output(output.dump, call)]}
         else:
@@ -136,7 +148,7 @@ class ToolRunner:
             "name": call["name"],
         }
         if isinstance(message.artifact, Handoff | Finish):
-            update |= {"artifact": None, **self._decided(message.artifact, call, result)}
+            update |= {"artifact": None, **await self._decided(message.artifact, call, result)}
         told = message.model_copy(update=update)
         note([told])
         await emit(
@@ -150,7 +162,7 @@ class ToolRunner:
         )
         return told
 
-    def _decided(
+    async def _decided(
         self, decided: Handoff | Finish, call: ToolCall, result: ToolResult
     ) -> dict[str, Any]:
         if isinstance(decided, Finish):
@@ -162,7 +174,7 @@ class ToolRunner:
         reachable = list(self._level.toolset.transfers.values())
         seat = self._level.seat
         if seat is not None and (decided.target in seat.peers or decided.target not in reachable):
-            return _judged(seat, decided, call, result)
+            return await self._judged(seat, decided, call, result)
         if decided.target not in reachable:
             known = ", ".join(reachable) or "nobody"
             text = f"Not transferred: there is no agent {decided.target!r} here, only {known}."
@@ -174,6 +186,24 @@ class ToolRunner:
             "summary": decided.summary,
         }
         return {"content": f"Conversation transferred to {decided.target}"}
+
+    async def _judged(
+        self, seat: Seat, wished: Handoff, call: ToolCall, result: ToolResult
+    ) -> dict[str, Any]:
+        """Hand the conversation to another of the team, if the team agrees: that ends the turn."""
+        verdict = seat.judge(wished)
+        sentry = on_duty()
+        if verdict.accepted is not None and sentry is not None:
+            why_not = await sentry.handoff(verdict.accepted.target, result.progress)
+            if why_not is not None:
+                verdict = seat.refuse(why_not)
+        if verdict.accepted is None:
+            told = {**asdict(wished), "told": verdict.text}
+            result.notes.append(_note("rejected", call, told))
+            return {"content": verdict.text, "status": "error"}
+        result.notes.append(_note("handoff", call, asdict(verdict.accepted)))
+        result.outcome["finish"] = {"text": "", "reason": "handoff"}
+        return {"content": verdict.text}
 
     async def _around(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -192,7 +222,8 @@ class ToolRunner:
                 return known  # inside of the wrappers: they see it as they would have
             if request.tool is None:
                 return await execute(request)
-            return await execute(request.override(tool=_Outspoken(request.tool)))  # type: ignore[arg-type]
+            outspoken = request.override(tool=_Outspoken(request.tool))  # type: ignore[arg-type]
+            return await self._used(request, key, whole, partial(execute, outspoken))
 
         with inside_call(whole, key) as ends:
             try:
@@ -205,6 +236,29 @@ class ToolRunner:
         went_well = not (isinstance(answer, ToolMessage) and answer.status == "error")
         _tell(ends, went_well=went_well)
         return answer
+
+    async def _used(
+        self,
+        request: ToolCallRequest,
+        key: str,
+        whole: Sequence[AnyMessage],
+        run: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """Run a tool by way of whoever is on duty, who is none of what it runs."""
+        sentry = on_duty()
+        if sentry is None:
+            return await run()
+        call = request.tool_call
+
+        async def unattended() -> Any:
+            with posted(None):
+                return await run()
+
+        asked = next((m for m in reversed(whole) if isinstance(m, AIMessage)), None)
+        message_id = str(asked.id) if asked is not None else ""
+        return await sentry.tool(
+            ToolUse(request.tool, call["name"], call["args"], key, message_id, unattended)
+        )
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
         configurable = request.runtime.config.get("configurable", {})
@@ -222,18 +276,6 @@ class ToolRunner:
 def _tell(ends: Sequence[CallEnd], *, went_well: bool) -> None:
     for end in ends:
         end(went_well)
-
-
-def _judged(seat: Seat, wished: Handoff, call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    """Hand the conversation to another of the team, if the team agrees: that ends the turn."""
-    verdict = seat.judge(wished)
-    if verdict.accepted is None:
-        told = {**asdict(wished), "told": verdict.text}
-        result.notes.append(_note("rejected", call, told))
-        return {"content": verdict.text, "status": "error"}
-    result.notes.append(_note("handoff", call, asdict(verdict.accepted)))
-    result.outcome["finish"] = {"text": "", "reason": "handoff"}
-    return {"content": verdict.text}
 
 
 def _note(kind: Literal["handoff", "rejected", "finish"], call: ToolCall, value: Any) -> Note:

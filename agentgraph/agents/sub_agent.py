@@ -25,6 +25,7 @@ from agentgraph.history import open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
+from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
@@ -206,6 +207,9 @@ async def _answered(
     help_reason: str | None,
 ) -> Command[str]:
     text = _last_text(fresh)
+    sentry = on_duty()
+    if sentry is not None:
+        await sentry.reported(name, str(call["args"]), text)
     if help_reason is not None:
         await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()

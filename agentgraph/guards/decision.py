@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["Action", "Decision"]
+__all__ = ["FAILURE_CLASSES", "TIERS", "Action", "Decision", "FailureClass", "Tier"]
 
 Action = Literal["allow", "correct", "deny", "fallback", "replan", "escalate", "abort"]
+
+FailureClass = Literal[
+    "infinite_loop",
+    "deadlock",
+    "cost_overrun",
+    "provider_error",
+    "schema_failure",
+    "spec_malformed",
+    "no_progress",
+    "unsafe_output",
+]
+FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
+
+Tier = Literal["interactive", "batch", "regulated"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +33,13 @@ class Decision:
     action: Action
     guard: str
     cause: str = ""
-    failure_class: str = ""
+    failure_class: FailureClass | Literal[""] = ""
     evidence: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def allows(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self.action == "allow"
 
     def to_dict(self) -> dict[str, object]:
         """Return the decision as JSON-able values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
 
 __all__ = ["HopLimit"]
 
@@ -16,5 +17,19 @@ class HopLimit:
     hops: int = 5
 
     def __post_init__(self) -> None:
-        if self.hops < 0:
-            raise ConfigurationError(f"HopLimit({self.hops}): give 0 or more")
+        if type(self.hops) is not int or self.hops < 0:
+            raise ConfigurationError(f"HopLimit({self.hops!r}): give 0 or more")
+
+    def check(self, made: int, granted: int = 1) -> Decision:
+        """Decide on one more handoff after `made` of them; each grant allows the limit anew."""
+        limit = self.hops * granted
+        if made < limit:
+            return Decision("allow", "hop_limit")
+        return Decision(
+            "deny",
+            "hop_limit",
+            f"{made} handoffs were made for one input; {limit} are allowed: "
+            "answer with what is there",
+            "deadlock",
+            {"made": made, "limit": limit},
+        )

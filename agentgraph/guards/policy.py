@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, TypedDict, Unpack
+from types import MappingProxyType
+from typing import Any, Final, Self, TypedDict, Unpack
 
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.account import GuardedState
+from agentgraph.guards.audit import AuditTrail
+from agentgraph.guards.breaker import CircuitBreaker
+from agentgraph.guards.budget import CostBudget
 from agentgraph.guards.deadlines import Deadlines
+from agentgraph.guards.deadlock import DeadlockMonitor
+from agentgraph.guards.decision import TIERS, Tier
+from agentgraph.guards.decisions import DecisionTable
+from agentgraph.guards.depth import DepthLimit
+from agentgraph.guards.effects import Effect
+from agentgraph.guards.escalation import Escalation
+from agentgraph.guards.fan_out import FanOutLimit
+from agentgraph.guards.gates import Gate
 from agentgraph.guards.hops import HopLimit
+from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.place import Place
+from agentgraph.guards.replans import ReplanLimit
+from agentgraph.guards.retry import Backoff, RetryBudget
+from agentgraph.guards.saga import Saga
 from agentgraph.guards.steps import StepLimit
+from agentgraph.guards.velocity import CostVelocity
+from agentgraph.patching import AnyGraph
 
-__all__ = ["DEFAULT", "Default", "Guards"]
+__all__ = ["DEFAULT", "Default", "Guards", "Overrides"]
 
 
 class Default(Enum):
@@ -25,31 +46,280 @@ class Default(Enum):
 DEFAULT: Final = Default.DEFAULT
 
 
-class _Overrides(TypedDict, total=False):
-    steps: StepLimit
-    hops: HopLimit
+class Overrides(TypedDict, total=False):
+    """What replaces a tier's own; None takes a guard away, a number stands for a limit of it."""
+
+    steps: StepLimit | int | None
+    hops: HopLimit | int | None
+    depth: DepthLimit | int | None
+    fan_out: FanOutLimit | int | None
+    replans: ReplanLimit | int
+    loop: LoopDetector | None
+    deadlock: DeadlockMonitor | None
+    breaker: CircuitBreaker | None
+    retry: RetryBudget | None
+    backoff: Backoff | None
     deadlines: Deadlines
+    budget: CostBudget | None
+    velocity: CostVelocity | None
+    gates: Gate | Sequence[Gate]
+    escalation: Escalation
+    decisions: DecisionTable
+    saga: Saga | None
+    audit: AuditTrail | None
+    stages: Mapping[str, Guards]
 
 
-@dataclass(frozen=True, slots=True)
 class Guards:
-    """A policy: which guards hold, and with which limits."""
+    """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
 
-    steps: StepLimit = field(default_factory=StepLimit)
-    hops: HopLimit = field(default_factory=HopLimit)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
+    """
+
+    steps: StepLimit | None
+    hops: HopLimit | None
+    depth: DepthLimit | None
+    fan_out: FanOutLimit | None
+    replans: ReplanLimit
+    loop: LoopDetector | None
+    deadlock: DeadlockMonitor | None
+    breaker: CircuitBreaker | None
+    retry: RetryBudget | None
+    backoff: Backoff | None
+    deadlines: Deadlines
+    budget: CostBudget | None
+    velocity: CostVelocity | None
+    gates: tuple[Gate, ...]
+    escalation: Escalation
+    decisions: DecisionTable
+    saga: Saga | None
+    audit: AuditTrail | None
+    stages: Mapping[str, Guards]
+    effects: dict[str, Effect]
+    """The actions of all agents under this policy, by path and tool: how each is undone."""
+
+    def __init__(self, tier: Tier = "interactive", **overrides: Unpack[Overrides]) -> None:
+        faults: list[str] = []
+        if tier not in TIERS:
+            faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
+        given: dict[str, Any] = {}
+        for name, value in overrides.items():
+            given[name] = _coerced(name, value, faults)
+        if tier == "regulated" and given.get("budget") is None:
+            faults.append(
+                "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
+                "or tokens=…"
+            )
+        if faults:
+            raise ConfigurationError(faults)
+        self.tier: Tier = tier
+        self._given = frozenset(given)
+        self._levels: dict[str, Guards] = {}
+        self.effects: dict[str, Effect] = {}
+        self._set({**_DEFAULTS, **_TIERS[tier]()}, given)
+
+    def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        for name, make in defaults.items():
+            setattr(self, name, given[name] if name in given else make())
 
     @classmethod
-    def interactive(cls, **overrides: Unpack[_Overrides]) -> Guards:
+    def interactive(cls, **overrides: Unpack[Overrides]) -> Guards:
         """Return the policy for somebody who waits for the answer."""
-        return replace(cls(), **overrides)
+        return cls("interactive", **overrides)
+
+    @classmethod
+    def batch(cls, **overrides: Unpack[Overrides]) -> Guards:
+        """Return the policy for long work that nobody waits for."""
+        return cls("batch", **overrides)
+
+    @classmethod
+    def regulated(cls, **overrides: Unpack[Overrides]) -> Guards:
+        """Return the policy for high stakes: humans decide, and nothing is swapped in silence."""
+        return cls("regulated", **overrides)
+
+    state = GuardedState
+
+    def __call__(self, graph: AnyGraph) -> AnyGraph:
+        """Guard a graph of others: its nodes of the model and of the tools are found by name."""
+        from agentgraph.guards.patcher import guarding
+
+        return guarding(self, Place())(graph)
 
     def within(self, outer: Guards | None) -> Guards:
         """Return this policy inside of another one: it may tighten it, never lift it."""
-        if outer is None:
+        if outer is None or outer is self:
             return self
-        return replace(self, steps=min(self.steps, outer.steps, key=lambda limit: limit.steps))
+        inner = outer._copy()
+        inner.tier = max(self.tier, outer.tier, key=TIERS.index)
+        for name in self._given:
+            own, around = getattr(self, name), getattr(outer, name)
+            setattr(inner, name, _tighter(name, own, around))
+        if inner.tier != outer.tier and "decisions" not in self._given:
+            inner.decisions = self.decisions
+        inner._given = outer._given | self._given
+        return inner
+
+    def at(self, path: str) -> Guards:
+        """Return what holds at one agent: its stage's policy, else this one."""
+        if not self.stages:
+            return self
+        stage = self.stages.get(path.rpartition("/")[2])
+        if stage is None:
+            return self
+        if path not in self._levels:
+            self._levels[path] = self._overridden(stage)
+        return self._levels[path]
+
+    def _overridden(self, stage: Guards) -> Guards:
+        level = self._copy()
+        level.tier = stage.tier
+        for name in stage._given - {"stages"}:
+            setattr(level, name, getattr(stage, name))
+        if stage.tier != self.tier and "decisions" not in stage._given:
+            level.decisions = stage.decisions
+        return level
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that no run of so many nodes reaches within its steps."""
-        return 20 + (4 + nodes) * self.steps.steps
+        steps = self.steps.steps if self.steps is not None else 1_000
+        return 20 + (6 + nodes) * steps * 4
+
+    def _copy(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._levels = {}
+        return twin
+
+    def __repr__(self) -> str:
+        told = "".join(f", {name}={getattr(self, name)!r}" for name in sorted(self._given))
+        return f"Guards({self.tier!r}{told})"
+
+
+_Defaults = Mapping[str, Callable[[], Any]]
+
+_DEFAULTS: _Defaults = {
+    "steps": StepLimit,
+    "hops": HopLimit,
+    "depth": DepthLimit,
+    "loop": LoopDetector,
+    "deadlock": DeadlockMonitor,
+    "breaker": CircuitBreaker,
+    "retry": RetryBudget,
+    "backoff": Backoff,
+    "velocity": lambda: None,
+    "gates": tuple,
+    "decisions": DecisionTable,
+    "saga": Saga,
+    "stages": lambda: MappingProxyType({}),
+}
+
+
+def _interactive() -> _Defaults:
+    return {
+        "deadlines": lambda: Deadlines(60, 180, 600),
+        "fan_out": lambda: FanOutLimit(8),
+        "replans": lambda: ReplanLimit(1),
+        "escalation": lambda: Escalation(0.5),
+        "budget": lambda: CostBudget(tokens=200_000),
+        "audit": AuditTrail,
+    }
+
+
+def _batch() -> _Defaults:
+    return {
+        "deadlines": lambda: Deadlines(120, 1_800, 6 * 3_600),
+        "fan_out": lambda: FanOutLimit(16),
+        "replans": lambda: ReplanLimit(2),
+        "escalation": lambda: Escalation(0.7),
+        "budget": lambda: CostBudget(tokens=2_000_000),
+        "audit": AuditTrail,
+    }
+
+
+def _regulated() -> _Defaults:
+    return {
+        "deadlines": lambda: Deadlines(120, 900, 24 * 3_600),
+        "fan_out": lambda: FanOutLimit(8),
+        "replans": lambda: ReplanLimit(2),
+        "escalation": lambda: Escalation(0.85),
+        "budget": lambda: None,  # it must be given
+        "audit": lambda: AuditTrail(on_failure="stop"),
+    }
+
+
+_TIERS: Mapping[Tier, Callable[[], _Defaults]] = {
+    "interactive": _interactive,
+    "batch": _batch,
+    "regulated": _regulated,
+}
+
+_LIMITS: Mapping[str, tuple[type[Any], str]] = {
+    "steps": (StepLimit, "steps"),
+    "hops": (HopLimit, "hops"),
+    "depth": (DepthLimit, "depth"),
+    "fan_out": (FanOutLimit, "children"),
+    "replans": (ReplanLimit, "replans"),
+}
+_KINDS: Mapping[str, type[Any]] = {
+    **{name: kind for name, (kind, _) in _LIMITS.items()},
+    "loop": LoopDetector,
+    "deadlock": DeadlockMonitor,
+    "breaker": CircuitBreaker,
+    "retry": RetryBudget,
+    "backoff": Backoff,
+    "deadlines": Deadlines,
+    "budget": CostBudget,
+    "velocity": CostVelocity,
+    "escalation": Escalation,
+    "decisions": DecisionTable,
+    "saga": Saga,
+    "audit": AuditTrail,
+}
+_ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
+"""What no flow is without."""
+
+
+def _coerced(name: str, value: object, faults: list[str]) -> object:
+    """Return what an override stands for, or note why it stands for nothing."""
+    if name == "gates":
+        gates = (value,) if isinstance(value, Gate) else value
+        if isinstance(gates, Sequence) and all(isinstance(one, Gate) for one in gates):
+            return tuple(gates)
+        faults.append(f"gates={value!r}: give a Gate, or several")
+    elif name == "stages":
+        if isinstance(value, Mapping) and all(isinstance(one, Guards) for one in value.values()):
+            return MappingProxyType(dict(value))
+        faults.append(f"stages={value!r}: give Guards by the names of agents")
+    elif name not in _KINDS:
+        faults.append(
+            f"{name}: there is no such guard; there are {', '.join(Overrides.__annotations__)}"
+        )
+    elif isinstance(value, _KINDS[name]) or (value is None and name not in _ALWAYS):
+        return value
+    elif name in _LIMITS and isinstance(value, int):
+        try:
+            return _LIMITS[name][0](value)
+        except ConfigurationError as error:
+            faults.extend(f"{name}={value!r}: {fault}" for fault in error.faults)
+    else:
+        faults.append(f"{name}={value!r}: give a {_KINDS[name].__name__}")
+    return None
+
+
+def _tighter(name: str, own: Any, around: Any) -> Any:
+    """Return the stricter of two; what cannot be compared is the inner one's own."""
+    if own is None or around is None:
+        return own if around is None else around
+    if name in _LIMITS:
+        return min(own, around, key=lambda limit: getattr(limit, _LIMITS[name][1]))
+    if name == "deadlines":
+        layers = ("step_s", "stage_s", "workflow_s")
+        return Deadlines(*(_least(getattr(own, at), getattr(around, at)) for at in layers))
+    if name == "gates":
+        return (*around, *own)
+    return own
+
+
+def _least(own: float | None, around: float | None) -> float | None:
+    known = [seconds for seconds in (own, around) if seconds is not None]
+    return min(known) if known else None

@@ -17,17 +17,18 @@ class StepLimit:
     steps: int = 50
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ConfigurationError(f"StepLimit({self.steps}): allow at least one model call")
+        if type(self.steps) is not int or self.steps < 1:
+            raise ConfigurationError(f"StepLimit({self.steps!r}): allow at least one model call")
 
-    def check(self, taken: int) -> Decision:
-        """Decide on one more model call after `taken` of them."""
-        if taken < self.steps:
+    def check(self, taken: int, granted: int = 1) -> Decision:
+        """Decide on one more model call after `taken` of them; each grant allows the limit anew."""
+        limit = self.steps * granted
+        if taken < limit:
             return Decision("allow", "max_steps")
         return Decision(
             "abort",
             "max_steps",
-            f"{taken} model calls were made for one input; {self.steps} are allowed",
+            f"{taken} model calls were made for one input; {limit} are allowed",
             "infinite_loop",
-            {"taken": taken, "limit": self.steps},
+            {"taken": taken, "limit": limit},
         )

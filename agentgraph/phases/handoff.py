@@ -17,6 +17,7 @@ HandoffCode: TypeAlias = Literal[
     "phase_mismatch",
     "transition_not_allowed",
     "hop_limit",
+    "guard",
     "unsupported_escalation",
 ]
 Escalation: TypeAlias = Literal["same", "voice", "email", "sms"]

@@ -123,13 +123,16 @@ def _status(
 def _said(state: SessionState, envelope: Envelope) -> SessionState:
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
+    if not is_agent and sender in (*state.humans, state.creator_id):
+        state = _begun(state, envelope)
+    else:
+        state = _paid(state, sender, envelope)
     goes_on = sender == state.asked_by
     said: dict[str, Any] = {
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
-        "hops": state.hops if is_agent or sender not in (*state.humans, state.creator_id) else 0,
         "asked_by": sender,
         "asked_at": state.asked_at if goes_on else envelope.created_at,
         "asked": state.asked if goes_on else envelope.sequence,
@@ -154,6 +157,57 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
         active={**state.active, sender: active} if active is not None else _idle(state, sender),
         finish=state.finish or _finish(envelope),
     )
+
+
+def _begun(state: SessionState, envelope: Envelope) -> SessionState:
+    """Begin the accounts of what has come from outside."""
+    return changed(state, hops=0, input=envelope.sequence, used={}, held={}, effects={})
+
+
+def _paid(state: SessionState, speaker: str, envelope: Envelope) -> SessionState:
+    """Count what a turn has used, in place of what it may have."""
+    data = envelope.event_data
+    usage, hops = data.get("usage"), data.get("hops")
+    held = {name: share for name, share in state.held.items() if name != speaker}
+    return changed(
+        state,
+        used=_added(state.used, usage) if isinstance(usage, Mapping) and usage else state.used,
+        held=held if state.held else state.held,
+        hops=state.hops + (hops if isinstance(hops, int) and hops > 0 else 0),
+    )
+
+
+def _added(
+    used: Mapping[str, Mapping[str, Any]], usage: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    total = dict(used)
+    for path, figures in usage.items():
+        if isinstance(figures, Mapping):
+            known = total.get(path, {})
+            total[path] = {
+                key: known.get(key, 0) + figure if _is_count(figure) else figure
+                for key, figure in figures.items()
+            }
+    return total
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _audited(state: SessionState, envelope: Envelope) -> SessionState:
+    data = envelope.event_data
+    match data.get("kind"):
+        case "reserved":
+            speaker, share = str(data.get("speaker")), data.get("share")
+            if isinstance(share, int | float) and share > 0:
+                held = {**state.held, speaker: state.held.get(speaker, 0.0) + share}
+                return changed(state, held=held)
+        case "effect":
+            entry = data.get("entry")
+            if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
+                return changed(state, effects={**state.effects, entry["key"]: entry})
+    return state
 
 
 def _finish(envelope: Envelope) -> Mapping[str, Any] | None:
@@ -207,7 +261,7 @@ def _released(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     conversation = state.conversation
     moved = conversation.transition(conversation.phase, agent, "released", at=_at(envelope))
-    return changed(state, conversation=_trimmed(moved), hops=0)
+    return changed(_begun(state, envelope), conversation=_trimmed(moved))
 
 
 def _closed(state: SessionState, envelope: Envelope) -> SessionState:
@@ -264,7 +318,7 @@ def _failed(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     had = state.failures.get(speaker, 0)
     failed = changed(
-        state,
+        _paid(state, speaker, envelope),
         # To ask anew what no checkpoint waits for any more is nobody's failure.
         failures={**state.failures, speaker: had + (data.get("code") != "checkpoint_lost")},
         interrupts=_without(state, speaker),
@@ -325,5 +379,6 @@ _STEPS: Mapping[str, Step] = {
     ev.EV_INTERRUPT: _interrupted,
     ev.EV_DECISION: _human_decided,
     ev.EV_SUMMARY: _summarised,
+    ev.EV_AUDIT: _audited,
 }
 _DECIDED_ON = frozenset({ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED})

@@ -35,6 +35,8 @@ class Spoken:
     stopped_by: str | None = None
     """The guard that ended the run."""
     usage: Mapping[str, Any] = field(default_factory=dict)
+    hops: int = 0
+    """How often the conversation moved within the speaker itself."""
 
 
 def packet_of(
@@ -51,6 +53,7 @@ def packet_of(
         "round": round,
         "attempt": attempt,
         "usage": dict(spoken.usage),
+        **({"hops": spoken.hops} if spoken.hops else {}),
     }
 
 

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from agentgraph.errors import AgentGraphError
 from agentgraph.outcomes import Handoff
 from agentgraph.participant import Verdict
-from agentgraph.phases import HandoffPolicy, HandoffRequest, validate_handoff
+from agentgraph.phases import HandoffPolicy, HandoffRequest, HandoffResult, validate_handoff
 from agentgraph.sessions.round import current_round
 
 __all__ = ["HANDOFF_TOOL", "TeamSeat"]
@@ -55,6 +55,10 @@ class TeamSeat:
         if self.is_supervisor:
             return f"{told} {_SUPERVISES}"
         return f"{told} {_MARKS}"
+
+    def refuse(self, reason: str) -> Verdict:
+        """Refuse a handoff for a reason that the team does not know of."""
+        return Verdict(to_json(asdict(HandoffResult(False, "guard", reason))).decode(), None)
 
     def judge(self, handoff: Handoff) -> Verdict:
         """Accept a handoff to a peer, or say why not."""

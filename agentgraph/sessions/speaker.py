@@ -26,6 +26,8 @@ from agentgraph.errors import (
 from agentgraph.history import repair
 from agentgraph.participant import Graph
 from agentgraph.running import current_run, handed_over, inside_round
+from agentgraph.sentry import keeping
+from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.packet import Spoken, is_silent, packet_of
 from agentgraph.sessions.round import Round, inside
@@ -57,7 +59,7 @@ class Speaker:
 
     async def speak(self, round: Round) -> None:
         """Run a round and commit what it comes to; whatever goes wrong with it, it is told."""
-        with inside(round), inside_round(round.key):
+        with inside(round), inside_round(round.key), keeping(RoundLedger(round)):
             try:
                 spoken = await within(self.deadline_s, self.run(round))
             except (GraphBubbleUp, StaleOwner, RoundConflict):
@@ -92,6 +94,7 @@ class Speaker:
             result.get("output"),
             (result.get("turn") or {}).get("closed"),
             self._usage(fresh),
+            _transfers(result, round),
         )
 
     async def _run_foreign(
@@ -142,6 +145,14 @@ class Speaker:
             if self.name in run.usage:
                 used = {self.name: {**run.usage.pop(self.name), "model": run.models[self.name]}}
         return {path: _plain(figures) for path, figures in used.items()}
+
+
+def _transfers(result: Mapping[str, Any], round: Round) -> int:
+    """Return how often the conversation moved within the participant itself."""
+    notes = result.get("notes") or ()
+    handed_over = any(note["kind"] == "handoff" for note in notes)
+    counted = (result.get("guarded") or {}).get("hops", 0)
+    return max(0, int(counted) - round.state.hops - handed_over)
 
 
 def heard_by(listeners: Sequence[BaseCallbackHandler]) -> RunnableConfig | None:

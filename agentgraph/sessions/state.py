@@ -60,6 +60,14 @@ class SessionState:
     """What a human must decide, by id; with `decision` once they have."""
     hops: int = 0
     """The handoffs that models have made since something came from outside."""
+    input: int = 0
+    """The sequence of what came from outside last."""
+    used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What has been used for it, by agent."""
+    held: Mapping[str, float] = field(default_factory=dict)
+    """Which share of the budget the rounds under way may have used beyond that, by speaker."""
+    effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What has been done for it that changed the world, by its key."""
     said: Mapping[str, int] = field(default_factory=dict)
     """How often everybody has spoken."""
     summary: Mapping[str, Any] | None = None
@@ -143,7 +151,10 @@ class SessionState:
 
     def handed_out(self) -> SessionState:
         """Return the state for somebody who may write into it: what is live is not theirs."""
-        held = ("context_vars", "interrupts", "active", "said", "failures", "decision", "summary")
+        held = (
+            *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
+            *("used", "held", "effects"),
+        )
         return changed(self, **{name: deepcopy(getattr(self, name)) for name in held})
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
     Event,
+    TokenEvent,
     ToolResponseEvent,
     ToolUsageEvent,
 )
@@ -94,6 +95,8 @@ class Teller:
                 sequence=self.sequence + 1,
             )
             await self.put(stamped)
+            if isinstance(event, TokenEvent):
+                self.run.told[stamped.agent] = self.run.told.get(stamped.agent, 0) + 1
             self.sequence += 1  # only now: who waits for room may be cancelled, and leave a gap
             if key is not None:
                 self.told.add(key)

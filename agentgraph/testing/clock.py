@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -34,6 +34,7 @@ class FakeClock:
         self._ids = count(1)
         self._order = count()
         self._sleepers: list[_Sleeper] = []
+        self._timers: list[_Sleeper] = []
         self._watchers: list[tuple[int, asyncio.Future[None]]] = []
         self._lock = Lock()
 
@@ -63,8 +64,9 @@ class FakeClock:
             raise ValueError("Time cannot be advanced backwards: see `set_wall`.")
         with self._lock:
             until = self._monotonic + _nanoseconds(seconds)
-            while self._sleepers and self._sleepers[0].due <= until:
-                _wake(heapq.heappop(self._sleepers).woken)
+            for waiting in (self._timers, self._sleepers):
+                while waiting and waiting[0].due <= until:
+                    _wake(heapq.heappop(waiting).woken)
             self._monotonic = until
 
     @property
@@ -87,6 +89,27 @@ class FakeClock:
             await woken
         finally:
             self._forget(sleeper)
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
+        """Cut a block off once the clock has been advanced so far; it is none of the sleepers."""
+        if seconds is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            due = self._monotonic + _nanoseconds(seconds)
+            timer = _Sleeper(due, next(self._order), loop.create_future())
+            heapq.heappush(self._timers, timer)
+        try:
+            async with asyncio.timeout(None) as scope:
+                timer.woken.add_done_callback(lambda _: _cut_off(scope))
+                yield
+        finally:
+            with self._lock:
+                if timer in self._timers:
+                    self._timers.remove(timer)
+                    heapq.heapify(self._timers)
 
     async def asleep(self, count: int = 1) -> None:
         """Wait until at least so many are asleep: then it is time to advance."""
@@ -121,6 +144,13 @@ class _Sleeper:
     due: int
     order: int
     woken: asyncio.Future[None] = field(compare=False)
+
+
+def _cut_off(scope: asyncio.Timeout) -> None:
+    try:
+        scope.reschedule(asyncio.get_running_loop().time())
+    except RuntimeError:
+        return  # it is over already
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

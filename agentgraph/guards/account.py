@@ -1,0 +1,266 @@
+"""What one outside input has used and met so far: one account for all levels of its run.
+
+The parallel branches of a run share it in their process, and each node that ends writes the whole
+of it into the graph's state. It numbers its versions, so of two that meet the later one has all that
+the other has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
+from typing_extensions import TypedDict
+
+from agentgraph.clock import clock
+from agentgraph.guards.budget import CostBudget, Spend
+from agentgraph.guards.deadlines import Deadline
+from agentgraph.guards.deadlock import DeadlockMonitor
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.prices import Prices, cost_of
+from agentgraph.guards.replans import ReplanLimit
+from agentgraph.guards.saga import Saga, merge_entries
+from agentgraph.guards.velocity import CostVelocity
+from agentgraph.sentry import Ledger
+
+if TYPE_CHECKING:
+    from agentgraph.guards.policy import Guards
+
+__all__ = ["Account", "Dumped", "GuardedState", "account_of", "latest"]
+
+SHARE = 0.1
+"""What of a budget an attempt at a round may spend before that is written to the session's log."""
+
+Dumped = Mapping[str, Any]
+"""An account as JSON-able values."""
+
+
+def latest(left: Dumped, right: Dumped) -> Dumped:
+    """Merge accounts: a new input's replaces the old one, of one input's the later one wins."""
+    if left.get("input") != right.get("input"):
+        return right
+    return right if right.get("version", 0) >= left.get("version", 0) else left
+
+
+class _Memory(Protocol):
+    def fresh(self) -> Self: ...
+    def dump(self) -> dict[str, object]: ...
+    def load(self, dumped: Mapping[str, object]) -> None: ...
+
+
+M = TypeVar("M", bound=_Memory)
+
+
+class GuardedState(TypedDict, total=False):
+    """The channel in which a graph keeps the account; it crosses all levels."""
+
+    guarded: Annotated[dict[str, Any], latest]
+
+
+class Account:
+    """The counts and memories of one outside input."""
+
+    def __init__(self, policy: Guards, input_id: str) -> None:
+        self.policy = policy
+        self._stored: Dumped = {}
+        self.input_id = input_id
+        self.version = 0
+        self.steps = 0
+        self.hops = 0
+        self.granted = 1
+        """How often the limits hold: a human who lets a stopped run go on grants them once more."""
+        self.closed = ""
+        self.deadline: Deadline | None = policy.deadlines.workflow()
+        self.spends: dict[str, Spend] = {}
+        self.loops: dict[str, LoopDetector] = {}
+        self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
+        self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
+        self.replans: dict[str, ReplanLimit] = {}
+        self.saga: Saga | None = policy.saga and policy.saga.fresh()
+        self.pending: list[Decision] = []
+        """What was decided where nobody could act on it."""
+        self.corrections: dict[str, list[str]] = {}
+        self.requests: dict[str, dict[str, Any]] = {}
+        """What humans are asked, by the path of the agent at which they are."""
+        self.given: dict[str, dict[str, Any]] = {}
+        """What humans have said in an agent's place, by its path."""
+        self.tries: dict[str, int] = {}
+        """How often each stage has been told to try again."""
+        self.registered: set[str] = set()
+        """The keys of actions that this process has stored, and that are to run now."""
+        self.kept = 0.0
+        """Which share of the budget stands in the session's log as spent or held."""
+        self.round = ""
+
+    def dump(self) -> dict[str, Any]:
+        """Return the account as JSON-able values, as its next version."""
+        self.version += 1
+        values: dict[str, Any] = {"input": self.input_id, "version": self.version}
+        for name in _PLAIN:
+            if value := getattr(self, name):
+                values[name] = value
+        for name in _MEMORIES:
+            memory = getattr(self, name)
+            if memory is not None:
+                values[name] = memory.dump()
+        for name in _BY_PATH:
+            made = {path: one.dump() for path, one in getattr(self, name).items()}
+            if memories := {**self._stored.get(name, {}), **made}:
+                values[name] = memories
+        if self.deadline is not None:
+            values["deadline"] = self.deadline.at
+        if self.pending:
+            values["pending"] = [one.to_dict() for one in self.pending]
+        return values
+
+    def load(self, dumped: Dumped) -> None:
+        """Go on from what another process has written."""
+        self.version = dumped.get("version", 0)
+        for name in _PLAIN:
+            if name in dumped:
+                setattr(self, name, dumped[name])
+        for name in _MEMORIES:
+            memory = getattr(self, name)
+            if memory is not None and name in dumped:
+                memory.load(dumped[name])
+        self._stored = dumped
+        if "deadline" in dumped:
+            self.deadline = Deadline(dumped["deadline"], "workflow")
+        self.pending = [Decision(**one) for one in dumped.get("pending", ())]
+
+    def loop(self, path: str, detector: LoopDetector) -> LoopDetector:
+        """Return the loop detector of one agent: parallel ones do not fill each other's windows."""
+        return self._memory("loops", self.loops, path, detector)
+
+    def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
+        """Return how often one stage has been planned anew."""
+        return self._memory("replans", self.replans, path, limit)
+
+    def spend(self, path: str, budget: CostBudget | None) -> Spend:
+        """Return what is spent under one budget: the run's own, at "", or that of a stage."""
+        return self._memory("spends", self.spends, path, Spend(budget))
+
+    def _memory(self, name: str, known: dict[str, M], path: str, kind: M) -> M:
+        if path not in known:
+            known[path] = kind.fresh()
+            if stored := self._stored.get(name, {}).get(path):
+                known[path].load(stored)
+        return known[path]
+
+    def spends_at(self, path: str, budget: CostBudget | None) -> list[Spend]:
+        """Return the accounts from which a call of an agent is paid: the run's, and its own."""
+        whole = self.policy.budget
+        spends = [self.spend("", whole)] if whole is not None else []
+        if budget is not None and budget is not whole:
+            spends.append(self.spend(path, budget))
+        return spends
+
+    @property
+    def prices(self) -> Prices:
+        """The prices that the budget names."""
+        return self.policy.budget.prices if self.policy.budget is not None else {}
+
+    def enter_round(self, ledger: Ledger) -> None:
+        """Hold a share of the budget for an attempt at a round, which a kill would forget."""
+        if self.round != ledger.round_key:
+            self.round = ledger.round_key
+            known = ledger.account.get("hops", 0)
+            # A round that runs again makes its handoffs again.
+            self.hops = known if isinstance(known, int) else 0
+            self.kept = self._share() + SHARE
+
+    def to_keep(self) -> float:
+        """Return the share that must be written down before the next call, 0 if none must."""
+        missing = self._share() - self.kept
+        if missing <= 0:
+            return 0.0
+        held = math.ceil(missing / SHARE) * SHARE
+        self.kept += held
+        return held
+
+    def reconcile(self, known: Mapping[str, Any]) -> None:
+        """Go on from what the log of a session has of this input."""
+        self.hops = max(self.hops, known.get("hops", 0))
+        if self.policy.budget is not None:
+            tokens, usd = self._paid(known.get("usage", {}))
+            spend = self.spend("", self.policy.budget)
+            spend.raise_to(tokens, usd, float(known.get("share", 0.0)))
+        if self.saga is not None and known.get("effects"):
+            effects = {"entries": known["effects"]}
+            self.saga.load(merge_entries(self.saga.dump(), effects))
+
+    def _paid(self, usage: Mapping[str, Mapping[str, Any]]) -> tuple[int, Decimal | None]:
+        """Return the tokens that a log tells of, by agent, and what they have cost."""
+        tokens, usd = 0, Decimal(0)
+        for used in usage.values():
+            counted = UsageMetadata(
+                **{key: int(used.get(key, 0)) for key in _FIGURES}  # type: ignore[typeddict-item]
+            )
+            tokens += counted["total_tokens"]
+            usd += cost_of(self.prices, str(used.get("model") or ""), counted) or 0
+        return tokens, usd
+
+    def _share(self) -> float:
+        return max((spend.share for spend in self.spends.values()), default=0.0)
+
+    def correct(self, path: str, text: str) -> None:
+        """Have an agent's model told something with its next call."""
+        self.corrections.setdefault(path, []).append(text)
+
+    def give(self, path: str, text: str, *, by: str) -> None:
+        """Have an agent say what a human has decided."""
+        self.given[path] = {"text": text, "by": by}
+
+    def take_given(self, path: str) -> tuple[AIMessage, str] | None:
+        """Return what an agent is to say for a human, once, and which way they decided."""
+        given = self.given.pop(path, None)
+        return None if given is None else (AIMessage(given["text"]), str(given["by"]))
+
+    def suspend(self, since: float) -> None:
+        """Leave the time in which a human has thought out of the deadline."""
+        if self.deadline is not None:
+            self.deadline = self.deadline.shifted(max(0.0, clock().wall() - since))
+
+    def grant(self) -> None:
+        """Grant the limits once more: a human has looked at the run and lets it go on."""
+        self.granted += 1
+        self.closed = ""
+        self.pending.clear()
+        self.replans.clear()
+        self.deadline = self.policy.deadlines.workflow()
+        self.tries.clear()
+        for spend in self.spends.values():
+            spend.grant()
+
+
+_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
+_PLAIN = ("steps", "hops", "granted", "closed", "corrections", "requests", "given", "tries")
+_MEMORIES = ("deadlock", "velocity", "saga")
+_BY_PATH = ("loops", "replans", "spends")
+
+_open: WeakValueDictionary[str, Account] = WeakValueDictionary()
+
+
+def account_of(
+    policy: Guards, input_id: str, stored: Dumped | None, ledger: Ledger | None = None
+) -> Account:
+    """Return the account of an input: this process's own, else what is stored of it."""
+    found = _open.get(input_id)
+    if stored is not None and stored.get("input") != input_id:
+        stored = None
+    if found is None or (stored is not None and stored["version"] > found.version):
+        found = Account(policy, input_id)
+        if stored is not None:
+            found.load(stored)
+        if ledger is not None:
+            found.reconcile(ledger.account)
+        _open[input_id] = found
+    if ledger is not None:
+        found.enter_round(ledger)
+    return found

@@ -1,0 +1,276 @@
+"""A model is asked: reserved for, let through by its breaker, timed, and tried again if need be.
+
+The only layer that retries: clients of providers are to be given `max_retries=0`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages.ai import UsageMetadata
+
+from agentgraph.clock import clock
+from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
+from agentgraph.guards.account import Account
+from agentgraph.guards.breaker import CircuitBreaker, Permit
+from agentgraph.guards.budget import Reservation, estimate
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.failures import Failure, classify
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.prices import cost_of, model_name_of, most_output_of, worst_cost
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.stage import current_stage
+from agentgraph.running import current_run
+from agentgraph.sentry import Answerer, ControlFlow, ModelCall
+
+__all__ = ["Answered", "Asking", "CircuitOpen"]
+
+
+class CircuitOpen(ModelError):
+    """The model's provider has failed too often to be asked just now."""
+
+    code = "circuit_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a model has said, and the permit under which it did."""
+
+    message: AIMessage
+    permit: Permit | None
+
+
+class Asking:
+    """One node's model call, with its retries and its fallback."""
+
+    def __init__(
+        self, policy: Guards, place: Place, account: Account, recorder: Recorder, asked: ModelCall
+    ) -> None:
+        self._policy = policy
+        self._place = place
+        self._account = account
+        self._recorder = recorder
+        self._asked = asked
+        self._name = model_name_of(asked.model)
+
+    def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages with what the guards have to tell the model, once."""
+        told = self._account.corrections.pop(self._place.path, None)
+        if not told:
+            return list(messages)
+        text = "\n\n".join(told)
+        head, *rest = messages
+        if isinstance(head, SystemMessage):  # a second one is refused by some providers
+            return [SystemMessage(f"{head.text}\n\n{text}"), *rest]
+        return [SystemMessage(text), *messages]
+
+    async def answer(self, messages: Sequence[BaseMessage]) -> Answered:
+        """Ask the model, again after a failure that may pass, at last its fallback."""
+        if self._policy.retry is not None:
+            self._policy.retry.first_attempt()
+        attempt = 0
+        while True:
+            heard = _tokens_told(self._place.path)
+            try:
+                return await self._ask(self._name, messages, None)
+            except (ControlFlow, GuardStopped):
+                raise
+            except CircuitOpen as refused:
+                return await self._instead(refused, messages, refused)
+            except Exception as error:
+                failure = classify(error)
+                # What was streamed has been read: another attempt would say it twice.
+                is_committed = _tokens_told(self._place.path) != heard
+                pause = None if is_committed else await self._pause(failure, attempt)
+                if pause is None:
+                    return await self._failed(error, failure, messages, is_committed)
+            await clock().sleep(pause)
+            attempt += 1
+
+    async def _pause(self, failure: Failure, attempt: int) -> float | None:
+        policy = self._policy
+        if failure.kind != "transient" or policy.retry is None or policy.backoff is None:
+            return None
+        deadline = current_stage(self._account.deadline)
+        left = deadline.remaining() if deadline is not None else None
+        decision = policy.backoff.ask(attempt, retry_after=failure.retry_after, remaining_s=left)
+        pause = decision.evidence.get("pause_s")
+        if decision.allows:
+            decision = policy.retry.ask()
+        if not decision.allows:
+            await self._recorder.decided(decision)
+            return None
+        await self._recorder.note("decision", retry=attempt + 1, pause_s=pause)
+        return pause if isinstance(pause, int | float) else 0.0
+
+    async def _failed(
+        self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], told: bool
+    ) -> Answered:
+        if failure.kind == "transient" and not told:
+            return await self._instead(error, messages, None)
+        if failure.kind == "transient" or self._policy.tier != "regulated":
+            raise error
+        met = Decision("deny", "failure", _told(error), failure.failure_class)
+        raise GuardStopped(await self._recorder.by_table(met)) from error
+
+    async def _instead(
+        self, error: Exception, messages: Sequence[BaseMessage], refused: CircuitOpen | None
+    ) -> Answered:
+        """Do what the table says where a provider is down: ask another, escalate, or fail."""
+        fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
+        cell = self._policy.decisions.cell("provider_error", self._policy.tier)
+        guard = "circuit_breaker" if refused is not None else "retry"
+        made = 0 if fallback is not None or cell.action != "fallback" else cell.bound
+        met = Decision("deny", guard, _told(error), "provider_error")
+        if cell.after(made) == "abort":
+            raise error
+        decision = await self._recorder.by_table(met, made=made)
+        if decision.action != "fallback":
+            raise GuardStopped(decision) from error
+        if isinstance(fallback, AIMessage):
+            return Answered(fallback.model_copy(), None)
+        answerer: Answerer = fallback  # type: ignore[assignment]  # checked at build
+        return await self._ask(model_name_of(answerer), messages, answerer)
+
+    async def _ask(
+        self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
+    ) -> Answered:
+        reservations = await self._reserve(name, messages, answerer)
+        permit: Permit | None = None
+        try:
+            permit = await self._permit(name)
+            parent = await self._recorder.note(
+                "model",
+                model=name,
+                reserved_tokens=reservations[0].tokens if reservations else 0,
+            )
+            deadline = self._policy.deadlines.step(current_stage(self._account.deadline))
+            async with clock().timeout(deadline.remaining() if deadline is not None else None):
+                message = await self._asked.ask(answerer, messages)
+        except BaseException as error:
+            _settle_failure(error, reservations, permit)
+            raise
+        await self._settle(name, message, reservations, parent)
+        return Answered(message, permit)
+
+    async def _permit(self, name: str) -> Permit | None:
+        breaker: CircuitBreaker | None = self._policy.breaker
+        if breaker is None:
+            return None
+        permit = breaker.for_key(f"model:{name}").acquire(self._account.input_id)
+        if permit.decision.action == "abort":
+            raise GuardStopped(await self._recorder.decided(permit.decision))
+        if not permit.decision.allows:
+            raise CircuitOpen(permit.decision.cause)
+        return permit
+
+    async def _reserve(
+        self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
+    ) -> list[Reservation]:
+        held: list[Reservation] = []
+        accounts = self._account.spends_at(self._place.path, self._policy.budget)
+        if not accounts:
+            return held
+        model = self._asked.model if answerer is None else answerer
+        output = most_output_of(model)
+        tokens = estimate(messages, self._asked.specs, output)
+        priced = any(
+            spend.budget is not None and spend.budget.dollars is not None for spend in accounts
+        )
+        usd = worst_cost(self._account.prices, name, tokens - output, output) if priced else None
+        for spend in accounts:
+            decision, reservation = spend.reserve(tokens=tokens, usd=usd)
+            if reservation is None:
+                for one in held:
+                    one.release()
+                raise GuardStopped(await self._recorder.by_table(decision))
+            held.append(reservation)
+        if self._recorder.ledger is not None and (share := self._account.to_keep()):
+            await self._recorder.keep(kind="reserved", share=share)
+        return held
+
+    async def _settle(
+        self, name: str, message: AIMessage, held: Sequence[Reservation], parent: int | None
+    ) -> None:
+        usage = message.usage_metadata
+        usd: Decimal | None = None
+        if usage is not None and any(one.usd is not None for one in held):
+            usd = cost_of(self._account.prices, name, usage)
+        for reservation in held:
+            if usage is None:
+                reservation.charge()
+            else:
+                reservation.settle(tokens=usage["total_tokens"], usd=usd)
+        self._recorder.settled(parent, _figures(usage, usd, held))
+        await self._watch_velocity(name, usage, usd, held)
+
+    async def _watch_velocity(
+        self,
+        name: str,
+        usage: UsageMetadata | None,
+        usd: Decimal | None,
+        held: Sequence[Reservation],
+    ) -> None:
+        velocity = self._account.velocity
+        if velocity is None:
+            return
+        guessed = held[0].tokens if held else 0
+        tokens = usage["total_tokens"] if usage is not None else guessed
+        decision = velocity.record(tokens=tokens, usd=usd, scope=self._place.path)
+        if decision.allows:
+            return
+        breaker = self._policy.breaker
+        if breaker is not None and breaker.fallback is not None and name == self._name:
+            await self._recorder.decided(decision)
+            breaker.for_key(f"model:{name}").acquire(self._account.input_id).failure("cost")
+        else:
+            self._account.pending.append(await self._recorder.by_table(decision))
+
+
+def _settle_failure(
+    error: BaseException, held: Sequence[Reservation], permit: Permit | None
+) -> None:
+    """Settle a call that failed; whether one that was cut off was paid for, nobody knows."""
+    is_over = isinstance(error, asyncio.CancelledError | TimeoutError)
+    for reservation in held:
+        if is_over:
+            reservation.charge()
+        else:
+            reservation.release()
+    if permit is None:
+        return
+    if isinstance(error, ControlFlow) or not isinstance(error, Exception):
+        permit.release()
+        return
+    failure = classify(error)
+    if failure.kind == "transient":
+        permit.failure("provider", failure.retry_after)
+    else:
+        permit.release()  # a fault of the call says nothing of the provider's health
+
+
+def _figures(
+    usage: UsageMetadata | None, usd: Decimal | None, held: Sequence[Reservation]
+) -> dict[str, object]:
+    if usage is None:
+        return {"total_tokens": held[0].tokens if held else 0, "estimated": True}
+    figures: dict[str, object] = {
+        key: usage[key] for key in ("input_tokens", "output_tokens", "total_tokens")
+    }
+    return figures if usd is None else {**figures, "usd": str(usd)}
+
+
+def _tokens_told(path: str) -> int:
+    run = current_run()
+    return 0 if run is None else run.told.get(path, 0)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, AgentGraphError):
+        return str(error)
+    return f"the provider failed: {kind_of(error)}"

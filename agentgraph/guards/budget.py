@@ -1,0 +1,323 @@
+"""How much a run may spend: the worst case is reserved before each call and settled after it.
+
+A check of what is spent alone would let N parallel calls overspend N times.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from threading import Lock
+from typing import Literal
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.prices import Prices
+
+__all__ = ["CostBudget", "Reservation", "Spend", "estimate"]
+
+_GUARD = "cost_budget"
+_UNKNOWN_OUTPUT = 1_024
+_BYTES_PER_TOKEN = 3
+_PER_MESSAGE = 8
+_PER_MEDIUM = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class CostBudget:
+    """The US dollars, the tokens, or both, that a run may spend."""
+
+    usd: float | str | Decimal | None = None
+    tokens: int | None = None
+    prices: Prices = field(default_factory=dict, hash=False)
+    """US dollars for a million tokens, read and written, of models that no price book has."""
+
+    def __post_init__(self) -> None:
+        faults = [*_price_faults(self.prices)]
+        if self.usd is None and self.tokens is None:
+            faults.append("CostBudget(): give usd, tokens, or both")
+        if self.usd is not None and (usd := _dollars(self.usd)) is None:
+            faults.append(f"CostBudget(usd={self.usd!r}): give an amount of 0 or more")
+        elif self.usd is not None:
+            object.__setattr__(self, "usd", usd)
+        if self.tokens is not None and not _is_count(self.tokens):
+            faults.append(f"CostBudget(tokens={self.tokens!r}): give a whole number of 0 or more")
+        if faults:
+            raise ConfigurationError(faults)
+        known = {
+            name: (_amount(read), _amount(written)) for name, (read, written) in self.prices.items()
+        }
+        object.__setattr__(self, "prices", known)
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """Return the limit in US dollars, exactly as it was written."""
+        return None if self.usd is None else _dollars(self.usd)
+
+
+class Reservation:
+    """What one call may cost, held back until it is known what it did cost."""
+
+    __slots__ = ("_spend", "id", "tokens", "usd")
+
+    def __init__(self, spend: Spend, id: str, tokens: int, usd: Decimal | None) -> None:
+        self._spend = spend
+        self.id = id
+        self.tokens = tokens
+        self.usd = usd
+
+    def settle(self, *, tokens: int, usd: Decimal | None) -> None:
+        """Replace it by what was used; a figure that is missing or makes no sense is charged."""
+        known = _is_count(tokens)
+        paid = None if usd is None else _dollars(usd)
+        self._spend._close(
+            self,
+            tokens if known else self.tokens,
+            self.usd if paid is None else paid,
+            estimated=0 if known else self.tokens,
+        )
+
+    def charge(self) -> None:
+        """Count all of it as spent: the call was made and no usage came back."""
+        self._spend._close(self, self.tokens, self.usd, estimated=self.tokens)
+
+    def release(self) -> None:
+        """Give it back: the call was never made."""
+        self._spend._close(self, 0, None, estimated=0)
+
+
+class Spend:
+    """The account of one run; without a budget it only counts."""
+
+    def __init__(self, budget: CostBudget | None = None) -> None:
+        if budget is not None and not isinstance(budget, CostBudget):
+            raise ConfigurationError(f"Spend({budget!r}): give a CostBudget, or None")
+        self.budget = budget
+        self.tokens = 0
+        self.usd = Decimal(0)
+        self.reserved_tokens = 0
+        self.reserved_usd = Decimal(0)
+        self.estimated_tokens = 0
+        self.granted = 1
+        self._open: set[Reservation] = set()
+        # Nodes that are no coroutines run in threads, and share the account with the others.
+        self._lock = Lock()
+
+    def fresh(self) -> Spend:
+        """Return an account with the same budget and nothing spent."""
+        return Spend(self.budget)
+
+    def reserve(
+        self, *, tokens: int, usd: Decimal | None, id: str = ""
+    ) -> tuple[Decision, Reservation | None]:
+        """Hold back the worst case of a call, or deny the call."""
+        if not _is_count(tokens):
+            raise ValueError(f"reserve(tokens={tokens!r}): give a whole number of 0 or more")
+        if usd is not None and (usd := _dollars(given := usd)) is None:
+            raise ValueError(f"reserve(usd={given!r}): give an amount of 0 or more, or None")
+        with self._lock:
+            if denied := self._denied(tokens, usd):
+                return denied, None
+            reservation = Reservation(self, id, tokens, usd)
+            self._open.add(reservation)
+            self.reserved_tokens += tokens
+            self.reserved_usd += usd or 0
+        return Decision("allow", _GUARD), reservation
+
+    @property
+    def share(self) -> float:
+        """Return which share of the budget is spent or reserved, the larger one of its units."""
+        if self.budget is None:
+            return 0.0
+        limit, dollars = self._limit, self._dollars
+        shares = [0.0]
+        if limit is not None:
+            shares.append((self.tokens + self.reserved_tokens) / max(limit, 1))
+        if dollars is not None:
+            shares.append(float(self.usd + self.reserved_usd) / max(float(dollars), 1e-9))
+        return max(shares)
+
+    def exhausted(self) -> Decision | None:
+        """Deny whatever comes next where nothing is left; None while something is."""
+        with self._lock:
+            denied = self._denied(1, None if self._dollars is None else Decimal(0))
+            if denied is None and self._dollars is not None and self.usd >= self._dollars:
+                return _over("usd", self.usd, self.reserved_usd, Decimal(0), self._dollars)
+            return denied
+
+    def grant(self) -> None:
+        """Allow as much again: a human has agreed to it."""
+        with self._lock:
+            self.granted += 1
+
+    def raise_to(self, tokens: int, usd: Decimal | None, share: float) -> None:
+        """Count at least what a log has: what was paid, and a share that may have been."""
+        limit, dollars = self._limit, self._dollars
+        held = math.ceil((limit or 0) * share)
+        with self._lock:
+            self.estimated_tokens = max(self.estimated_tokens, held)
+            self.tokens = max(self.tokens, tokens + held)
+            self.usd = max(self.usd, (usd or Decimal(0)) + (dollars or Decimal(0)) * _amount(share))
+
+    @property
+    def _limit(self) -> int | None:
+        tokens = None if self.budget is None else self.budget.tokens
+        return None if tokens is None else tokens * self.granted
+
+    @property
+    def _dollars(self) -> Decimal | None:
+        dollars = None if self.budget is None else self.budget.dollars
+        return None if dollars is None else dollars * self.granted
+
+    def dump(self) -> dict[str, object]:
+        """Return the account as JSON-able values."""
+        with self._lock:
+            return {
+                "granted": self.granted,
+                "tokens": self.tokens,
+                "usd": str(self.usd),
+                "reserved_tokens": self.reserved_tokens,
+                "reserved_usd": str(self.reserved_usd),
+                "estimated_tokens": self.estimated_tokens,
+            }
+
+    def load(self, dumped: Mapping[str, object]) -> None:
+        """Take what `dump` gave; what was reserved counts as spent.
+
+        Whoever loads does not know whether the call was made.
+        """
+        reserved = _count(dumped.get("reserved_tokens"))
+        with self._lock:
+            self.tokens = _count(dumped.get("tokens")) + reserved
+            self.usd = _amount(dumped.get("usd")) + _amount(dumped.get("reserved_usd"))
+            self.estimated_tokens = _count(dumped.get("estimated_tokens")) + reserved
+            self.granted = _count(dumped.get("granted")) or 1
+            self.reserved_tokens, self.reserved_usd = 0, Decimal(0)
+            self._open.clear()
+
+    def _denied(self, tokens: int, usd: Decimal | None) -> Decision | None:
+        if self.budget is None:
+            return None
+        limit, dollars = self._limit, self._dollars
+        if limit is not None and self.tokens + self.reserved_tokens + tokens > limit:
+            return _over("tokens", self.tokens, self.reserved_tokens, tokens, limit)
+        if dollars is None:
+            return None
+        if usd is None:
+            return _over("usd", self.usd, self.reserved_usd, None, dollars)
+        if self.usd + self.reserved_usd + usd > dollars:
+            return _over("usd", self.usd, self.reserved_usd, usd, dollars)
+        return None
+
+    def _close(
+        self, reservation: Reservation, tokens: int, usd: Decimal | None, *, estimated: int
+    ) -> None:
+        with self._lock:
+            if reservation not in self._open:
+                return
+            self._open.remove(reservation)
+            self.reserved_tokens -= reservation.tokens
+            self.reserved_usd -= reservation.usd or 0
+            self.tokens += tokens
+            self.usd += usd or 0
+            self.estimated_tokens += estimated
+
+
+def estimate(
+    messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
+) -> int:
+    """Return about how many tokens a call uses at most, without a tokenizer."""
+    output = _UNKNOWN_OUTPUT if max_output is None else max_output
+    shown = sum(_size_of_message(message) for message in messages)
+    return output + shown + sum(_PER_MESSAGE + _tokens(_specified(tool)) for tool in tools)
+
+
+def _size_of_message(message: BaseMessage) -> int:
+    size = _PER_MESSAGE + _tokens(message.name or "")
+    for part in [message.content] if isinstance(message.content, str) else message.content:
+        size += _size_of_part(part)
+    if isinstance(message, AIMessage) and message.tool_calls:
+        size += _tokens(_as_json(message.tool_calls))
+    return size
+
+
+def _size_of_part(part: str | dict[object, object]) -> int:
+    if isinstance(part, str):
+        return _tokens(part)
+    kind = part.get("type")
+    if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
+        # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
+        return _PER_MEDIUM
+    return _tokens(_as_json(part))
+
+
+def _specified(tool: object) -> str:
+    try:
+        return _as_json(tool if isinstance(tool, Mapping) else convert_to_openai_tool(tool))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(tool)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+
+
+def _tokens(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return math.ceil(size / _BYTES_PER_TOKEN)
+
+
+def _over(
+    unit: Literal["tokens", "usd"],
+    spent: int | Decimal,
+    reserved: int | Decimal,
+    asked: int | Decimal | None,
+    limit: int | Decimal,
+) -> Decision:
+    used = f"of {limit} {unit}, {spent} are spent and {reserved} reserved"
+    if asked is None:
+        cause = f"the price of the call is unknown, and the budget is in dollars: {used}"
+    else:
+        cause = f"the call may use {asked} {unit}: {used}"
+    figures = {"spent": spent, "reserved": reserved, "asked": asked, "limit": limit}
+    shown = {name: str(n) if isinstance(n, Decimal) else n for name, n in figures.items()}
+    return Decision("deny", _GUARD, cause, "cost_overrun", {"unit": unit, **shown})
+
+
+def _price_faults(prices: object) -> Iterator[str]:
+    if not isinstance(prices, Mapping):
+        yield f"CostBudget(prices={prices!r}): give {{model name: (read, written)}}, per million"
+        return
+    for name, price in prices.items():
+        pair = price if isinstance(price, list | tuple) and len(price) == 2 else (None,)
+        if not isinstance(name, str) or any(_dollars(one) is None for one in pair):
+            yield f"CostBudget(prices={{{name!r}: {price!r}}}): give two amounts, of 0 or more"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _dollars(value: object) -> Decimal | None:
+    """Return an amount of money, None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and amount >= 0 else None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and _is_count(value) else 0
+
+
+def _amount(value: object) -> Decimal:
+    return _dollars(value) or Decimal(0)

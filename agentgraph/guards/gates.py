@@ -1,0 +1,270 @@
+"""Gates before and after a stage: schema, policy, invariants, grounding, cheapest and safest first.
+
+A check that raises does not pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Protocol, TypeAlias, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import FailureClass
+
+__all__ = [
+    "CheckResult",
+    "Document",
+    "DocumentLike",
+    "Gate",
+    "Grounding",
+    "Invariant",
+    "Phase",
+    "Policy",
+    "Subject",
+    "ValidationResult",
+    "Verdict",
+    "is_control_flow",
+]
+
+_LONGEST = 500
+
+Phase: TypeAlias = Literal["pre", "post"]
+Status: TypeAlias = Literal["pass", "fail", "skipped", "error"]
+
+
+class DocumentLike(Protocol):
+    """Anything with an id that can be cited, and a text."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A retrieved text under its id."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a gate looks at: a tool call, or a text and what it was made from."""
+
+    stage: str = ""
+    tool: str | None = None
+    args: Mapping[str, object] | None = None
+    text: str = ""
+    context: Mapping[str, object] = field(default_factory=dict)
+    documents: Sequence[DocumentLike] = ()
+
+
+Verdict: TypeAlias = bool | str | None
+Policy: TypeAlias = Callable[[Subject], Verdict | Awaitable[Verdict]]
+"""True or None passes; False or a reason denies."""
+Invariant: TypeAlias = Policy
+Grounding: TypeAlias = Policy
+Schema: TypeAlias = type[BaseModel] | Mapping[str, type[BaseModel]]
+
+
+def _told(text: str) -> str:
+    # A lone surrogate cannot be written as JSON.
+    legible = text.encode("utf-8", "replace").decode("utf-8")
+    return legible if len(legible) <= _LONGEST else legible[: _LONGEST - 1] + "…"
+
+
+_Told = Annotated[str, AfterValidator(_told)]
+
+
+class CheckResult(BaseModel):
+    """What came of one check."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: _Told
+    status: Status
+    code: str = ""
+    message: _Told = ""
+    evidence: _Told = ""
+
+    @property
+    def stands_in_the_way(self) -> bool:
+        """Tell whether the gate stays shut because of it."""
+        return self.status in ("fail", "error")
+
+
+class ValidationResult(BaseModel):
+    """What came of a gate."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: _Told
+    phase: Phase
+    passed: bool
+    checks: tuple[CheckResult, ...] = ()
+    failure_class: FailureClass | Literal[""] = ""
+    confidence: float | None = None
+
+    @property
+    def cause(self) -> str:
+        """Say in a sentence what stands in the way, "" when nothing does."""
+        return "; ".join(f"{c.name}: {c.message}" for c in self.checks if c.stands_in_the_way)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The checks of a stage; a schema is one for the text as JSON, or one for each tool's args."""
+
+    schema: Schema | None = None
+    policy: Policy | Sequence[Policy] | None = None
+    invariants: Sequence[Invariant] = ()
+    grounding: Grounding | Sequence[Grounding] | None = None
+
+    def __post_init__(self) -> None:
+        if faults := [*_schema_faults(self.schema), *self._callable_faults()]:
+            raise ConfigurationError(faults)
+
+    def _callable_faults(self) -> Iterator[str]:
+        for name in ("policy", "invariants", "grounding"):
+            for one in _each(getattr(self, name)):
+                if not callable(one):
+                    yield f"Gate({name}={one!r}): give a function of a Subject"
+
+    async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
+        """Run the checks; a schema failure or a denial leaves out the rest."""
+        results: list[CheckResult] = []
+        failure: FailureClass | Literal[""] = ""
+        shut = False
+        for kind, name, run in self._checks():
+            if shut:
+                results.append(CheckResult(name=name, status="skipped", code="skipped"))
+                continue
+            result = await _ran(name, kind, run, subject)
+            results.append(result)
+            if result.stands_in_the_way:
+                failure = failure or _FAILURES[kind]
+                shut = kind in ("schema", "policy")
+        return ValidationResult(
+            stage=stage or subject.stage,
+            phase=phase,
+            passed=not failure,
+            checks=tuple(results),
+            failure_class=failure,
+        )
+
+    def _checks(self) -> Iterator[tuple[_Kind, str, _Check]]:
+        if self.schema is not None:
+            yield "schema", "schema", self._fits
+        kinds: tuple[tuple[_Kind, object], ...] = (
+            ("policy", self.policy),
+            ("invariant", self.invariants),
+            ("grounding", self.grounding),
+        )
+        for kind, given in kinds:
+            for one in _each(given):
+                yield kind, f"{kind}:{_name_of(one)}", _judged_by(one, kind)
+
+    async def _fits(self, name: str, subject: Subject) -> CheckResult:
+        try:
+            if isinstance(self.schema, Mapping):
+                model = self.schema.get(subject.tool or "")
+                if model is None:
+                    return CheckResult(name=name, status="skipped", code="no_schema")
+                model.model_validate(dict(subject.args or {}))
+            elif subject.tool is not None:
+                return CheckResult(name=name, status="skipped", code="no_schema")
+            elif self.schema is not None:
+                self.schema.model_validate_json(subject.text)
+        except ValidationError as error:
+            return _misfit(name, error)
+        return CheckResult(name=name, status="pass")
+
+
+_Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]
+_Check: TypeAlias = Callable[[str, Subject], Awaitable[CheckResult]]
+_FAILURES: Mapping[_Kind, FailureClass] = {
+    "schema": "schema_failure",
+    "policy": "unsafe_output",
+    "invariant": "schema_failure",
+    "grounding": "schema_failure",
+}
+_CODES: Mapping[_Kind, str] = {
+    "schema": "schema_invalid",
+    "policy": "policy_denied",
+    "invariant": "invariant_broken",
+    "grounding": "ungrounded",
+}
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Tell whether it is how LangGraph pauses or leaves a node: no failure, and never caught."""
+    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
+
+
+async def _ran(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckResult:
+    try:
+        return await run(name, subject)
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+        # The text of an error may hold what a stranger must not read.
+        message = f"the {kind} check raised {type(error).__name__}"
+        return CheckResult(name=name, status="error", code="check_raised", message=message)
+
+
+def _judged_by(judge: Policy, kind: _Kind) -> _Check:
+    async def check(name: str, subject: Subject) -> CheckResult:
+        verdict: object = judge(subject)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if verdict is True or verdict is None:
+            return CheckResult(name=name, status="pass")
+        if verdict is False or isinstance(verdict, str):
+            why = verdict or "no reason given"
+            return CheckResult(name=name, status="fail", code=_CODES[kind], message=why)
+        message = f"returned {type(verdict).__name__}: return True, None, False or a reason"
+        return CheckResult(name=name, status="error", code="bad_verdict", message=message)
+
+    return check
+
+
+def _misfit(name: str, error: ValidationError) -> CheckResult:
+    # No inputs: they are the model's text.
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'text'}: {f['msg']}" for f in faults)
+    count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'} against {error.title}"
+    return CheckResult(
+        name=name, status="fail", code=_CODES["schema"], message=count, evidence=shown
+    )
+
+
+def _schema_faults(schema: object) -> Iterator[str]:
+    if schema is None or _is_model(schema):
+        return
+    if not isinstance(schema, Mapping):
+        yield f"Gate(schema={schema!r}): give a pydantic model, or {{tool name: model}}"
+        return
+    for tool, model in schema.items():
+        if not isinstance(tool, str) or not _is_model(model):
+            yield f"Gate(schema={{{tool!r}: {model!r}}}): give a pydantic model by tool name"
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def _each(given: object) -> tuple[Policy, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, list | tuple) else (cast("Policy", given),)
+
+
+def _name_of(check: object) -> str:
+    return getattr(check, "__name__", None) or type(check).__name__

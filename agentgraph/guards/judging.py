@@ -1,0 +1,127 @@
+"""An answer is judged: by the gates of its stage, then by a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from agentgraph.errors import GuardStopped
+from agentgraph.guards.account import Account
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.gates import Document, Subject, ValidationResult
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.replans import ReplanLimit
+
+if TYPE_CHECKING:
+    from agentgraph.guards.asking import Answered
+
+__all__ = ["Held", "Judging", "subject_of"]
+
+
+class Held(GuardStopped):
+    """An answer that a human must see before anybody else."""
+
+    def __init__(self, decision: Decision, text: str) -> None:
+        super().__init__(decision, f"{decision.guard}: {decision.cause}")
+        self.text = text
+
+
+class Judging:
+    """The gates after a stage, and its confidence."""
+
+    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+        self._policy = policy
+        self._place = place
+        self._account = account
+        self._recorder = recorder
+
+    async def judge(
+        self, answered: Answered, messages: Sequence[BaseMessage]
+    ) -> BaseMessage | None:
+        """Return None for an answer that passes, what its model is to be told, or a safe answer."""
+        message, permit = answered.message, answered.permit
+        is_answer = not message.tool_calls and not message.invalid_tool_calls
+        if not is_answer or not (self._policy.gates or self._policy.escalation.critic):
+            if permit is not None:
+                permit.success()
+            return None
+        subject = subject_of(self._place, messages, str(message.text), self._account)
+        failed = await self._gated(subject)
+        if permit is not None:
+            permit.success(valid=failed is None or failed.failure_class != "schema_failure")
+        if failed is not None:
+            return await self._refused(failed, message)
+        decision = await self._policy.escalation.score(subject)
+        if not decision.allows:
+            raise Held(await self._recorder.decided(decision), str(message.text))
+        return None
+
+    async def pass_edit(self, text: str, messages: Sequence[BaseMessage]) -> None:
+        """Let what a human has written pass the gates; what does not goes back to them."""
+        failed = await self._gated(subject_of(self._place, messages, text, self._account))
+        if failed is not None:
+            told = {"validation": failed.model_dump(mode="json")}
+            cause = f"the edit does not pass: {failed.cause}"
+            decision = Decision("escalate", "gate", cause, failed.failure_class, told)
+            raise Held(await self._recorder.decided(decision), text)
+
+    def _limit(self) -> ReplanLimit:
+        return self._account.replan_limit(self._place.path, self._policy.replans)
+
+    async def _gated(self, subject: Subject) -> ValidationResult | None:
+        for gate in self._policy.gates:
+            result = await gate.check(subject, "post", self._place.path)
+            if not result.passed:
+                return result
+        return None
+
+    async def _refused(self, result: ValidationResult, message: AIMessage) -> BaseMessage:
+        made = self._account.tries.get(self._place.path, 0)
+        text = str(message.text)
+        decision = self._policy.decisions.decide(
+            result.failure_class or "schema_failure",
+            self._policy.tier,
+            made=made,
+            guard="gate",
+            cause=result.cause,
+            evidence={"validation": result.model_dump(mode="json")},
+        )
+        if decision.action in ("correct", "replan"):
+            limit = self._limit().ask(self._place.path, plan=text)
+            if limit.action != "replan":
+                decision = limit
+        await self._recorder.decided(decision)
+        if decision.action in ("correct", "replan"):
+            self._account.tries[self._place.path] = made + 1
+            return HumanMessage(f"Your answer was not accepted: {result.cause}. Give another one.")
+        fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
+        if decision.action == "fallback" and isinstance(fallback, AIMessage):
+            return fallback.model_copy()
+        if decision.action == "escalate":
+            raise Held(decision, text)
+        raise GuardStopped(decision, f"gate: {result.cause}")
+
+
+def subject_of(
+    place: Place, messages: Sequence[BaseMessage], text: str, account: Account
+) -> Subject:
+    """Return what a gate looks at: an answer, and what tools have found for it."""
+    context = {"agent": place.path, "steps": account.steps, "hops": account.hops}
+    return Subject(place.name, text=text, context=context, documents=[*_documents(messages)])
+
+
+def _documents(messages: Sequence[BaseMessage]) -> Iterator[Document]:
+    for message in messages:
+        if not isinstance(message, ToolMessage) or message.status == "error":
+            continue
+        found = message.artifact if isinstance(message.artifact, list | tuple) else ()
+        retrieved = [one for one in found if hasattr(one, "page_content")]
+        for number, one in enumerate(retrieved):
+            name = one.id or one.metadata.get("id") or f"{message.tool_call_id}/{number}"
+            yield Document(str(name), str(one.page_content))
+        if not retrieved:
+            yield Document(message.tool_call_id, str(message.text))

@@ -1,0 +1,259 @@
+"""Tool calls that go round in a circle.
+
+Only a call with the same result counts as a repetition: asking for the next page, or whether a job
+is done, is work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self, cast
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.canonical import digest, exact_digest, parsed
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.streaks import FailureStreaks
+
+__all__ = ["LoopDetector"]
+
+_GUARD = "loop_detector"
+_ALLOW = Decision("allow", _GUARD)
+_FAILED = "failed"
+_PERIODS = (1, 2, 3)
+_HEED = 2
+_MOST_CALLS = 64
+_MOST_POLLS = 16
+_MOST_CORRECTED = 64
+_LEAST = {"window": 2, "threshold": 2, "failures": 2, "poll_threshold": 2}
+
+
+class _Call(NamedTuple):
+    tool: str
+    call: str
+    result: str
+
+
+class _Poll(NamedTuple):
+    result: str
+    times: int
+    message: str
+
+
+class _Trip(NamedTuple):
+    key: str
+    told: str
+    times: int
+    cycle: list[str]
+
+
+@dataclass(slots=True)
+class _Message:
+    """The calls of one message of the model, which asked for all of them at once."""
+
+    id: str
+    calls: list[_Call]
+
+
+@dataclass(slots=True)
+class LoopDetector:
+    """Correct the model when its calls repeat, and end the run when it does not heed.
+
+    `threshold` of the last `window` calls, or that many rounds of up to three steps, are a loop;
+    so are `failures` of one tool in a row, and `poll_threshold` equal results of a polling tool.
+    """
+
+    window: int = 5
+    threshold: int = 3
+    failures: int = 3
+    poll_threshold: int = 10
+    _tail: list[_Message] = field(default_factory=list, init=False, repr=False, compare=False)
+    _polls: dict[str, _Poll] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _streaks: FailureStreaks = field(
+        default_factory=FailureStreaks, init=False, repr=False, compare=False
+    )
+    _corrected: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _corrected_in: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"LoopDetector({name}={value!r}): give {least} or more"
+            for name, least in _LEAST.items()
+            if type(value := getattr(self, name)) is not int or value < least
+        ]
+        if not faults and self.window < self.threshold:
+            faults = [
+                f"LoopDetector(window={self.window}): a window smaller than "
+                f"threshold={self.threshold} never sees a loop"
+            ]
+        if faults:
+            raise ConfigurationError(faults)
+
+    def observe(
+        self,
+        *,
+        tool: str,
+        args: object,
+        result: object,
+        failed: bool = False,
+        volatile: Collection[str] = (),
+        poll: bool = False,
+        message: str = "",
+    ) -> Decision:
+        """Decide on a call that was made; a vetoed one is not told, for it is no progress.
+
+        Calls that the model asked for in one message carry its id. `volatile` names the arguments
+        that are no part of what is asked, such as a request id.
+        """
+        made = _Call(tool, _asked(tool, args, volatile), _FAILED if failed else _digest(result))
+        decisions = [
+            *self._met(made, self._polled(made, message) if poll else self._looped(made, message)),
+            *self._failed(made, self._streaks.count(tool, failed, message)),
+        ]
+        worst = [one for one in decisions if one.action == "abort"] or decisions
+        return worst[0] if worst else _ALLOW
+
+    def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
+        again = [trip for trip in trips if trip.key in self._corrected]
+        for trip in trips:
+            if trip not in again:
+                self._corrected.append(trip.key)
+        del self._corrected[:-_MOST_CORRECTED]
+        for trip in (again or trips)[:1]:
+            yield _decision(made, trip, last=bool(again))
+
+    def _failed(self, made: _Call, count: int) -> Iterator[Decision]:
+        told = f"`{made.tool}` has failed {count} times in a row"
+        trip = _Trip("", told, count, [made.tool])
+        # The first failure after a correction may be the attempt to heed it.
+        if count == self.failures or count >= self.failures + _HEED:
+            yield _decision(made, trip, last=count > self.failures)
+
+    def _polled(self, made: _Call, message: str) -> list[_Trip]:
+        before = self._polls.get(made.call)
+        if before is not None and message and before.message == message:
+            return []
+        same = before is not None and before.result == made.result
+        count = before.times + 1 if before is not None and same else 1
+        self._polls.pop(made.call, None)
+        self._polls[made.call] = _Poll(made.result, count, message)
+        if len(self._polls) > _MOST_POLLS:
+            del self._polls[next(iter(self._polls))]
+        if count < self.poll_threshold:
+            return []
+        told = f"`{made.tool}` was asked {count} times in a row and gave the same result each time"
+        return [_Trip(f"poll {made.call}", told, count, [made.tool])]
+
+    def _looped(self, made: _Call, message: str) -> list[_Trip]:
+        self._polls.clear()
+        if not self._entered(made, message):
+            return []
+        trips = []
+        count = self._repeated(made)
+        if count >= self.threshold:
+            told = f"`{made.tool}` was called {count} times with the same arguments and result"
+            trips.append(_Trip(f"call {made.call}", told, count, [made.tool]))
+        if cycle := self._cycle():
+            trips.append(self._circled(cycle))
+        if trips:
+            self._corrected_in = message
+        return trips
+
+    def _entered(self, made: _Call, message: str) -> bool:
+        """Note a call, unless its message has asked for the same already."""
+        beside = bool(message and self._tail and self._tail[-1].id == message)
+        if beside and any(call.call == made.call for call in self._tail[-1].calls):
+            return False
+        if self._heeds(made, message):
+            self._tail.clear()
+            self._corrected_in, beside = None, False
+        if not beside:
+            self._tail.append(_Message(message, []))
+            del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
+        if len(self._tail[-1].calls) < _MOST_CALLS:
+            self._tail[-1].calls.append(made)
+        return True
+
+    def _heeds(self, made: _Call, message: str) -> bool:
+        """Whether a call does what the correction before it asked for: something new."""
+        if self._corrected_in is None or (message and message == self._corrected_in):
+            return False
+        return not any(made in asked.calls for asked in self._tail)
+
+    def _repeated(self, made: _Call) -> int:
+        """Count the call in the window, back to where it gave another result."""
+        calls = [call for asked in self._tail for call in asked.calls][-self.window :]
+        count = 0
+        for call in reversed(calls):
+            if call.call == made.call and call.result != made.result:
+                break
+            count += call == made
+        return count
+
+    def _cycle(self) -> list[_Message]:
+        """Return the shortest round that ends the tail as often as the threshold says."""
+        rounds = [frozenset(asked.calls) for asked in self._tail]
+        for period in _PERIODS:
+            last = rounds[-period * self.threshold :]
+            if len(last) == period * self.threshold and last[period:] == last[:-period]:
+                return self._tail[-period:]
+        return []
+
+    def _circled(self, cycle: list[_Message]) -> _Trip:
+        steps = [sorted(asked.calls) for asked in cycle]
+        first = min(range(len(steps)), key=lambda at: steps[at])
+        rotated = steps[first:] + steps[:first]
+        names = [" + ".join(call.tool for call in step) for step in rotated]
+        shown = ", ".join(f"`{name}`" for name in names)
+        told = f"The round {shown} was made {self.threshold} times with the same results"
+        return _Trip(f"cycle {_digest(rotated)}", told, self.threshold, names)
+
+    def fresh(self) -> Self:
+        """Return the same detector for another run."""
+        return replace(self)
+
+    def dump(self) -> dict[str, object]:
+        """Return the memory as JSON-able values."""
+        return {
+            "tail": [[asked.id, [list(call) for call in asked.calls]] for asked in self._tail],
+            "polls": [[call, list(poll)] for call, poll in self._polls.items()],
+            "streaks": self._streaks.dump(),
+            "corrected": list(self._corrected),
+            "corrected_in": self._corrected_in,
+        }
+
+    def load(self, dumped: Mapping[str, object]) -> None:
+        """Take the memory that `dump` gave."""
+        tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], dumped.get("tail", ()))
+        polls = cast(Sequence[tuple[str, tuple[str, int, str]]], dumped.get("polls", ()))
+        self._tail = [_Message(asked, [_Call(*call) for call in calls]) for asked, calls in tail]
+        self._polls = {call: _Poll(*poll) for call, poll in polls}
+        self._streaks.load(cast(Sequence[object], dumped.get("streaks", ("", {}, (), ()))))
+        self._corrected = list(cast(Sequence[str], dumped.get("corrected", ())))
+        self._corrected_in = cast("str | None", dumped.get("corrected_in"))
+
+
+def _digest(value: object) -> str:
+    return exact_digest(value)[:32]
+
+
+def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
+    """Hash what a call asks for, as the model may spell it in several ways."""
+    held = parsed(args)
+    if volatile and isinstance(held, Mapping):
+        held = {name: value for name, value in held.items() if name not in volatile}
+    return digest((tool, held))[:32]
+
+
+def _decision(made: _Call, trip: _Trip, *, last: bool) -> Decision:
+    evidence: dict[str, object] = {
+        "tool": made.tool,
+        "digest": made.call,
+        "count": trip.times,
+        "cycle": trip.cycle,
+    }
+    if last:
+        cause = f"{trip.told}, although the model was told to stop"
+        return Decision("abort", _GUARD, cause, "infinite_loop", evidence)
+    cause = f"{trip.told}. Do something else, or answer with what you have."
+    return Decision("correct", _GUARD, cause, "infinite_loop", evidence)

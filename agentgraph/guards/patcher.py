@@ -1,0 +1,230 @@
+"""What the guards decide becomes what a graph does: the only module of theirs that knows graphs.
+
+The node of the model is wrapped, and it alone acts: it asks, ends the run, or hands it to a human.
+The node of the tools is wrapped so that what its calls do is seen. Two nodes are added:
+`await_human` does nothing before it waits, and `compensate` undoes one action in each super-step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from langchain_core.messages import HumanMessage
+from langgraph.config import get_config
+from langgraph.graph import END
+from langgraph.types import Command, Send
+
+from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.guards.account import Account, GuardedState, account_of
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.effects import Effect, effect_of
+from agentgraph.guards.humans import Humans
+from agentgraph.guards.judging import Held
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.stage import inside_stage
+from agentgraph.guards.undoing import undo_last
+from agentgraph.guards.using import RegisterFirst
+from agentgraph.guards.watch import Watch
+from agentgraph.patching import AnyGraph, Patcher, add_state, read_state, wrap_node
+from agentgraph.running import current_run
+from agentgraph.sentry import current_ledger, posted
+
+__all__ = ["AWAIT_HUMAN", "COMPENSATE", "guarding"]
+
+AWAIT_HUMAN = "await_human"
+COMPENSATE = "compensate"
+
+State: TypeAlias = Mapping[str, Any]
+Call: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+_MODELS = ("call_model", "model", "agent")
+_TOOLS = ("call_tools", "tools")
+
+
+def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> Patcher:
+    """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds."""
+    post = _Post(policy, place)
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        model = _found(graph, _MODELS, "a model")
+        policy.effects.update(_effects(place))
+        tools = next((name for name in _TOOLS if name in graph.nodes), None)
+        if "guarded" not in graph.channels:
+            add_state(graph, GuardedState)
+        graph = wrap_node(model, post.around_model(model))(graph)
+        if tools is not None:
+            graph = wrap_node(tools, post.around_tools(tools))(graph)
+        for name in sub_agents:
+            graph = wrap_node(name, post.around_stage(name))(graph)
+        state = graph.state_schema
+        back = (model, COMPENSATE, AWAIT_HUMAN, END)
+        spec = graph.nodes[model]
+        graph.nodes[model] = replace(spec, ends=_and(spec.ends, AWAIT_HUMAN, COMPENSATE))
+        asks: Any = post.await_human(model)
+        graph.add_node(AWAIT_HUMAN, asks, destinations=back, input_schema=state)
+        graph.add_node(
+            COMPENSATE, post.compensate, destinations=(COMPENSATE, END), input_schema=state
+        )
+        return graph
+
+    return Patcher(patch, state=GuardedState)
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """The guards' post at one agent's graph."""
+
+    policy: Guards
+    place: Place
+
+    def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have the model asked under guard, and act on what its guards say."""
+
+        async def wrapped(state: State, call: Call) -> Any:
+            watch = self._watch(state)
+            turn = state.get("turn") or {}
+            if turn.get("closed"):
+                return Command(goto=END)
+            decision = await watch.opening()
+            if not decision.allows:
+                return self._act(watch, state, decision, "")
+            try:
+                with posted(watch):
+                    result = await call(state)
+            except GuardStopped as stop:
+                if not isinstance(stop.decision, Decision):
+                    raise
+                text = stop.text if isinstance(stop, Held) else ""
+                return self._act(watch, state, stop.decision, text)
+            return _with(result, self._dumped(watch.account))
+
+        return wrapped
+
+    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have tools run under guard; what is decided on them, the next model's node acts on."""
+
+        async def wrapped(state: State, call: Call) -> Any:
+            watch = self._watch(state)
+            try:
+                with posted(watch):
+                    result = await call(state)
+            except RegisterFirst:
+                again: Any = Send(node, dict(state)) if "sent" in state else node
+                return Command(goto=again, update=self._dumped(watch.account))
+            return _with(result, self._dumped(watch.account))
+
+        return wrapped
+
+    def around_stage(self, name: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Hold a sub-agent to its deadline, however often it is entered."""
+        inner = self.policy.at(f"{self.place.path}/{name}")
+
+        async def wrapped(state: State, call: Call) -> Any:
+            watch = self._watch(state)
+            with inside_stage(inner.deadlines.stage()), posted(watch):
+                result = await call(state)
+            return _with(result, self._dumped(watch.account))
+
+        return wrapped
+
+    def await_human(self, model: str) -> Callable[[Any], Awaitable[Any]]:
+        """Make the node that asks a human, and does nothing before."""
+
+        async def ask(state: State) -> Any:
+            watch = self._watch(state)
+            humans = Humans(watch.policy, self.place, watch.account, watch.recorder)
+            goes_on = await humans.decide()
+            if not goes_on:
+                return self._close(watch, state, watch.account.closed)
+            return Command(goto=model, update=self._dumped(watch.account))
+
+        return ask
+
+    async def compensate(self, state: State) -> Any:
+        """Undo one action, the last that was begun, and come back for the others."""
+        watch = self._watch(state)
+        left = await undo_last(watch.account, self.policy.effects, watch.recorder)
+        goto = COMPENSATE if left else END
+        return Command(goto=goto, update=self._dumped(watch.account))
+
+    def _act(self, watch: Watch, state: State, decision: Decision, text: str) -> Any:
+        if decision.action == "escalate":
+            Humans(watch.policy, self.place, watch.account, watch.recorder).ask(decision, text)
+            return Command(goto=AWAIT_HUMAN, update=self._dumped(watch.account))
+        return self._close(watch, state, decision.guard)
+
+    def _close(self, watch: Watch, state: State, reason: str) -> Any:
+        watch.account.closed = reason
+        update = self._dumped(watch.account)
+        if "turn" in state:
+            update["turn"] = {**state["turn"], "closed": reason}
+        saga = watch.account.saga
+        undoes = saga is not None and saga.plan()
+        return Command(goto=COMPENSATE if undoes else END, update=update)
+
+    def _watch(self, state: State) -> Watch:
+        if "sent" in state and "turn" not in state:
+            state = read_state(get_config(), ("turn", "guarded"))
+        ledger, run = current_ledger(), current_run()
+        turn = state.get("turn") or {}
+        input_id = ledger.input_id if ledger is not None else turn.get("id") or _last_said(state)
+        account = account_of(self.policy, input_id, state.get("guarded"), ledger)
+        if run is not None:
+            run.account = account
+        level = self.policy.at(self.place.path)
+        thread = str(get_config().get("configurable", {}).get("thread_id") or "")
+        recorder = Recorder(level, self.place, account, thread, ledger)
+        return Watch(level, self.place, account, recorder)
+
+    def _dumped(self, account: Account) -> dict[str, Any]:
+        return {"guarded": account.dump()}
+
+
+def _and(ends: Any, *more: str) -> Any:
+    """Draw where a node may go beside the ends that it declares."""
+    return (
+        {**ends, **dict(zip(more, more, strict=True))} if isinstance(ends, dict) else (*ends, *more)
+    )
+
+
+def _effects(place: Place) -> dict[str, Effect]:
+    found = ((f"{place.path}:{name}", effect_of(tool)) for name, tool in place.tools.items())
+    return {name: known for name, known in found if known is not None}
+
+
+def _with(result: Any, update: Mapping[str, Any]) -> Any:
+    """Add an update to what a node returns, whichever of LangGraph's forms that has."""
+    if isinstance(result, Command):
+        given = result.update or {}
+        if isinstance(given, Mapping):
+            return Command(
+                graph=result.graph,
+                goto=result.goto,
+                resume=result.resume,
+                update={**given, **update},
+            )
+        return [result, Command(update=update)]
+    if isinstance(result, list):
+        return [*result, Command(update=update)]
+    return {**(result or {}), **update}
+
+
+def _found(graph: AnyGraph, names: tuple[str, ...], what: str) -> str:
+    found = next((name for name in names if name in graph.nodes), None)
+    if found is None:
+        raise ConfigurationError(
+            f"there is no node of {what} to guard: name it one of {', '.join(names)}; "
+            f"the nodes are {', '.join(graph.nodes)}"
+        )
+    return found
+
+
+def _last_said(state: State) -> str:
+    """Return the id of the message that began this input, in a graph that keeps no account."""
+    messages = state.get("messages") or ()
+    humans = [m for m in messages if isinstance(m, HumanMessage)]
+    return str(humans[-1].id) if humans else "input"

@@ -1,0 +1,65 @@
+"""What a model's tokens cost, and how many it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
+
+from langchain_core.messages.ai import UsageMetadata
+
+from agentgraph.usage import price_of
+
+__all__ = ["cost_of", "model_name_of", "most_output_of", "worst_cost"]
+
+_MILLION = 1_000_000
+_UNKNOWN_OUTPUT = 1_024
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+Prices = Mapping[str, tuple[Decimal, Decimal]]
+"""US dollars for a million tokens, read and written, by the names of models."""
+
+
+def model_name_of(model: object) -> str:
+    """Return the name by which a model is known and priced."""
+    if isinstance(model, str):
+        return model
+    for attribute in ("model_name", "model"):
+        name = getattr(model, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    return type(model).__name__
+
+
+def most_output_of(model: object) -> int:
+    """Return how many tokens a model may write in one answer, as far as is known."""
+    for attribute in _OUTPUT_LIMITS:
+        limit = getattr(model, attribute, None)
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+            return limit
+    return _UNKNOWN_OUTPUT
+
+
+def worst_cost(prices: Prices, name: str, read: int, written: int) -> Decimal | None:
+    """Return what so many tokens cost at most, None where the price is unknown."""
+    known = prices.get(name) or _book(name)
+    if known is None:
+        return None
+    return (known[0] * read + known[1] * written) / _MILLION
+
+
+def cost_of(prices: Prices, name: str, usage: UsageMetadata) -> Decimal | None:
+    """Return what a call has cost, None where the price is unknown."""
+    if name in prices:
+        return worst_cost(prices, name, usage["input_tokens"], usage["output_tokens"])
+    return price_of(name, usage)
+
+
+# The price book takes up to milliseconds for a name; this is asked before each call.
+@lru_cache(maxsize=256)
+def _book(name: str) -> tuple[Decimal, Decimal] | None:
+    read, written = (
+        price_of(name, UsageMetadata(input_tokens=a, output_tokens=b, total_tokens=_MILLION))
+        for a, b in ((_MILLION, 0), (0, _MILLION))
+    )
+    return None if read is None or written is None else (read, written)

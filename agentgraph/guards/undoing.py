@@ -1,0 +1,38 @@
+"""What was done is undone, one action at a time, the last one first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentgraph.clock import clock
+from agentgraph.errors import AgentGraphError
+from agentgraph.guards.account import Account
+from agentgraph.guards.effects import Effect
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.saga import Entry
+
+__all__ = ["undo_last"]
+
+
+async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: Recorder) -> bool:
+    """Undo the last action that is still to be undone; tell whether more are."""
+    saga = account.saga
+    if saga is None:
+        return False
+
+    async def undo(entry: Entry) -> None:
+        effect = effects.get(entry.tool)
+        if effect is None:
+            raise AgentGraphError(f"the tool {entry.tool!r} is no longer here", code="tool_gone")
+        # The grace is its own: the deadline of what failed may be over.
+        async with clock().timeout(saga.grace_s):
+            await effect.undo(entry.args, result=entry.result, key=entry.key)
+
+    async def persist(entry: Entry) -> None:
+        await recorder.note("compensated", tool=entry.tool, key=entry.key, state=entry.state)
+        await recorder.keep(kind="effect", entry=entry.to_dict())
+
+    decision = await saga.undo_last(undo, persist)
+    if decision is not None and not decision.allows:
+        await recorder.decided(decision)
+    return bool(saga.plan())

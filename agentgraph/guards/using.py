@@ -1,0 +1,168 @@
+"""A tool is used: once under its key, if its gate lets it, and seen for what it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from langchain_core.messages import ToolMessage
+
+from agentgraph.clock import clock
+from agentgraph.errors import kind_of
+from agentgraph.guards.account import Account
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.effects import Effect, effect_of
+from agentgraph.guards.gates import Subject
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.saga import Saga
+from agentgraph.guards.stage import current_stage
+from agentgraph.sentry import ControlFlow, ToolUse
+
+__all__ = ["RegisterFirst", "Using"]
+
+
+class RegisterFirst(ControlFlow):
+    """The action is registered; it may run once that is stored."""
+
+
+class Using:
+    """One tool call."""
+
+    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+        self._policy = policy
+        self._place = place
+        self._account = account
+        self._recorder = recorder
+
+    async def use(self, use: ToolUse) -> object:
+        """Run the tool, or say why not."""
+        effect = effect_of(use.tool)
+        saga = self._account.saga if effect is not None else None
+        if effect is not None and saga is not None:
+            known = await self._known(saga, effect, use)
+            if known is not None:
+                return known
+        refusal = await self._refusal(use)
+        if refusal is not None:
+            if saga is not None:
+                await self._kept(saga, use.key, "failed")
+            return refusal
+        await self._recorder.note("tool", tool=use.name, key=use.key)
+        result = await self._run(use, effect)
+        if saga is not None:
+            await self._kept(saga, use.key, *_outcome(result))
+        return result
+
+    async def _known(self, saga: Saga, effect: Effect, use: ToolUse) -> ToolMessage | None:
+        """Register an action; return what came of it where it has run before."""
+        if use.key in self._account.registered:
+            self._account.registered.discard(use.key)
+            return None
+        begun = saga.begin(
+            key=use.key,
+            tool=f"{self._place.path}:{use.name}",
+            args=use.args,
+            compensates=effect.compensate is not None,
+        )
+        if begun.kind == "run":
+            kept = await self._recorder.keep(
+                kind="effect", entry=begun.entry.to_dict() if begun.entry is not None else {}
+            )
+            await self._recorder.note("effect", tool=use.name, key=use.key, state="started")
+            if kept:
+                return None
+            self._account.registered.add(use.key)
+            raise RegisterFirst
+        if begun.kind == "replay":
+            return _answer(use, str(begun.result))
+        if begun.kind == "unknown" and effect.lookup is not None:
+            found = await effect.look_up(use.args, key=use.key)
+            if found is None:
+                return None  # it never happened: it is registered still, and runs now
+            await self._kept(saga, use.key, "done", str(found))
+            return _answer(use, str(found))
+        decision = await self._recorder.by_table(begun.decision)
+        if decision.action in ("escalate", "abort"):
+            self._account.pending.append(decision)
+        return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+
+    async def _kept(self, saga: Saga, key: str, state: str, result: object = None) -> None:
+        entry = saga.done(key, result) if state == "done" else saga.failed(key)
+        await self._recorder.note("effect", tool=entry.tool, key=key, state=state)
+        await self._recorder.keep(kind="effect", entry=entry.to_dict())
+
+    async def _refusal(self, use: ToolUse) -> ToolMessage | None:
+        decision = self._exhausted()
+        if decision is not None:
+            self._account.pending.append(await self._recorder.by_table(decision))
+            return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+        if not self._policy.gates:
+            return None
+        context = {"agent": self._place.path, "steps": self._account.steps}
+        subject = Subject(self._place.name, use.name, use.args, context=context)
+        for gate in self._policy.gates:
+            # What an answer must hold is not asked of a call.
+            result = await replace(gate, invariants=(), grounding=None).check(
+                subject, "pre", self._place.path
+            )
+            if not result.passed:
+                told: Mapping[str, object] = {"validation": result.model_dump(mode="json")}
+                denied = Decision("deny", "gate", result.cause, result.failure_class, told)
+                await self._recorder.decided(denied)
+                return _answer(use, f"Not executed: {result.cause}.", failed=True)
+        return None
+
+    def _exhausted(self) -> Decision | None:
+        spends = self._account.spends_at(self._place.path, self._policy.budget)
+        return next((spent for spend in spends if (spent := spend.exhausted()) is not None), None)
+
+    async def _run(self, use: ToolUse, effect: Effect | None) -> object:
+        deadline = current_stage(self._account.deadline)
+        try:
+            async with clock().timeout(deadline.remaining() if deadline is not None else None):
+                result = await use.run()
+        except ControlFlow:
+            raise
+        except Exception as error:
+            if effect is not None:
+                self._account.registered.add(use.key)  # whoever retries it knows that it failed
+            await self._observe(use, effect, kind_of(error), failed=True)
+            raise
+        failed = isinstance(result, ToolMessage) and result.status == "error"
+        if isinstance(result, ToolMessage):
+            await self._observe(use, effect, result.content, failed=failed)
+        return result
+
+    async def _observe(
+        self, use: ToolUse, effect: Effect | None, result: object, *, failed: bool
+    ) -> None:
+        if self._policy.loop is None:
+            return
+        decision = self._account.loop(self._place.path, self._policy.loop).observe(
+            tool=use.name,
+            args=use.args,
+            result=result,
+            failed=failed,
+            volatile=effect.volatile if effect is not None else (),
+            poll=effect.poll if effect is not None else False,
+            message=use.message_id,
+        )
+        if decision.action == "correct":
+            await self._recorder.decided(decision)
+            self._account.correct(self._place.path, decision.cause)
+        elif not decision.allows:
+            self._account.pending.append(await self._recorder.by_table(decision, made=1))
+
+
+def _outcome(result: object) -> tuple[str, object]:
+    if isinstance(result, ToolMessage):
+        # An answer that says "error" is one to arguments that do not fit: nothing has run.
+        return ("failed", None) if result.status == "error" else ("done", str(result.text))
+    return "done", ""
+
+
+def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:
+    status = "error" if failed else "success"
+    return ToolMessage(text, tool_call_id="", name=use.name, status=status)

@@ -1,0 +1,207 @@
+"""How fast a run spends.
+
+A ceiling is passed only when a short and a long window both are over it: one large call fills the
+short one, and a burst that is over still fills the long one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from threading import Lock
+from typing import Self, cast
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
+
+__all__ = ["CostVelocity"]
+
+_GUARD = "cost_velocity"
+_ALLOW = Decision("allow", _GUARD)
+_BUCKETS = 10
+_MOST_SCOPES = 32
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """What was spent from an instant on, by the monotonic clock."""
+
+    start_ms: int
+    tokens: int
+    usd: Decimal
+
+
+@dataclass(slots=True)
+class _Window:
+    """The last so many milliseconds, in a bounded number of buckets."""
+
+    length_ms: int
+    buckets: list[_Bucket] = field(default_factory=list)
+
+    def add(self, now: int, tokens: int, usd: Decimal) -> None:
+        last = self.buckets[-1] if self.buckets else None
+        if last is not None and now - last.start_ms < self.length_ms / _BUCKETS:
+            last.tokens += tokens
+            last.usd += usd
+        else:
+            self.buckets.append(_Bucket(now, tokens, usd))
+        self.expire(now)
+
+    def expire(self, now: int) -> None:
+        self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
+
+    def tokens_per_min(self) -> float:
+        return sum(one.tokens for one in self.buckets) * _MINUTE_MS / self.length_ms
+
+    def usd_per_hour(self) -> float:
+        return float(sum(one.usd for one in self.buckets)) * _HOUR_MS / self.length_ms
+
+    def dump(self, ago: int) -> list[list[object]]:
+        return [[one.start_ms + ago, one.tokens, str(one.usd)] for one in self.buckets]
+
+    def load(self, dumped: Sequence[tuple[int, int, str]], ago: int, now: int) -> None:
+        # A wall clock that was set back must not put spending into the future.
+        self.buckets = [
+            _Bucket(min(start - ago, now), tokens, Decimal(usd)) for start, tokens, usd in dumped
+        ]
+
+
+@dataclass(slots=True)
+class CostVelocity:
+    """Deny when tokens per minute or dollars per hour pass their ceiling, in both windows.
+
+    Each window is averaged over its whole length, so up to `slow_s` of a ceiling may be spent at
+    once; nothing is denied before `min_elapsed_s` of spending. A scope's share is in the evidence.
+    """
+
+    tokens_per_min: float | None = None
+    usd_per_hour: float | None = None
+    fast_s: float = 60
+    slow_s: float = 600
+    min_elapsed_s: float = 30
+    _scopes: dict[str, tuple[_Window, _Window]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"CostVelocity({name}={value!r}): give a number above 0"
+            for name in ("tokens_per_min", "usd_per_hour", "fast_s", "slow_s")
+            if not _is_positive(value := getattr(self, name))
+            and not (value is None and name in ("tokens_per_min", "usd_per_hour"))
+        ]
+        if self.min_elapsed_s is False or not _is_positive(self.min_elapsed_s or 1):
+            faults.append(f"CostVelocity(min_elapsed_s={self.min_elapsed_s!r}): give 0 or more")
+        if not faults and not self.fast_s < self.slow_s:
+            faults.append(
+                f"CostVelocity(slow_s={self.slow_s}): give more than fast_s={self.fast_s}"
+            )
+        if not faults and self.min_elapsed_s > self.slow_s / 2:
+            faults.append(
+                f"CostVelocity(min_elapsed_s={self.min_elapsed_s}): give at most half of "
+                f"slow_s={self.slow_s}, else nothing is ever denied"
+            )
+        if faults:
+            raise ConfigurationError(faults)
+
+    def record(self, *, tokens: int, usd: Decimal | None = None, scope: str = "") -> Decision:
+        """Count what was spent, in its scope and in all, and decide on going on."""
+        if self.tokens_per_min is None and self.usd_per_hour is None:
+            return _ALLOW
+        now = _milliseconds(clock().monotonic())
+        with self._lock:
+            for name in (scope, "") if scope else ("",):
+                for window in self._windows(name):
+                    window.add(now, max(0, tokens), max(Decimal(0), usd or Decimal(0)))
+            return next(self._exceeded(now, scope), _ALLOW)
+
+    def _windows(self, scope: str) -> tuple[_Window, _Window]:
+        windows = self._scopes.pop(scope, None)
+        if windows is None:
+            windows = _Window(_milliseconds(self.fast_s)), _Window(_milliseconds(self.slow_s))
+        self._scopes[scope] = windows
+        if len(self._scopes) > _MOST_SCOPES:
+            del self._scopes[next(name for name in self._scopes if name)]
+        return windows
+
+    def _exceeded(self, now: int, scope: str) -> Iterator[Decision]:
+        fast, slow = self._scopes[""]
+        for window in self._scopes[scope]:
+            window.expire(now)
+        if now - slow.buckets[0].start_ms < _milliseconds(self.min_elapsed_s):
+            return
+        for unit in ("tokens_per_min", "usd_per_hour"):
+            ceiling = getattr(self, unit)
+            rates = (getattr(fast, unit)(), getattr(slow, unit)())
+            if ceiling is not None and min(rates) > ceiling:
+                part = getattr(self._scopes[scope][0], unit)() if scope else rates[0]
+                yield self._denied(unit, ceiling, rates, scope, part)
+
+    def _denied(
+        self, unit: str, ceiling: float, rates: tuple[float, float], scope: str, part: float
+    ) -> Decision:
+        fast, slow = (round(rate, 6) for rate in rates)
+        shown = unit.replace("_", " ")
+        return Decision(
+            "deny",
+            _GUARD,
+            f"{fast:g} {shown} over {self.fast_s:g} s and {slow:g} over {self.slow_s:g} s were "
+            f"spent; the ceiling is {ceiling:g}",
+            "cost_overrun",
+            {
+                "unit": unit,
+                "ceiling": float(ceiling),
+                "fast": fast,
+                "slow": slow,
+                "fast_s": self.fast_s,
+                "slow_s": self.slow_s,
+                "scope": scope,
+                "scope_fast": round(part, 6),
+            },
+        )
+
+    def fresh(self) -> Self:
+        """Return the same ceilings for another run."""
+        return replace(self)
+
+    def dump(self) -> dict[str, object]:
+        """Return the memory as JSON-able values; its times are those of the wall clock."""
+        ago = _wall_ahead()
+        with self._lock:
+            return {"scopes": [self._dumped(scope, ago) for scope in self._scopes]}
+
+    def _dumped(self, scope: str, ago: int) -> list[object]:
+        fast, slow = self._scopes[scope]
+        return [scope, fast.dump(ago), slow.dump(ago)]
+
+    def load(self, dumped: Mapping[str, object]) -> None:
+        """Take the memory that `dump` gave."""
+        rows = Sequence[tuple[int, int, str]]
+        scopes = cast(Sequence[tuple[str, rows, rows]], dumped.get("scopes", ()))
+        ago, now = _wall_ahead(), _milliseconds(clock().monotonic())
+        with self._lock:
+            self._scopes.clear()
+            for scope, *windows in scopes:
+                for window, spent in zip(self._windows(scope), windows, strict=True):
+                    window.load(spent, ago, now)
+
+
+def _wall_ahead() -> int:
+    """Return how far the wall clock is ahead of the monotonic one."""
+    return _milliseconds(clock().wall()) - _milliseconds(clock().monotonic())
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1_000)
+
+
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > 0

@@ -1,0 +1,149 @@
+"""The guards of one agent at work: asked around each of its calls, in the design's order.
+
+It decides, records what it has decided, and says so by a value or by `GuardStopped`; what follows
+in the graph is the patcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from langchain_core.messages import AIMessage
+
+from agentgraph.errors import GuardStopped
+from agentgraph.guards.account import Account
+from agentgraph.guards.asking import Asking
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.judging import Judging
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.using import Using
+from agentgraph.sentry import ModelCall, ToolUse
+
+__all__ = ["Watch"]
+
+_ALLOWED = Decision("allow", "none")
+
+
+class Watch:
+    """What holds at one agent, for one outside input."""
+
+    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+        self.policy = policy
+        self.place = place
+        self.account = account
+        self.recorder = recorder
+
+    async def opening(self) -> Decision:
+        """Decide whether this agent's model may be asked at all, and count that it is."""
+        account = self.account
+        if self.place.path in account.given:
+            return Decision("allow", "human")
+        if account.pending:
+            return account.pending.pop(0)  # recorded when it was made
+        decision = self._limits()
+        if not decision.allows:
+            await self.recorder.decided(decision)
+        return decision
+
+    def _limits(self) -> Decision:
+        """Count one more model call, unless a limit stands in its way."""
+        account, policy = self.account, self.policy
+        decision = _ALLOWED
+        if policy.steps is not None:
+            decision = policy.steps.check(account.steps, account.granted)
+        if decision.allows and account.deadline is not None:
+            decision = account.deadline.check()
+        if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
+            account.steps += 1
+        return decision
+
+    async def _step(self) -> None:
+        decision = self._limits()
+        if not decision.allows:
+            raise stopped(await self.recorder.decided(decision))
+
+    async def model(self, asked: ModelCall) -> AIMessage:
+        """Have a model asked until its answer passes, as often as it may be."""
+        judging = Judging(self.policy, self.place, self.account, self.recorder)
+        given = self.account.take_given(self.place.path)
+        if given is not None:
+            message, by = given
+            if by == "edit":
+                await judging.pass_edit(str(message.text), asked.messages)
+            return message
+        asking = Asking(self.policy, self.place, self.account, self.recorder, asked)
+        messages = asking.corrected(asked.messages)
+        while True:
+            answered = await asking.answer(messages)
+            said = await judging.judge(answered, messages)
+            if said is None:
+                return answered.message
+            if isinstance(said, AIMessage):
+                return said
+            messages = [*messages, answered.message, said]
+            await self._step()
+
+    async def tool(self, use: ToolUse) -> object:
+        """Have a tool run, if it may, and see whether it leads anywhere."""
+        return await Using(self.policy, self.place, self.account, self.recorder).use(use)
+
+    async def handoff(self, target: str, digest: str) -> str | None:
+        """Let the conversation move to a peer, or say why not."""
+        account, policy = self.account, self.policy
+        if policy.hops is not None:
+            decision = policy.hops.check(account.hops, account.granted)
+            if not decision.allows:
+                await self.recorder.decided(decision)
+                return decision.cause
+        if account.deadlock is not None:
+            moved = account.deadlock.handoff(source=self.place.name, target=target, digest=digest)
+            if not moved.allows:
+                await self._met(moved)
+                if moved.action != "correct":
+                    return moved.cause
+        account.hops += 1
+        await self.recorder.note("handoff", source=self.place.path, target=target)
+        return None
+
+    async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
+        """Let workers begin; say of each that must not, by its position, why not."""
+        refused: dict[int, str] = {}
+        policy = self.policy
+        if policy.depth is not None:
+            decision = policy.depth.check(self.place.depth + 1)
+            if not decision.allows:
+                await self.recorder.decided(decision)
+                return dict.fromkeys(range(len(workers)), decision.cause)
+        if policy.fan_out is not None:
+            decision = policy.fan_out.check(len(workers))
+            if not decision.allows:
+                await self.recorder.decided(decision)
+                beyond = range(policy.fan_out.children, len(workers))
+                refused = dict.fromkeys(beyond, decision.cause)
+        for position, worker in enumerate(workers):
+            if position not in refused:
+                await self.recorder.note("dispatch", source=self.place.path, target=worker)
+        return refused
+
+    async def reported(self, worker: str, brief: str, reply: str) -> None:
+        """Note what a worker has answered: one that always says the same is stuck."""
+        monitor = self.account.deadlock
+        if monitor is not None:
+            await self._met(monitor.dispatch(worker=worker, brief=brief, reply=reply))
+
+    async def _met(self, decision: Decision) -> None:
+        """Have the model told, or leave it to the next node that can act."""
+        if decision.allows:
+            return
+        if decision.action == "correct":
+            await self.recorder.decided(decision)
+            self.account.correct(self.place.path, decision.cause)
+            return
+        self.account.pending.append(await self.recorder.by_table(decision))
+
+
+def stopped(decision: Decision) -> GuardStopped:
+    """Return the error that carries a decision to the patcher."""
+    return GuardStopped(decision, f"{decision.guard}: {decision.cause}")

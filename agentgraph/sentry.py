@@ -1,0 +1,160 @@
+"""Who is asked around each call of a run: the port between an agent's nodes and its guards.
+
+A graph without guards has nobody on duty, and its nodes do their work unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import interrupt
+
+__all__ = [
+    "Answerer",
+    "ControlFlow",
+    "Ledger",
+    "ModelCall",
+    "Sentry",
+    "ToolUse",
+    "current_ledger",
+    "guarded",
+    "keeping",
+    "on_duty",
+    "posted",
+    "wait_for_human",
+]
+
+ControlFlow = GraphBubbleUp
+"""What passes through every guard: an interrupt is no failure, though it is an `Exception`."""
+
+Answerer: TypeAlias = BaseChatModel | str
+"""A model, or its name."""
+Ask: TypeAlias = Callable[[Answerer | None, Sequence[BaseMessage]], Awaitable[AIMessage]]
+"""Asks a model, None for its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A model is about to be asked."""
+
+    model: BaseChatModel
+    messages: Sequence[BaseMessage]
+    specs: Sequence[object]
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool is about to run."""
+
+    tool: BaseTool | None
+    name: str
+    args: Mapping[str, object]
+    key: str
+    """The same whenever this very call runs again."""
+    message_id: str
+    run: Callable[[], Awaitable[object]]
+
+
+class Sentry(Protocol):
+    """Decides on what a node is about to do."""
+
+    async def model(self, asked: ModelCall) -> AIMessage:
+        """Have a model asked, as often as it may be."""
+        ...
+
+    async def tool(self, use: ToolUse) -> object:
+        """Have a tool run, if it may."""
+        ...
+
+    async def handoff(self, target: str, digest: str) -> str | None:
+        """Let the conversation move to a peer, or say why not."""
+        ...
+
+    async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
+        """Let workers begin; say of each that must not, by its position, why not."""
+        ...
+
+    async def reported(self, worker: str, brief: str, reply: str) -> None:
+        """Note what a worker has answered."""
+        ...
+
+
+class Ledger(Protocol):
+    """Where that is written which must outlive a kill, before it happens."""
+
+    @property
+    def input_id(self) -> str:
+        """Name the outside input that all this serves."""
+        ...
+
+    @property
+    def round_key(self) -> str:
+        """Name the attempt at a round that all this happens in."""
+        ...
+
+    @property
+    def account(self) -> Mapping[str, object]:
+        """Return what stands in it for this input."""
+        ...
+
+    async def write(self, record: Mapping[str, object]) -> None:
+        """Write a record; it is durable when this returns."""
+        ...
+
+
+_sentry: ContextVar[Sentry | None] = ContextVar("agentgraph_sentry", default=None)
+_ledger: ContextVar[Ledger | None] = ContextVar("agentgraph_ledger", default=None)
+
+
+def on_duty() -> Sentry | None:
+    """Return who is to be asked, None where nobody is."""
+    return _sentry.get()
+
+
+@contextmanager
+def posted(sentry: Sentry | None) -> Iterator[None]:
+    """Have somebody asked in here, or nobody."""
+    token = _sentry.set(sentry)
+    try:
+        yield
+    finally:
+        _sentry.reset(token)
+
+
+def current_ledger() -> Ledger | None:
+    """Return the ledger around this code, None outside of a session."""
+    return _ledger.get()
+
+
+@contextmanager
+def keeping(ledger: Ledger | None) -> Iterator[None]:
+    """Have a ledger kept in here."""
+    token = _ledger.set(ledger)
+    try:
+        yield
+    finally:
+        _ledger.reset(token)
+
+
+async def guarded(
+    model: BaseChatModel, messages: Sequence[BaseMessage], specs: Sequence[object], ask: Ask
+) -> AIMessage:
+    """Ask a model, by way of whoever is on duty."""
+    sentry = _sentry.get()
+    if sentry is None:
+        return await ask(None, messages)
+    return await sentry.model(ModelCall(model, messages, specs, ask))
+
+
+def wait_for_human(question: object, schema: Mapping[str, object]) -> object:
+    """Have the run wait for a human's decision, and return it."""
+    return interrupt(question, response_schema=dict(schema))

@@ -1,0 +1,47 @@
+"""What the guards of a round must not forget, written to the session's log before it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentgraph.guards import SHARE
+from agentgraph.sessions.envelope import EV_AUDIT, Draft
+from agentgraph.sessions.round import Round
+
+__all__ = ["RoundLedger"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLedger:
+    """The session's log, as the guards of one round see it."""
+
+    round: Round
+
+    @property
+    def input_id(self) -> str:
+        """The outside input that the round serves."""
+        return f"{self.round.live.id}@{self.round.state.input}"
+
+    @property
+    def round_key(self) -> str:
+        """The attempt at the round."""
+        return f"{self.round.number}/{self.round.attempt}"
+
+    @property
+    def account(self) -> Mapping[str, object]:
+        """What the log has of this input; it stands in the state, so nobody has to read the log."""
+        state = self.round.live.state
+        # Each attempt that died may have spent what needs no record.
+        dead = SHARE * (self.round.attempt - 1)
+        return {
+            "hops": state.hops,
+            "usage": state.used,
+            "share": sum(state.held.values()) + dead,
+            "effects": state.effects,
+        }
+
+    async def write(self, record: Mapping[str, object]) -> None:
+        """Append a record; it is durable when this returns."""
+        told = {**record, "speaker": self.round.speaker, "round": self.round.number}
+        await self.round.live.note(Draft(EV_AUDIT, {**told, "attempt": self.round.attempt}))

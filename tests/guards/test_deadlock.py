@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.deadlock import DeadlockMonitor
+from agentgraph.guards.decision import Decision
+
+
+def walk(monitor: DeadlockMonitor, *edges: str, digest: str = "same") -> list[Decision]:
+    return [monitor.handoff(source=edge[0], target=edge[1], digest=digest) for edge in edges]
+
+
+def actions(decisions: list[Decision]) -> list[str]:
+    return [decision.action for decision in decisions]
+
+
+def replies(monitor: DeadlockMonitor, *texts: str, worker: str = "coder") -> list[str]:
+    return [
+        monitor.dispatch(worker=worker, brief=f"brief {number}", reply=text).action
+        for number, text in enumerate(texts)
+    ]
+
+
+def test_a_pair_that_hands_over_twice_in_the_same_state_is_stuck() -> None:
+    decisions = walk(DeadlockMonitor(), "AB", "BA", "AB", "BA")
+    assert actions(decisions) == ["allow", "allow", "allow", "escalate"]
+    assert decisions[-1].failure_class == "deadlock"
+    assert decisions[-1].evidence["cycle"] == ["A", "B"]
+    assert "A → B → A" in decisions[-1].cause
+
+
+def test_a_round_of_three_trips_and_one_of_four_does_not() -> None:
+    assert actions(walk(DeadlockMonitor(), *("AB", "BC", "CA") * 2))[-1] == "escalate"
+    assert set(actions(walk(DeadlockMonitor(), *("AB", "BC", "CD", "DA") * 3))) == {"allow"}
+    longer = DeadlockMonitor(cycle=4)
+    assert actions(walk(longer, *("AB", "BC", "CD", "DA") * 2))[-1] == "escalate"
+
+
+def test_the_rotations_of_a_cycle_are_one() -> None:
+    monitor = DeadlockMonitor()
+    walk(monitor, "AB", "BA")
+    (_, trip) = walk(monitor, "BA", "AB")
+    assert trip.action == "escalate"
+    assert trip.evidence["cycle"] == ["A", "B"]
+
+
+def test_a_cycle_comes_again_after_a_detour() -> None:
+    decisions = walk(DeadlockMonitor(), "AB", "BA", "AC", "CA", "AB", "BA")
+    assert actions(decisions)[-1] == "escalate"
+
+
+def test_a_handoff_to_oneself_is_a_cycle() -> None:
+    assert actions(walk(DeadlockMonitor(), "AA", "AA")) == ["allow", "escalate"]
+
+
+def test_a_cycle_trips_once() -> None:
+    assert actions(walk(DeadlockMonitor(), *("AB", "BA") * 6)).count("escalate") == 1
+
+
+def test_a_solver_and_a_checker_may_talk_for_twenty_turns() -> None:
+    monitor = DeadlockMonitor()
+    for turn in range(20):
+        edge = ("SC", "CS")[turn % 2]
+        assert walk(monitor, edge, digest=f"attempt {turn}")[0].allows
+
+
+def test_progress_on_one_side_is_progress() -> None:
+    monitor = DeadlockMonitor()
+    for turn in range(10):
+        assert walk(monitor, "AB", digest="please check")[0].allows
+        assert walk(monitor, "BA", digest=f"fault {turn}")[0].allows
+
+
+def test_a_jump_begins_another_path() -> None:
+    assert set(actions(walk(DeadlockMonitor(), *("AB", "CA") * 4))) == {"allow"}
+
+
+def test_branches_do_not_see_each_other() -> None:
+    monitor = DeadlockMonitor()
+    for branch in ("left", "right"):
+        for source, target in ("AB", "BA"):
+            edge = {"source": source, "target": target, "digest": "same"}
+            assert monitor.handoff(**edge, branch=branch).allows
+        assert monitor.dispatch(worker="W", brief="b", reply="?", branch=branch).allows
+
+
+def test_a_cycle_is_found_in_each_of_two_branches() -> None:
+    monitor = DeadlockMonitor()
+    decisions = [
+        monitor.handoff(source=source, target=target, digest="same", branch=branch)
+        for source, target in ("AB", "BA", "AB", "BA")
+        for branch in ("left", "right")
+    ]
+    assert actions(decisions) == ["allow"] * 6 + ["escalate"] * 2
+
+
+def test_a_worker_that_always_says_the_same_is_nudged_and_then_stopped() -> None:
+    monitor = DeadlockMonitor()
+    said = ("I need more info.", " I need  more\ninfo. ", "I need more info.", "I need more info.")
+    actions = [monitor.dispatch(worker="coder", brief="b", reply=one).action for one in said]
+    assert actions == ["allow", "correct", "abort", "abort"]
+    stopped = monitor.dispatch(worker="coder", brief="b", reply=said[0])
+    assert stopped.failure_class == "deadlock"
+    assert stopped.evidence["count"] == 5
+    assert "'coder'" in stopped.cause
+
+
+def test_one_that_says_the_same_to_other_briefs_is_given_longer() -> None:
+    said = ["Done."] * 5
+    assert replies(DeadlockMonitor(), *said) == ["allow", "allow", "allow", "correct", "abort"]
+
+
+def test_a_supervisor_may_dispatch_ten_times_to_one_worker() -> None:
+    assert set(replies(DeadlockMonitor(), *(f"part {n}" for n in range(10)))) == {"allow"}
+
+
+def test_workers_may_say_the_same_as_others() -> None:
+    monitor = DeadlockMonitor()
+    for worker in ("a", "b", "c"):
+        assert replies(monitor, "done", worker=worker) == ["allow"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cycle": 0},
+        {"occurrences": 1},
+        {"stuck": True},
+        {"stuck_correct": 2.0},
+        {"stuck_correct": 4, "stuck": 3},
+    ],
+)
+def test_a_wrong_configuration_says_what_to_give(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=next(reversed(wrong))):
+        DeadlockMonitor(**wrong)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as told:
+        DeadlockMonitor(0, 0, 0, 0)
+    assert len(told.value.faults) == 4
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 200), st.integers(0, 60))
+def test_the_memory_does_not_grow_with_the_run(names: int, start: int) -> None:
+    monitor = DeadlockMonitor()
+    for turn in range(start, start + 300):
+        source, target = f"agent {turn % names}", f"agent {(turn * 7) % names}"
+        branch = f"branch {turn % 90}"
+        monitor.handoff(source=source, target=target, digest=str(turn), branch=branch)
+        monitor.dispatch(worker=source, brief="b", reply=f"said {turn}", branch=branch)
+    assert len(json.dumps(monitor.dump())) < 14_000
+
+
+class Restarted(RuleBasedStateMachine):
+    """A monitor, one that is written and read between all calls, and a count of replies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._whole = DeadlockMonitor()
+        self._resumed = DeadlockMonitor()
+        self._said: Counter[tuple[str, str, str]] = Counter()
+
+    def resumed(self) -> DeadlockMonitor:
+        dumped = json.loads(json.dumps(self._resumed.dump()))
+        self._resumed = self._whole.fresh()
+        self._resumed.load({**dumped, "of a later version": 1})
+        return self._resumed
+
+    @rule(
+        ends=st.tuples(st.sampled_from("ABC"), st.sampled_from("ABC")),
+        digest=st.sampled_from("xy"),
+        branch=st.sampled_from(["", "left"]),
+    )
+    def hand_over(self, ends: tuple[str, str], digest: str, branch: str) -> None:
+        edge = {"source": ends[0], "target": ends[1], "digest": digest, "branch": branch}
+        assert self.resumed().handoff(**edge) == self._whole.handoff(**edge)
+
+    @rule(
+        worker=st.sampled_from("VW"),
+        reply=st.sampled_from(["done", "what?"]),
+        branch=st.sampled_from(["", "left"]),
+    )
+    def reply(self, worker: str, reply: str, branch: str) -> None:
+        self._said[branch, worker, reply] += 1
+        said = {"worker": worker, "brief": "b", "reply": reply, "branch": branch}
+        decided = self._whole.dispatch(**said)
+        assert self.resumed().dispatch(**said) == decided
+        times = self._said[branch, worker, reply]
+        assert decided.action == {1: "allow", 2: "correct"}.get(times, "abort")
+
+
+TestRestarted = Restarted.TestCase
+TestRestarted.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

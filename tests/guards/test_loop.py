@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import json
+from typing import TypedDict, Unpack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.loop import LoopDetector
+
+
+class Made(TypedDict, total=False):
+    args: object
+    result: object
+    failed: bool
+    volatile: tuple[str, ...]
+    poll: bool
+    message: str
+
+
+def call(detector: LoopDetector, tool: str, **made: Unpack[Made]) -> Decision:
+    given: Made = {"args": {}, "result": "r"}
+    return detector.observe(tool=tool, **(given | made))
+
+
+ALLOW, CORRECT, ABORT = "allow", "correct", "abort"
+
+
+def actions(decisions: list[Decision]) -> list[str]:
+    return [decision.action for decision in decisions]
+
+
+def several(detector: LoopDetector, tools: str, **made: Unpack[Made]) -> list[str]:
+    return actions([call(detector, tool, **made) for tool in tools])
+
+
+def test_the_third_identical_call_is_corrected_and_the_fourth_ends_the_run() -> None:
+    detector = LoopDetector()
+    assert several(detector, "AAAA") == [ALLOW, ALLOW, CORRECT, ABORT]
+
+
+def test_the_correction_tells_the_model_what_it_did_and_what_to_do() -> None:
+    detector = LoopDetector()
+    for _ in range(3):
+        corrected = call(detector, "search", args={"q": "rome"})
+    assert corrected.cause == (
+        "`search` was called 3 times with the same arguments and result. "
+        "Do something else, or answer with what you have."
+    )
+    assert corrected.evidence["tool"] == "search"
+    assert corrected.evidence["count"] == 3
+    assert corrected.evidence["cycle"] == ["search"]
+    aborted = call(detector, "search", args={"q": "rome"})
+    assert (aborted.guard, aborted.failure_class) == ("loop_detector", "infinite_loop")
+    assert aborted.evidence["digest"] == corrected.evidence["digest"]
+    json.dumps(aborted.to_dict())
+
+
+def test_two_calls_in_turn_are_a_loop_within_the_window() -> None:
+    assert several(LoopDetector(), "ABABA")[-1] == CORRECT
+    assert ABORT in several(LoopDetector(), "ABABABA")
+
+
+def test_three_calls_in_turn_are_seen_beyond_the_window() -> None:
+    detector = LoopDetector()
+    assert several(detector, "ABCABCAB") == [ALLOW] * 8
+    corrected = call(detector, "C")
+    assert corrected.action == CORRECT
+    assert corrected.evidence["cycle"] in (["A", "B", "C"], ["B", "C", "A"], ["C", "A", "B"])
+    assert call(detector, "A").action == ABORT
+
+
+def test_four_calls_in_turn_are_left_alone() -> None:
+    assert set(several(LoopDetector(), "ABCD" * 5)) == {ALLOW}
+
+
+def test_pages_and_other_changing_results_are_no_loop() -> None:
+    detector = LoopDetector()
+    assert {call(detector, "next_page", result=page).action for page in range(40)} == {ALLOW}
+
+
+def test_equal_results_of_different_calls_are_no_loop() -> None:
+    detector = LoopDetector()
+    for name in range(40):
+        assert call(detector, "attach_file", args={"name": name}, result=True).allows
+
+
+def test_a_changed_result_in_between_ends_the_streak() -> None:
+    detector = LoopDetector()
+    results = ["pending", "pending", "running", "pending", "pending"]
+    assert {call(detector, "status", result=result).action for result in results} == {ALLOW}
+
+
+def test_a_heeded_correction_is_forgiven_once() -> None:
+    detector = LoopDetector()
+    assert several(detector, "AAABAA") == [ALLOW, ALLOW, CORRECT, ALLOW, ALLOW, ALLOW]
+    assert call(detector, "A").action == ABORT
+
+
+def test_a_changed_result_after_the_correction_is_progress() -> None:
+    detector = LoopDetector()
+    several(detector, "AAA")
+    assert call(detector, "A", result="new").allows
+    assert several(detector, "AA") == [ALLOW, ALLOW]
+
+
+def test_a_step_of_the_old_round_is_no_progress() -> None:
+    detector = LoopDetector()
+    assert several(detector, "BAAA")[-1] == CORRECT
+    assert several(detector, "BA") == [ALLOW, ABORT]
+
+
+def test_spelling_does_not_hide_a_loop() -> None:
+    detector = LoopDetector()
+    spelled = [
+        {"q": "to  rome", "n": 1},
+        {"n": 1.0, "q": " to rome ", "": {}},
+        '{"q":"to rome","n":1}',
+    ]
+    assert actions([call(detector, "search", args=args) for args in spelled])[-1] == CORRECT
+
+
+def test_volatile_arguments_do_not_count() -> None:
+    detector = LoopDetector()
+    for number in range(3):
+        args = {"q": "rome", "request_id": number}
+        last = call(detector, "search", args=args, volatile=("request_id",))
+    assert last.action == CORRECT
+    text = json.dumps({"q": "rome", "request_id": 9})
+    assert call(detector, "search", args=text, volatile=("request_id",)).action == ABORT
+
+
+def test_failures_are_equal_whatever_their_text() -> None:
+    detector = LoopDetector(failures=9)
+    texts = ["no such id 17", "no such id 18", "no such id 19"]
+    failures = [call(detector, "get", result=text, failed=True) for text in texts]
+    assert actions(failures) == [ALLOW, ALLOW, CORRECT]
+
+
+def test_a_tool_that_keeps_failing_is_corrected_and_has_one_more_try() -> None:
+    detector = LoopDetector()
+    decided = [call(detector, "sql", args={"q": n}, failed=True) for n in range(6)]
+    assert actions(decided) == [ALLOW, ALLOW, CORRECT, ALLOW, ABORT, ABORT]
+    assert decided[2].cause.startswith("`sql` has failed 3 times in a row.")
+
+
+@pytest.mark.parametrize("between", ["success", "another tool"])
+def test_a_streak_of_failures_ends(between: str) -> None:
+    detector = LoopDetector()
+    for number in range(30):
+        assert call(detector, "sql", args={"q": number}, failed=number % 3 != 2).allows
+        if between == "another tool" and number % 3 == 1:
+            assert call(detector, "read", args={"q": number}).allows
+
+
+def test_failures_side_by_side_count_once() -> None:
+    detector = LoopDetector()
+    for message in ("m1", "m2"):
+        for number in range(5):
+            made: Made = {"args": (message, number), "failed": True, "message": message}
+            assert call(detector, "sql", **made).allows
+    assert call(detector, "sql", failed=True, message="m3").action == CORRECT
+
+
+def test_a_tool_that_works_beside_its_failure_is_not_failing() -> None:
+    detector = LoopDetector()
+    for turn in range(9):
+        for failed in (True, False):
+            made: Made = {"args": (turn, failed), "failed": failed, "message": f"m{turn}"}
+            assert call(detector, "sql", **made).allows
+
+
+@pytest.mark.parametrize("order", ["sr", "rs"])
+def test_a_neighbour_that_works_does_not_hide_failures(order: str) -> None:
+    detector = LoopDetector()
+    decided = [
+        call(detector, tool, args=turn, failed=tool == "s", message=f"m{turn}")
+        for turn in range(3)
+        for tool in order
+    ]
+    assert actions(decided).count(CORRECT) == 1
+
+
+def test_identical_calls_of_one_message_are_a_duplicate() -> None:
+    detector = LoopDetector()
+    assert set(several(detector, "AAAAAA", message="m1")) == {ALLOW}
+    assert set(several(detector, "AAA", message="m2")) == {ALLOW}
+    assert several(detector, "AAA", message="m3") == [CORRECT, ALLOW, ALLOW]
+
+
+def test_the_order_within_a_message_does_not_count() -> None:
+    detector = LoopDetector()
+    for number, order in enumerate(["ABCD", "DCBA", "BADC"]):
+        decided = several(detector, order, message=f"m{number}")
+    assert decided == [ALLOW, ALLOW, ALLOW, CORRECT]
+    assert several(detector, "CABD", message="m4")[-1] == ABORT
+
+
+def test_a_neighbour_of_the_corrected_call_does_not_heed_the_correction() -> None:
+    detector = LoopDetector()
+    several(detector, "AA")
+    assert several(detector, "AZ", message="m") == [CORRECT, ALLOW]
+    assert call(detector, "A").action == ABORT
+
+
+def test_a_polling_tool_may_ask_ten_times() -> None:
+    detector = LoopDetector()
+    decided = several(detector, "P" * 11, poll=True)
+    assert decided == [ALLOW] * 9 + [CORRECT, ABORT]
+
+
+def test_a_poll_that_answers_something_new_begins_anew() -> None:
+    detector = LoopDetector()
+    for turn in range(50):
+        assert call(detector, "job", result=f"{turn // 9} done", poll=True).allows
+
+
+def test_work_between_polls_begins_them_anew() -> None:
+    detector = LoopDetector()
+    for turn in range(40):
+        assert call(detector, "job", poll=True).allows
+        assert turn % 5 or call(detector, "work", args=turn).allows
+
+
+def test_two_polls_in_turn_are_counted_apart() -> None:
+    detector = LoopDetector()
+    assert several(detector, "PQ" * 9, poll=True) == [ALLOW] * 18
+    assert several(detector, "PQPQ", poll=True) == [CORRECT, CORRECT, ABORT, ABORT]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": 2},
+        {"threshold": 1},
+        {"failures": True},
+        {"poll_threshold": 3.0},
+        {"threshold": float("nan")},
+    ],
+)
+def test_a_wrong_configuration_says_what_to_give(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        LoopDetector(**wrong)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as told:
+        LoopDetector(0, 0, 0, 0)
+    assert len(told.value.faults) == 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 4), st.text("ABCDEF", max_size=3))
+def test_a_call_is_corrected_at_the_threshold_exactly(
+    threshold: int, extra: int, before: str
+) -> None:
+    detector = LoopDetector(threshold + extra, threshold)
+    distinct = "".join(sorted(set(before)))
+    assert set(several(detector, distinct)) <= {ALLOW}
+    assert several(detector, "X" * threshold) == [ALLOW] * (threshold - 1) + [CORRECT]
+    assert several(detector, "XX") == [ABORT] * 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from("ABCDEFGH"), max_size=3, unique=True), st.integers(1, 3))
+def test_whatever_came_before_a_short_round_is_ended(before: list[str], period: int) -> None:
+    detector = LoopDetector()
+    several(detector, "".join(before))
+    decided = several(detector, "XYZ"[:period] * 6)
+    assert CORRECT in decided
+    assert ABORT in decided
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.booleans(), st.booleans())
+def test_the_memory_does_not_grow_with_the_run(
+    pattern: list[int], poll: bool, one_message: bool
+) -> None:
+    detector = LoopDetector()
+    for turn in range(300):
+        step = pattern[turn % len(pattern)]
+        message = "m" if one_message else f"m{turn // 4}"
+        made: Made = {"args": turn // 3, "failed": step % 5 == 0, "message": message}
+        made["poll"] = poll and step % 2 == 0
+        call(detector, f"tool {step}", **made)
+    assert len(json.dumps(detector.dump())) < 15_000
+
+
+class Restarted(RuleBasedStateMachine):
+    """A detector, and one that is written and read between all calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._whole = LoopDetector(4, 2, 2, 3)
+        self._resumed = LoopDetector(4, 2, 2, 3)
+        self._message = 0
+
+    @rule(
+        tool=st.sampled_from("AAB"),
+        result=st.sampled_from(["r", "r", "s"]),
+        failed=st.booleans(),
+        poll=st.sampled_from([False, False, True]),
+        nameless=st.booleans(),
+    )
+    def call(self, tool: str, result: str, failed: bool, poll: bool, nameless: bool) -> None:
+        dumped = json.loads(json.dumps(self._resumed.dump()))
+        self._resumed = self._whole.fresh()
+        self._resumed.load({**dumped, "of a later version": 1})
+        message = "" if nameless else f"m{self._message}"
+        made: Made = {"result": result, "failed": failed, "poll": poll, "message": message}
+        assert call(self._resumed, tool, **made) == call(self._whole, tool, **made)
+
+    @rule()
+    def answer(self) -> None:
+        self._message += 1
+
+
+TestRestarted = Restarted.TestCase
+TestRestarted.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def test_a_fresh_detector_has_no_memory() -> None:
+    detector = LoopDetector(6, 3, 4, 12)
+    several(detector, "AAA")
+    assert detector.fresh() == detector
+    assert several(detector.fresh(), "AA") == [ALLOW, ALLOW]
