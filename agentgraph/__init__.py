@@ -2,7 +2,7 @@
 
 from agentgraph.agents import Agent, Intent, Reply
 from agentgraph.errors import AgentGraphError
-from agentgraph.guards import Guards
+from agentgraph.guards import Guards, effect
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.patching import Patcher, patched
 from agentgraph.routing import (
@@ -74,6 +74,7 @@ __all__ = [
     "current_history",
     "current_session",
     "delete_context",
+    "effect",
     "idempotency_key",
     "patched",
     "report_progress",

@@ -31,7 +31,7 @@ class Clock(Protocol):
         ...
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Cut a block off after so many seconds, with a `TimeoutError`; None lets it take its time."""
+        """Cut a block off after so many seconds, with a `TimeoutError`; None never does."""
         ...
 
     def random(self) -> float:

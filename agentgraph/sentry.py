@@ -19,7 +19,6 @@ from langgraph.types import interrupt
 
 __all__ = [
     "Answerer",
-    "ControlFlow",
     "Ledger",
     "ModelCall",
     "Sentry",

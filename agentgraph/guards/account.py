@@ -1,7 +1,7 @@
 """What one outside input has used and met so far: one account for all levels of its run.
 
 The parallel branches of a run share it in their process, and each node that ends writes the whole
-of it into the graph's state. It numbers its versions, so of two that meet the later one has all that
+of it into the graph's state. It numbers its versions: of two that meet, the later one has all that
 the other has.
 """
 
