@@ -37,7 +37,7 @@ bench: .venv/.bench  ## Run the benchmarks, beside the peers they compare with
 	$(BIN)/python -m benchmarks
 
 pins: .venv/.stamp  ## Resolve the pins in requirements/ again; UPGRADE=--upgrade takes newer ones
-	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra notebook \
+	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra cedar --extra notebook \
 		-o requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) $(UPGRADE) -o requirements/bench.txt requirements/bench.in
 

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.gates import Gate, Subject
-
-pytest.importorskip("cedarpy")
-
 from agentgraph.guards.cedar import CedarPolicy
+from agentgraph.guards.gates import Gate, Subject
 
 PERMIT = "permit(principal, action, resource);"
 CAP = (
