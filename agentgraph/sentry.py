@@ -91,6 +91,11 @@ class Ledger(Protocol):
     """Where that is written which must outlive a kill, before it happens."""
 
     @property
+    def home(self) -> object:
+        """Return where inputs have their names from: two of one name elsewhere are two."""
+        ...
+
+    @property
     def input_id(self) -> str:
         """Name the outside input that all this serves."""
         ...

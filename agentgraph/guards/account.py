@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -244,14 +244,28 @@ _PLAIN = ("steps", "hops", "granted", "closed", "corrections", "requests", "give
 _MEMORIES = ("deadlock", "velocity", "saga")
 _BY_PATH = ("loops", "replans", "spends")
 
-_open: WeakValueDictionary[str, Account] = WeakValueDictionary()
+
+class _Nowhere:
+    """Where those inputs are at home that come by no agent and no session."""
+
+
+_NOWHERE = _Nowhere()
+_open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
 
 
 def account_of(
-    policy: Guards, input_id: str, stored: Dumped | None, ledger: Ledger | None = None
+    policy: Guards,
+    input_id: str,
+    stored: Dumped | None,
+    ledger: Ledger | None = None,
+    home: object = None,
 ) -> Account:
-    """Return the account of an input: this process's own, else what is stored of it."""
-    found = _open.get(input_id)
+    """Return the account of an input: this process's own, else what is stored of it.
+
+    `home` is the store that the input is at home in: another one may know the same id.
+    """
+    known = _open.setdefault(_NOWHERE if home is None else home, WeakValueDictionary())
+    found = known.get(input_id)
     if stored is not None and stored.get("input") != input_id:
         stored = None
     if found is None or (stored is not None and stored["version"] > found.version):
@@ -260,7 +274,7 @@ def account_of(
             found.load(stored)
         if ledger is not None:
             found.reconcile(ledger.account)
-        _open[input_id] = found
+        known[input_id] = found
     if ledger is not None:
         found.enter_round(ledger)
     return found

@@ -172,7 +172,9 @@ class _Post:
         ledger, run = current_ledger(), current_run()
         turn = state.get("turn") or {}
         input_id = ledger.input_id if ledger is not None else turn.get("id") or _last_said(state)
-        account = account_of(self.policy, input_id, state.get("guarded"), ledger)
+        owner = None if run is None else run.owner
+        home = owner if ledger is None else ledger.home
+        account = account_of(self.policy, input_id, state.get("guarded"), ledger, home)
         if run is not None:
             run.account = account
         level = self.policy.at(self.place.path)

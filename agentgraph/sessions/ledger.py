@@ -19,6 +19,11 @@ class RoundLedger:
     round: Round
 
     @property
+    def home(self) -> object:
+        """The log: in another one there may be a session of the same id."""
+        return self.round.live.log
+
+    @property
     def input_id(self) -> str:
         """The outside input that the round serves."""
         return f"{self.round.live.id}@{self.round.state.input}"
