@@ -87,6 +87,8 @@ def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any
     if not isinstance(updates, Mapping):
         return context
     deleted, given = updates.get("delete"), updates.get("set")
+    if not deleted and not given:
+        return context
     gone = deleted if isinstance(deleted, Sequence) else ()
     kept = {key: value for key, value in context.items() if key not in gone}
     return {**kept, **given} if isinstance(given, Mapping) else kept
@@ -123,12 +125,10 @@ def _status(
 def _said(state: SessionState, envelope: Envelope) -> SessionState:
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
-    if not is_agent and sender in (*state.humans, state.creator_id):
-        state = _begun(state, envelope)
-    else:
-        state = _paid(state, sender, envelope)
+    is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
     goes_on = sender == state.asked_by
     said: dict[str, Any] = {
+        **(_begun(envelope) if is_outside else _paid(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
@@ -159,22 +159,22 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
     )
 
 
-def _begun(state: SessionState, envelope: Envelope) -> SessionState:
-    """Begin the accounts of what has come from outside."""
-    return changed(state, hops=0, input=envelope.sequence, used={}, held={}, effects={})
+def _begun(envelope: Envelope) -> Mapping[str, Any]:
+    """Return the accounts as they are when something has come from outside."""
+    return {"hops": 0, "input": envelope.sequence, "used": {}, "held": {}, "effects": {}}
 
 
-def _paid(state: SessionState, speaker: str, envelope: Envelope) -> SessionState:
-    """Count what a turn has used, in place of what it may have."""
-    data = envelope.event_data
-    usage, hops = data.get("usage"), data.get("hops")
-    held = {name: share for name, share in state.held.items() if name != speaker}
-    return changed(
-        state,
-        used=_added(state.used, usage) if isinstance(usage, Mapping) and usage else state.used,
-        held=held if state.held else state.held,
-        hops=state.hops + (hops if isinstance(hops, int) and hops > 0 else 0),
-    )
+def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
+    """Return what a turn has used, in place of what it may have."""
+    paid: dict[str, Any] = {}
+    usage, hops = envelope.event_data.get("usage"), envelope.event_data.get("hops")
+    if usage and isinstance(usage, Mapping):
+        paid["used"] = _added(state.used, usage)
+    if speaker in state.held:
+        paid["held"] = {name: share for name, share in state.held.items() if name != speaker}
+    if isinstance(hops, int) and hops > 0:
+        paid["hops"] = state.hops + hops
+    return paid
 
 
 def _added(
@@ -261,7 +261,7 @@ def _released(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     conversation = state.conversation
     moved = conversation.transition(conversation.phase, agent, "released", at=_at(envelope))
-    return changed(_begun(state, envelope), conversation=_trimmed(moved))
+    return changed(state, **_begun(envelope), conversation=_trimmed(moved))
 
 
 def _closed(state: SessionState, envelope: Envelope) -> SessionState:
@@ -318,7 +318,8 @@ def _failed(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     had = state.failures.get(speaker, 0)
     failed = changed(
-        _paid(state, speaker, envelope),
+        state,
+        **_paid(state, speaker, envelope),
         # To ask anew what no checkpoint waits for any more is nobody's failure.
         failures={**state.failures, speaker: had + (data.get("code") != "checkpoint_lost")},
         interrupts=_without(state, speaker),

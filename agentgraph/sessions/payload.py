@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import as_json, short
 
@@ -37,9 +39,15 @@ def canonical(data: object, what: str) -> dict[str, Any]:
 
 def encoded(value: object) -> str:
     """Write JSON that any store can hold: ASCII, also for what no encoding has."""
-    return json.dumps(value, separators=(",", ":"), check_circular=False)
+    return _encoder.encode(value)
 
 
 def decoded(text: str | bytes) -> Any:
     """Read JSON."""
-    return json.loads(text)
+    try:
+        return from_json(text)  # twice as fast as the standard library's
+    except ValueError:
+        return json.loads(text)  # it takes half a character, too, and any depth
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)

@@ -182,5 +182,7 @@ else:
     def changed(state, **changes):
         """Return a state with other values: as `replace` does, which would set every field anew."""
         other = object.__new__(SessionState)
-        other.__dict__.update(state.__dict__, **changes)
+        values = state.__dict__.copy()  # twice as fast as to fill an empty one
+        values.update(changes)
+        object.__setattr__(other, "__dict__", values)
         return other
