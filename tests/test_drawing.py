@@ -3,17 +3,19 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards, effect
 from agentgraph.agents.picture import picture_of
 from agentgraph.drawing import Edge, Node, draw
+from agentgraph.guards import DEFAULT, CostBudget, Default, Escalation
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = st.sampled_from([f"n{number}" for number in range(9)])
@@ -304,7 +306,7 @@ def test_the_picture_of_an_agent_shows_its_tree() -> None:
 
 
 def test_the_picture_of_an_agent_has_every_edge_and_dashes_those_that_depend() -> None:
-    agent = tree()
+    agent = tree().replace(deep=True, guards=None)
     graph = agent.graph.get_graph(xray=True)
     picture = Picture(agent.svg())
 
@@ -313,6 +315,57 @@ def test_the_picture_of_an_agent_has_every_edge_and_dashes_those_that_depend() -
         path = picture.group(f"{edge.source} → {edge.target}").find(f"{SVG}path")
         assert path is not None
         assert ("stroke-dasharray" in path.attrib) == edge.conditional
+
+
+def paying(mark: Callable[[Any], Any] = lambda tool: tool) -> Any:
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    return mark(pay)
+
+
+REGULATED = Guards.regulated(budget=CostBudget(tokens=1))
+SURE = Escalation(0.5, critic=lambda subject: 1.0)
+UNDONE = effect(compensate=lambda amount: f"refunded {amount}")
+
+
+@pytest.mark.parametrize(
+    ("guards", "tool", "drawn"),
+    [
+        (DEFAULT, paying(), set()),
+        (REGULATED, paying(), {"await_human"}),
+        (Guards.interactive(stages={"billing": REGULATED}), paying(), {"await_human"}),
+        (Guards.interactive(escalation=SURE), paying(), {"await_human"}),
+        (DEFAULT, paying(effect), {"await_human"}),
+        (DEFAULT, paying(UNDONE), {"await_human", "compensate"}),
+        (None, paying(UNDONE), set()),
+    ],
+    ids=["default", "tier", "stage", "critic", "effect", "compensated", "none"],
+)
+def test_nodes_of_guards_are_drawn_where_a_run_may_come_to_them(
+    guards: Guards | Default | None, tool: Any, drawn: set[str]
+) -> None:
+    billing = Agent("billing", model="offline", tools=[tool])
+    agent = Agent("support", model="offline", agents=[billing], guards=guards)
+
+    for nodes in (set(Picture(agent.svg()).nodes), set(re.findall(r"(\S+)\(", agent.mermaid()))):
+        names = {name.replace("\\3a", ":") for name in nodes}
+        found = {name for name in names if name.endswith(("await_human", "compensate"))}
+        assert found == {f"{at}{name}" for name in drawn for at in ("", "billing:")}
+
+
+def test_a_foreign_graph_keeps_its_nodes_whatever_they_are_called() -> None:
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("await_human", lambda state: {})
+    builder.add_edge(START, "await_human")
+    agent = Agent("support", model="offline", agents=[builder.compile(name="desk")])
+
+    names = [name for name in Picture(agent.svg()).nodes if name.endswith("await_human")]
+
+    assert names == ["desk:await_human"]
 
 
 @pytest.mark.parametrize("name", ["yes", "no"])

@@ -19,7 +19,7 @@ from agentgraph.agents.build import compile_root, compile_seated
 from agentgraph.agents.intents import Intent
 from agentgraph.agents.names import faults_of
 from agentgraph.agents.output import ResponseFormat
-from agentgraph.agents.picture import mimebundle_of, picture_of
+from agentgraph.agents.picture import drawn, mimebundle_of, picture_of
 from agentgraph.agents.prompt import SystemPrompt
 from agentgraph.agents.reply import Interrupt, Reply
 from agentgraph.agents.runner import Input, Runner
@@ -211,12 +211,12 @@ class Agent:
         return type(self)(name, description, **values)
 
     def mermaid(self) -> str:
-        """Draw the tree's graph, as Mermaid text."""
-        return self.graph.get_graph(xray=True).draw_mermaid()
+        """Draw the tree's graph, as Mermaid text; guards are drawn where a run may come to them."""
+        return drawn(self).draw_mermaid()
 
     def svg(self) -> str:
         """Draw the tree's graph, as an SVG picture that stands by itself."""
-        return picture_of(self.graph.get_graph(xray=True))
+        return picture_of(drawn(self))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return mimebundle_of(self)

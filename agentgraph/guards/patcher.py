@@ -61,7 +61,7 @@ def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> 
         for name in sub_agents:
             graph = wrap_node(name, post.around_stage(name))(graph)
         state = graph.state_schema
-        back = (model, COMPENSATE, AWAIT_HUMAN, END)
+        back = (model, COMPENSATE, END)
         spec = graph.nodes[model]
         graph.nodes[model] = replace(spec, ends=_and(spec.ends, AWAIT_HUMAN, COMPENSATE))
         asks: Any = post.await_human(model)
