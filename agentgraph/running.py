@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import AnyMessage, ToolMessage, UsageMetadata
@@ -18,6 +18,7 @@ from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
+from agentgraph.clock import clock, unhurried
 from agentgraph.errors import AgentGraphError
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "current_run",
     "enter",
     "handed_over",
+    "held_back",
     "history",
     "idempotency_key",
+    "in_tool",
     "inside_call",
     "inside_round",
     "inside_run",
@@ -46,6 +49,14 @@ T = TypeVar("T")
 CallEnd: TypeAlias = Callable[[bool], None]
 
 _LOOP_THREAD = "agentgraph-sync"
+
+
+class Suspended(Protocol):
+    """What has a deadline that may be moved."""
+
+    def suspend(self, since: float) -> None:
+        """Leave the time since then out of it."""
+        ...
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -74,8 +85,13 @@ class Run:
     """Where the run's events go, if somebody listens."""
     told: dict[str, int] = field(default_factory=dict)
     """How many tokens have been told of each agent: what was told cannot be taken back."""
-    account: object = None
+    account: Suspended | None = None
     """What its guards have counted; it lives as long as the run."""
+    held_s: float = 0.0
+    """How long whoever reads its events has kept it waiting."""
+    holds: int = 0
+    """How many of its branches wait for that reader now."""
+    held_since: float = 0.0
     fence: Callable[[], Awaitable[None]] | None = None
     """Asked before a checkpoint is written: it raises where the thread was taken over."""
 
@@ -84,6 +100,13 @@ class Run:
         at = config.get("configurable", {})
         if at.get("thread_id") == self.thread_id and not at.get("checkpoint_ns"):
             self.stored = at.get("checkpoint_id")
+
+    def let_go(self) -> None:
+        """Move its deadlines by the time in which its reader has kept it waiting."""
+        since, self.held_since = self.held_since, clock().wall()
+        self.held_s += max(0.0, self.held_since - since)
+        if self.account is not None:
+            self.account.suspend(since)
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""
@@ -116,6 +139,24 @@ def current_run() -> Run | None:
 def outer_run() -> Run | None:
     """Return the run around this code, from inside of a tool too."""
     return _run.get()
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Wait for a reader: that time is not the run's, and counts for none of its limits."""
+    run = outer_run()
+    if run is None:
+        yield
+        return
+    if run.holds == 0:
+        run.held_since = clock().wall()
+    run.holds += 1
+    try:
+        with unhurried():
+            yield
+    finally:
+        run.holds -= 1
+        run.let_go()
 
 
 @contextmanager
@@ -227,6 +268,16 @@ def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[list[CallEnd]
         _call_key.reset(tokens[1])
         _inherited.reset(tokens[2])
         _in_tool.reset(tokens[3])
+
+
+@contextmanager
+def in_tool(is_inside: bool) -> Iterator[None]:
+    """Say whether this is a tool at work, or who stands beside it and belongs to the run."""
+    token = _in_tool.set(is_inside)
+    try:
+        yield
+    finally:
+        _in_tool.reset(token)
 
 
 def at_call_end(end: CallEnd) -> None:

@@ -84,8 +84,9 @@ async def _settle(
     level: Level, runner: ToolRunner, asked: _Asked, state: AgentState, config: RunnableConfig
 ) -> Commands:
     done: Commands = []
-    if (state.get("turn") or {}).get("closed"):
-        return [Command(goto="__end__")]
+    closed = (state.get("turn") or {}).get("closed")
+    if closed:
+        return [Command(update={"messages": _unmade(asked, closed)}, goto="__end__")]
     malformed = await _answer_malformed(level, asked)
     if malformed:
         done.append(Command(update={"messages": malformed}))
@@ -258,6 +259,13 @@ async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
 
 def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
     return [answer(m.call_id, m.tool, f"{_NOT_EXECUTED}{why}", failed=True) for m in moves]
+
+
+def _unmade(asked: _Asked, guard: str) -> list[ToolMessage]:
+    """Answer what is open where a guard has ended the turn."""
+    open_calls = [c for c in calls_of(asked.message) if c["id"] not in asked.answers]
+    why = f"{_NOT_EXECUTED}{guard} has ended the turn"
+    return [answer(c["id"] or "", c["name"] or "tool", why, failed=True) for c in open_calls]
 
 
 def _position(asked: _Asked, call_id: str | None) -> str:

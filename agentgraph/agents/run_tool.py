@@ -33,8 +33,8 @@ from agentgraph.errors import RoutingError
 from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.participant import Seat
-from agentgraph.running import CallEnd, current_run, inside_call, note
-from agentgraph.sentry import ToolUse, on_duty, posted
+from agentgraph.running import CallEnd, current_run, in_tool, inside_call, note
+from agentgraph.sentry import ToolUse, keeping, on_duty, posted
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
@@ -244,21 +244,22 @@ class ToolRunner:
         whole: Sequence[AnyMessage],
         run: Callable[[], Awaitable[Any]],
     ) -> Any:
-        """Run a tool by way of whoever is on duty, who is none of what it runs."""
+        """Run a tool by way of whoever is on duty, who stands beside it and not in it."""
         sentry = on_duty()
         if sentry is None:
             return await run()
         call = request.tool_call
 
         async def unattended() -> Any:
-            with posted(None):
+            # A graph that a tool runs is no part of this one: it has accounts of its own.
+            with posted(None), keeping(None), in_tool(True):
                 return await run()
 
         asked = next((m for m in reversed(whole) if isinstance(m, AIMessage)), None)
         message_id = str(asked.id) if asked is not None else ""
-        return await sentry.tool(
-            ToolUse(request.tool, call["name"], call["args"], key, message_id, unattended)
-        )
+        use = ToolUse(request.tool, call["name"], call["args"], key, message_id, unattended)
+        with in_tool(False):
+            return await sentry.tool(use)
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
         configurable = request.runtime.config.get("configurable", {})
