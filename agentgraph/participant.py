@@ -52,6 +52,8 @@ class Verdict(NamedTuple):
 
     text: str
     accepted: Handoff | None
+    is_hop: bool = False
+    """Whether it leads to a peer: a human can be asked however often others were."""
 
 
 class Seat(Protocol):
@@ -76,8 +78,8 @@ class Seat(Protocol):
         """Accept a handoff to a peer, or say why not."""
         ...
 
-    def refuse(self, reason: str) -> Verdict:
-        """Refuse a handoff for a reason that the team does not know of."""
+    def refuse(self, guard: str, reason: str) -> Verdict:
+        """Refuse a handoff that a guard does not let through."""
         ...
 
 

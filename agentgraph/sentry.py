@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -21,6 +21,7 @@ __all__ = [
     "Answerer",
     "Ledger",
     "ModelCall",
+    "Refusal",
     "Sentry",
     "ToolUse",
     "current_ledger",
@@ -63,6 +64,13 @@ class ToolUse:
     run: Callable[[], Awaitable[object]]
 
 
+class Refusal(NamedTuple):
+    """Who stands in the way, and why."""
+
+    guard: str
+    why: str
+
+
 class Sentry(Protocol):
     """Decides on what a node is about to do."""
 
@@ -74,8 +82,8 @@ class Sentry(Protocol):
         """Have a tool run, if it may."""
         ...
 
-    async def handoff(self, target: str, digest: str) -> str | None:
-        """Let the conversation move to a peer, or say why not."""
+    async def handoff(self, target: str, digest: str) -> Refusal | None:
+        """Let the conversation move to a peer, or say who does not and why."""
         ...
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:

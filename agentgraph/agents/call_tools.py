@@ -145,9 +145,9 @@ async def _move(
         return [Command(update=update, goto="__end__")]
     sentry = on_duty()
     if sentry is not None:
-        why_not = await sentry.handoff(move.target, progress(level.history(state)))
-        if why_not is not None:
-            refused = _refuse([move, *others], why_not)
+        refusal = await sentry.handoff(move.target, progress(level.history(state)))
+        if refusal is not None:
+            refused = _refuse([move, *others], refusal.why)
             return [Command(update={"messages": refused}, goto=level.entry)]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
     told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))

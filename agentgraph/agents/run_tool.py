@@ -193,10 +193,10 @@ class ToolRunner:
         """Hand the conversation to another of the team, if the team agrees: that ends the turn."""
         verdict = seat.judge(wished)
         sentry = on_duty()
-        if verdict.accepted is not None and sentry is not None:
-            why_not = await sentry.handoff(verdict.accepted.target, result.progress)
-            if why_not is not None:
-                verdict = seat.refuse(why_not)
+        if verdict.is_hop and verdict.accepted is not None and sentry is not None:
+            refusal = await sentry.handoff(verdict.accepted.target, result.progress)
+            if refusal is not None:
+                verdict = seat.refuse(*refusal)
         if verdict.accepted is None:
             told = {**asdict(wished), "told": verdict.text}
             result.notes.append(_note("rejected", call, told))

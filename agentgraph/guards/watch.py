@@ -19,7 +19,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.using import Using
-from agentgraph.sentry import ModelCall, ToolUse
+from agentgraph.sentry import ModelCall, Refusal, ToolUse
 
 __all__ = ["Watch"]
 
@@ -89,20 +89,20 @@ class Watch:
         """Have a tool run, if it may, and see whether it leads anywhere."""
         return await Using(self.policy, self.place, self.account, self.recorder).use(use)
 
-    async def handoff(self, target: str, digest: str) -> str | None:
-        """Let the conversation move to a peer, or say why not."""
+    async def handoff(self, target: str, digest: str) -> Refusal | None:
+        """Let the conversation move to a peer, or say who does not and why."""
         account, policy = self.account, self.policy
         if policy.hops is not None:
             decision = policy.hops.check(account.hops, account.granted)
             if not decision.allows:
                 await self.recorder.decided(decision)
-                return decision.cause
+                return Refusal(decision.guard, decision.cause)
         if account.deadlock is not None:
             moved = account.deadlock.handoff(source=self.place.name, target=target, digest=digest)
             if not moved.allows:
                 await self._met(moved)
                 if moved.action != "correct":
-                    return moved.cause
+                    return Refusal(moved.guard, moved.cause)
         account.hops += 1
         await self.recorder.note("handoff", source=self.place.path, target=target)
         return None

@@ -15,6 +15,7 @@ from agentgraph.errors import AgentGraphError
 from agentgraph.outcomes import Handoff
 from agentgraph.participant import Verdict
 from agentgraph.phases import HandoffPolicy, HandoffRequest, HandoffResult, validate_handoff
+from agentgraph.phases.handoff import HandoffCode
 from agentgraph.sessions.round import current_round
 
 __all__ = ["HANDOFF_TOOL", "TeamSeat"]
@@ -56,9 +57,10 @@ class TeamSeat:
             return f"{told} {_SUPERVISES}"
         return f"{told} {_MARKS}"
 
-    def refuse(self, reason: str) -> Verdict:
-        """Refuse a handoff for a reason that the team does not know of."""
-        return Verdict(to_json(asdict(HandoffResult(False, "guard", reason))).decode(), None)
+    def refuse(self, guard: str, reason: str) -> Verdict:
+        """Refuse a handoff that a guard does not let through."""
+        code: HandoffCode = "hop_limit" if guard == "hop_limit" else "guard"
+        return Verdict(to_json(asdict(HandoffResult(False, code, reason))).decode(), None)
 
     def judge(self, handoff: Handoff) -> Verdict:
         """Accept a handoff to a peer, or say why not."""
@@ -77,9 +79,8 @@ class TeamSeat:
             handoff.channel_escalation,  # type: ignore[arg-type]  # checked there
         )
         policy = now.policy(self.policy)
-        result = validate_handoff(
-            request, policy, caller=self.name, phase=state.phase, hops=state.hops
-        )
+        # The guards count hops, over all levels: what is made in this round is no part of the state.
+        result = validate_handoff(request, policy, caller=self.name, phase=state.phase)
         text = to_json(asdict(result)).decode()
         if not result.accepted:
             return Verdict(text, None)
@@ -87,7 +88,7 @@ class TeamSeat:
         accepted = Handoff(
             target, handoff.reason, handoff.summary, result.new_phase, handoff.channel_escalation
         )
-        return Verdict(text, accepted)
+        return Verdict(text, accepted, is_hop=result.new_agent_id is not None)
 
 
 _MARKS = "What they say begins with [their name]; answer without such a mark."

@@ -25,6 +25,7 @@ from agentgraph.errors import (
 )
 from agentgraph.history import repair
 from agentgraph.participant import Graph
+from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import current_run, handed_over, inside_round
 from agentgraph.sentry import keeping
 from agentgraph.sessions.ledger import RoundLedger
@@ -150,7 +151,9 @@ class Speaker:
 def _transfers(result: Mapping[str, Any], round: Round) -> int:
     """Return how often the conversation moved within the participant itself."""
     notes = result.get("notes") or ()
-    handed_over = any(note["kind"] == "handoff" for note in notes)
+    people = (HUMAN, *round.state.humans)
+    moved = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]
+    handed_over = any(target not in people for target in moved)
     counted = (result.get("guarded") or {}).get("hops", 0)
     return max(0, int(counted) - round.state.hops - handed_over)
 

@@ -227,7 +227,6 @@ class Team:
             aliases=self.aliases or {},
             phase_map=self.phase_map if self.phase_map is not None else phases,
             allowed_transitions=pipeline.get_allowed_transitions() if pipeline else None,
-            hop_limit=self._hop_limit,
             escalations=tuple(self.escalations),
         )
 
@@ -264,11 +263,6 @@ class Team:
     @cached_property
     def _guards(self) -> Guards | None:
         return Guards.interactive() if self.guards is DEFAULT else self.guards
-
-    @property
-    def _hop_limit(self) -> int | None:
-        limit = self._guards.hops if self._guards is not None else None
-        return None if limit is None else limit.hops
 
     @property
     def _expected(self) -> Sequence[Expectation | Mapping[str, Any]]:
