@@ -474,7 +474,6 @@ def usage(read: int, written: int, *, cached: int = 0) -> UsageMetadata:
 
 
 def test_a_known_model_has_a_price() -> None:
-    pytest.importorskip("genai_prices")
     assert price_of("gpt-4o", usage(1_000_000, 0)) == Decimal("2.5")
     assert price_of("openai:gpt-4o", usage(0, 1_000_000)) == Decimal("10")
     assert price_of("gpt-4o", usage(1_000_000, 0, cached=1_000_000)) == Decimal("1.25")

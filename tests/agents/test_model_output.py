@@ -10,9 +10,10 @@ from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from agentgraph import Agent, Reply
+from agentgraph import Agent, Guards, Reply
 from agentgraph.agents import Citation
 from agentgraph.errors import ModelError
+from agentgraph.guards import Backoff
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
@@ -164,20 +165,26 @@ async def test_text_in_blocks_is_streamed_as_text() -> None:
     assert events[-1].text == "One. Two."
 
 
-# -- provider errors
+# -- provider errors, at the last of the three attempts
+
+
+def at_once() -> Guards:
+    return Guards.interactive(backoff=Backoff(base_s=0))
 
 
 async def test_a_provider_error_is_raised_as_a_model_error_with_its_cause() -> None:
+    model = ScriptedModel([Fault.server_error()] * 3)
     with pytest.raises(ModelError, match=r"'desk' failed: InternalServerError 500") as caught:
-        await Agent("desk", model=ScriptedModel([Fault.server_error()])).ainvoke("hi")
+        await Agent("desk", model=model, guards=at_once()).ainvoke("hi")
     assert getattr(caught.value.__cause__, "status_code", None) == 500
 
 
 @pytest.mark.parametrize("fault", [Fault.rate_limit(), Fault.cut("half of this is said")])
 async def test_a_provider_error_is_told_once_and_then_raised(fault: Fault) -> None:
     events: list[Event] = []
+    agent = Agent("desk", model=ScriptedModel([fault] * 3), guards=at_once())
     with pytest.raises(ModelError):
-        async for event in Agent("desk", model=ScriptedModel([fault])).astream("hi"):
+        async for event in agent.astream("hi"):
             events.append(event)  # noqa: PERF401 - kept although the iteration ends in an error
     assert errors(events) == ["model"]
     assert not [e for e in events if isinstance(e, AIMessageEvent | FinalStateEvent)]
@@ -187,20 +194,20 @@ async def test_a_provider_error_is_told_once_and_then_raised(fault: Fault) -> No
 async def test_after_a_provider_error_nothing_is_stored_as_said_and_the_next_turn_works(
     fault: Fault,
 ) -> None:
-    model = ScriptedModel([fault, "Hello."])
-    agent = Agent("desk", model=model)
+    model = ScriptedModel([fault, fault, fault, "Hello."])
+    agent = Agent("desk", model=model, guards=at_once())
     with pytest.raises(ModelError):
         await agent.ainvoke("one", thread_id="1")
     assert [m.text for m in await agent.ahistory("1")] == ["one"]
     reply = await agent.ainvoke("two", thread_id="1")
     assert reply.text == "Hello."
-    assert [m.text for m in model.requests[1].messages[1:]] == ["one", "two"]
+    assert [m.text for m in model.requests[3].messages[1:]] == ["one", "two"]
 
 
 async def test_a_provider_error_in_a_sub_agent_names_it_and_the_next_turn_goes_on_there() -> None:
     desk = ScriptedModel([call("transfer_to_clerk")])
-    clerk = Agent("clerk", model=ScriptedModel([Fault.server_error(), "Hello."]))
-    agent = Agent("desk", model=desk, agents=[clerk])
+    clerk = Agent("clerk", model=ScriptedModel([*[Fault.server_error()] * 3, "Hello."]))
+    agent = Agent("desk", model=desk, agents=[clerk], guards=at_once())
     with pytest.raises(ModelError, match="clerk"):
         await agent.ainvoke("one", thread_id="1")
     reply = await agent.ainvoke("two", thread_id="1")

@@ -301,6 +301,7 @@ async def test_recursion_limit_does_not_come_before_the_step_limit() -> None:
         model=ScriptedModel(lambda _: call("look")),
         tools=[look],
         middleware=[Passing(n) for n in range(5)],
+        guards=Guards.interactive(loop=None),
     )
 
     reply = await agent.ainvoke("go")

@@ -66,8 +66,8 @@ def endless_pair(guards: Guards | None) -> Agent:
 
 
 def patient(calls: int) -> ScriptedModel:
-    """Call a tool so many times, then answer."""
-    return ScriptedModel([*[call("look_up", order="A7")] * calls, "done"])
+    """Look up so many orders, then answer."""
+    return ScriptedModel([*[call("look_up", order=f"A{n}") for n in range(calls)], "done"])
 
 
 def texts(messages: tuple[BaseMessage, ...]) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import openai
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards
 from agentgraph.errors import ModelError
+from agentgraph.guards import Backoff
 from agentgraph.stream import ErrorEvent, TokenEvent, ToolUsageEvent
+from agentgraph.testing import FakeClock
 from tests.wire import (
     Wire,
     call,
@@ -104,7 +107,8 @@ async def test_a_fault_is_a_model_error_and_the_next_turn_goes_on(
     wire: Wire, fault: object, cause: type[Exception]
 ) -> None:
     wire.script(call("refund", reason="r"), fault, text("Here again."))  # type: ignore[arg-type]
-    agent = Agent("billing", model=chat_openai(wire, timeout=3), tools=[refund])
+    guards = Guards.interactive(retry=None)
+    agent = Agent("billing", model=chat_openai(wire, timeout=3), tools=[refund], guards=guards)
     seen: list[object] = []
 
     with pytest.raises(ModelError) as failed:
@@ -120,10 +124,26 @@ async def test_a_fault_is_a_model_error_and_the_next_turn_goes_on(
     assert [m.text for m in history if isinstance(m, AIMessage) and m.text] == ["Here again."]
 
 
+async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_asks(wire: Wire) -> None:
+    wire.script(rate_limit(7), text("Here."))
+    agent = Agent("a", model=chat_openai(wire))
+
+    with FakeClock().installed() as clock:
+        asking = asyncio.create_task(agent.ainvoke("hello"))
+        await clock.asleep()
+        clock.advance(6.9)
+        assert clock.sleepers == 1
+        clock.advance(0.1)
+        reply = await asking
+
+    assert (reply.text, wire.left) == ("Here.", 0)
+
+
 async def test_error_texts_hold_nothing_of_the_provider_s_answer(wire: Wire) -> None:
-    wire.script(fail(500))
+    wire.script(*[fail(500)] * 3)
+    at_once = Guards.interactive(backoff=Backoff(base_s=0))
 
     with pytest.raises(ModelError) as failed:
-        await Agent("a", model=chat_openai(wire)).ainvoke("hello")
+        await Agent("a", model=chat_openai(wire), guards=at_once).ainvoke("hello")
 
     assert str(failed.value) == "the model of agent 'a' failed: OpenAIAPIError 500"

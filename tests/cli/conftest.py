@@ -58,7 +58,7 @@ def answer(messages):
     if last.text == "pay":
         return call("pay", amount=7)
     if last.text == "fail":
-        raise ConnectionError("the line is dead")
+        raise ValueError("the line is dead")
     return f"answer {said} to {last.text}"
 
 

@@ -6,13 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from agentgraph import Guards
+from agentgraph.guards import Backoff
 from agentgraph.testing import Fault
 from tests.cli.talking import chat, piped, solo, talk
 from tests.cli.terminal import CTRL_D
 
 
 def test_conversation_goes_on_after_a_failure() -> None:
-    told = talk(solo(Fault.server_error(503), "I am back."), "hi", "again")
+    at_once = Guards.interactive(backoff=Backoff(base_s=0))
+    turns = [*[Fault.server_error(503)] * 3, "I am back."]
+
+    told = talk(solo(*turns, guards=at_once), "hi", "again")
 
     assert told.count("the model of agent 'solo' failed: InternalServerError 503") == 1
     assert "solo> I am back." in told
@@ -84,7 +89,7 @@ def test_piped_conversation_that_failed_ends_with_status_1(folder: Path) -> None
     done = piped(folder, "fail\nhello\n")
 
     assert done.returncode == 1
-    assert "caused by ConnectionError: the line is dead" in done.stdout
+    assert "caused by ValueError: the line is dead" in done.stdout
     assert "clerk> answer 2 to hello" in done.stdout
 
 

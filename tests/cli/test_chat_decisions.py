@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 
 from agentgraph.agents import Interrupt
 from agentgraph.cli.decision import decision_of
@@ -51,8 +53,7 @@ def test_approvals_have_a_short_form(typed: str, decision: object) -> None:
 
 
 def test_approval_of_the_middleware_is_asked_and_given() -> None:
-    middleware = pytest.importorskip("langchain.agents.middleware")
-    human = middleware.HumanInTheLoopMiddleware(interrupt_on={"lookup": True})
+    human: Any = HumanInTheLoopMiddleware(interrupt_on={"lookup": True})
     agent = solo(call("lookup", order="A7"), "done", tools=[lookup], middleware=[human])
 
     told = talk(agent, "hi", "approve")
