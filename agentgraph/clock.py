@@ -6,13 +6,28 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "clock", "new_id", "use_clock", "utc_now"]
+__all__ = [
+    "Clock",
+    "Limit",
+    "SystemClock",
+    "clock",
+    "limited",
+    "new_id",
+    "unhurried",
+    "use_clock",
+    "utc_now",
+]
 
 
 class Clock(Protocol):
@@ -31,7 +46,10 @@ class Clock(Protocol):
         ...
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Cut a block off after so many seconds, with a `TimeoutError`; None never does."""
+        """Cut a block off after so many seconds, with a `TimeoutError`; None never does.
+
+        Seconds that somebody inside has spent `unhurried` do not count.
+        """
         ...
 
     def random(self) -> float:
@@ -55,14 +73,76 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        return asyncio.timeout(seconds)
+    @asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
+        async with asyncio.timeout(seconds) as scope:
+            with limited(_Scope(scope)):
+                yield
 
     def random(self) -> float:
         return random.random()
 
     def new_id(self) -> str:
         return uuid.uuid4().hex
+
+
+class Limit(Protocol):
+    """A time limit that can be stopped; it runs again once all who have stopped it let it."""
+
+    def pause(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+
+class _Scope:
+    """The limit of asyncio's that is around a block."""
+
+    def __init__(self, scope: asyncio.Timeout) -> None:
+        self._scope = scope
+        self._pauses = 0
+        self._left: float | None = None
+
+    def pause(self) -> None:
+        self._pauses += 1
+        due = self._scope.when()
+        if self._pauses == 1 and due is not None:
+            self._left = due - asyncio.get_running_loop().time()
+            self._reschedule(None)
+
+    def go_on(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and self._left is not None:
+            self._reschedule(asyncio.get_running_loop().time() + self._left)
+
+    def _reschedule(self, due: float | None) -> None:
+        with suppress(RuntimeError):  # it is over already
+            self._scope.reschedule(due)
+
+
+_limits: ContextVar[tuple[Limit, ...]] = ContextVar("agentgraph_limits", default=())
+
+
+@contextmanager
+def limited(limit: Limit) -> Iterator[None]:
+    """Let what runs in here stop a limit that holds for it."""
+    token = _limits.set((*_limits.get(), limit))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Stop all time limits around this code while it waits in here."""
+    limits = _limits.get()
+    for limit in limits:
+        limit.pause()
+    try:
+        yield
+    finally:
+        for limit in limits:
+            limit.go_on()
 
 
 _clock: ContextVar[Clock] = ContextVar("agentgraph_clock")

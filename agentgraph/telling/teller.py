@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from agentgraph.errors import AgentGraphError
-from agentgraph.running import Run
+from agentgraph.running import Run, held_back
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
@@ -40,9 +40,16 @@ async def follow(produce: Callable[[Put], Awaitable[None]]) -> AsyncGenerator[Ev
     """Yield what a run puts; closing this ends the run and waits until it has put things away."""
     queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE_SIZE)
 
+    async def put(event: Event) -> None:
+        if not queue.full():
+            queue.put_nowait(event)
+            return
+        with held_back():
+            await queue.put(event)
+
     async def run() -> None:
         try:
-            await produce(queue.put)
+            await produce(put)
         finally:
             if not task.cancelling():
                 await queue.put(None)
@@ -79,27 +86,40 @@ class Teller:
         if isinstance(event, ErrorEvent):
             self.errors.add(event.message)
         place = self.place()
+        await self._come_first()
+        try:
+            await self._tell_next(event, place)
+        finally:
+            self._order.release()
+
+    async def _come_first(self) -> None:
+        if not self._order.locked():
+            await self._order.acquire()
+            return
+        with held_back():  # as whoever is before us is
+            await self._order.acquire()
+
+    async def _tell_next(self, event: Event, place: Place) -> None:
         _, round, attempt = place
-        async with self._order:
-            known_by = _key(event)
-            key = None if known_by is None else (place, *known_by)
-            if key in self.told:
-                return
-            stamped = replace(
-                event,
-                round=round,
-                attempt=attempt,
-                agent=event.agent or self.agent,
-                thread_id=self.run.thread_id,
-                run_id=self.run.id,
-                sequence=self.sequence + 1,
-            )
-            await self.put(stamped)
-            if isinstance(event, TokenEvent):
-                self.run.told[stamped.agent] = self.run.told.get(stamped.agent, 0) + 1
-            self.sequence += 1  # only now: who waits for room may be cancelled, and leave a gap
-            if key is not None:
-                self.told.add(key)
+        known_by = _key(event)
+        key = None if known_by is None else (place, *known_by)
+        if key in self.told:
+            return
+        stamped = replace(
+            event,
+            round=round,
+            attempt=attempt,
+            agent=event.agent or self.agent,
+            thread_id=self.run.thread_id,
+            run_id=self.run.id,
+            sequence=self.sequence + 1,
+        )
+        await self.put(stamped)
+        if isinstance(event, TokenEvent):
+            self.run.told[stamped.agent] = self.run.told.get(stamped.agent, 0) + 1
+        self.sequence += 1  # only now: who waits for room may be cancelled, and leave a gap
+        if key is not None:
+            self.told.add(key)
 
     async def tell_failure(self, error: Exception) -> None:
         """Tell what ended the run, unless a node has told it."""

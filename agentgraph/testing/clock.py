@@ -13,7 +13,7 @@ from random import Random  # noqa: TID251 - a seeded one
 from threading import Lock
 from typing import Self
 
-from agentgraph.clock import use_clock
+from agentgraph.clock import limited, use_clock
 
 __all__ = ["FakeClock"]
 
@@ -96,20 +96,13 @@ class FakeClock:
         if seconds is None:
             yield
             return
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            due = self._monotonic + _nanoseconds(seconds)
-            timer = _Sleeper(due, next(self._order), loop.create_future())
-            heapq.heappush(self._timers, timer)
-        try:
-            async with asyncio.timeout(None) as scope:
-                timer.woken.add_done_callback(lambda _: _cut_off(scope))
-                yield
-        finally:
-            with self._lock:
-                if timer in self._timers:
-                    self._timers.remove(timer)
-                    heapq.heapify(self._timers)
+        async with asyncio.timeout(None) as scope:
+            timer = _Timer(self, scope, _nanoseconds(seconds))
+            try:
+                with limited(timer):
+                    yield
+            finally:
+                timer.stop()
 
     async def asleep(self, count: int = 1) -> None:
         """Wait until at least so many are asleep: then it is time to advance."""
@@ -126,6 +119,23 @@ class FakeClock:
         with use_clock(self):
             yield self
 
+    def _wind(self, left: int, woken: asyncio.Future[None]) -> _Sleeper:
+        with self._lock:
+            timer = _Sleeper(self._monotonic + left, next(self._order), woken)
+            if left <= 0:
+                _wake(woken)
+            else:
+                heapq.heappush(self._timers, timer)
+            return timer
+
+    def _unwind(self, timer: _Sleeper) -> int:
+        """Stop a timer, and return what was left of it."""
+        with self._lock:
+            if timer in self._timers:
+                self._timers.remove(timer)
+                heapq.heapify(self._timers)
+            return timer.due - self._monotonic
+
     def _tell_watchers(self) -> None:
         asleep = len(self._sleepers)
         for _, seen in (one for one in self._watchers if one[0] <= asleep):
@@ -137,6 +147,32 @@ class FakeClock:
             if sleeper in self._sleepers:
                 self._sleepers.remove(sleeper)
                 heapq.heapify(self._sleepers)
+
+
+class _Timer:
+    """A limit by a clock that is advanced."""
+
+    def __init__(self, clock: FakeClock, scope: asyncio.Timeout, left: int) -> None:
+        self._clock = clock
+        self._left = left
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._woken.add_done_callback(lambda _: _cut_off(scope))
+        self._pauses = 0
+        self._running: _Sleeper | None = clock._wind(left, self._woken)
+
+    def pause(self) -> None:
+        self._pauses += 1
+        self.stop()
+
+    def go_on(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and self._running is None:
+            self._running = self._clock._wind(self._left, self._woken)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._left = self._clock._unwind(self._running)
+            self._running = None
 
 
 @dataclass(order=True, frozen=True, slots=True)
