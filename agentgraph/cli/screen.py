@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentgraph.agents.reply import Interrupt
 from agentgraph.cli.asides import called, happened, named
-from agentgraph.cli.decision import advice_for
+from agentgraph.cli.decision import advice_for, has_short_form
 from agentgraph.cli.flow import Flow
 from agentgraph.cli.text import clean, clip, pretty
 from agentgraph.stream import AIMessageEvent, ErrorEvent, Event, FinalStateEvent, TokenEvent
@@ -116,7 +116,7 @@ class Screen:
         """Show a question that a human has to decide."""
         self.note(f"A decision is needed{place}:", _QUESTION)
         self.note(pretty(question.payload), _QUESTION)
-        if question.response_schema:
+        if question.response_schema and not has_short_form(question):
             self.note(f"It has to fit: {json.dumps(question.response_schema, default=str)}")
         self.note(f"Type {advice_for(question)}; Ctrl-C leaves it open.")
 
