@@ -11,7 +11,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards
+from agentgraph.guards import CostBudget
 from agentgraph.sessions import Envelope, Hub, Session, SessionState, Team
 from agentgraph.sessions.fold import folded
 from agentgraph.testing import FakeClock, Request, ScriptedModel
@@ -25,6 +26,16 @@ def agent(name: str, *turns: Scripted, **fields: Any) -> Agent:
     model = ScriptedModel(turns or (lambda messages: f"{name} speaks"))
     fields = {"default_tools": False, **fields}
     return Agent(name, f"does {name}", model=model, **fields)
+
+
+def untried() -> Guards:
+    """Return the usual guards, but that a call which fails is left to its round to try again."""
+    return Guards.interactive(retry=None)
+
+
+def ample() -> Guards:
+    """Return the usual guards, with a budget that is no matter."""
+    return Guards.interactive(budget=CostBudget(tokens=100_000_000))
 
 
 def asked(participant: Agent) -> list[Request]:

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from agentgraph import Agent, Guards
-from agentgraph.guards import Deadlines, StepLimit
+from agentgraph.guards import Backoff, Deadlines, StepLimit
 from agentgraph.routing import (
     FromSpeaker,
     HumanTarget,
@@ -45,6 +45,7 @@ from tests.sessions.talk import (
     shown,
     talk,
     until,
+    untried,
 )
 
 
@@ -84,7 +85,7 @@ class Hung:
 
 async def test_a_model_that_failed_once_is_asked_again() -> None:
     one = agent("a", Fault.server_error(), "here I am")
-    async with held(Team([one], sequence(["a"]))) as session:
+    async with held(Team([one], sequence(["a"]), guards=untried())) as session:
         state = await after(session, "user", "hello")
         assert await failures(session) == [("a", "model", 1, False)]
         (packet,) = await of_type(session, EV_PACKET)
@@ -95,12 +96,34 @@ async def test_a_model_that_failed_once_is_asked_again() -> None:
 
 async def test_a_model_that_failed_twice_closes_the_session() -> None:
     one = agent("a", Fault.server_error(), Fault.rate_limit(), "never")
-    async with held(Team([one, agent("b")], sequence(["a", "b"]))) as session:
+    team = Team([one, agent("b")], sequence(["a", "b"]), guards=untried())
+    async with held(team) as session:
         state = await after(session, "user", "hello")
         assert await failures(session) == [("a", "model", 1, False), ("a", "model", 2, True)]
         assert (state.status, state.pending_close_reason) == ("closed", "round_failed")
         assert len(asked(one)) == 2
         assert (await of_type(session, EV_SESSION_CLOSED))[0].event_data["reason"] == "round_failed"
+
+
+async def test_a_fault_that_passes_is_mended_within_its_round() -> None:
+    one = agent("a", Fault.server_error(), Fault.rate_limit(), "here I am")
+    guards = Guards.interactive(backoff=Backoff(base_s=0))
+    async with held(Team([one], sequence(["a"]), guards=guards)) as session:
+        state = await after(session, "user", "hello")
+        assert await failures(session) == []
+        (packet,) = await of_type(session, EV_PACKET)
+        assert (packet.text, packet.event_data["attempt"]) == ("here I am", 1)
+        assert state.pending_close_reason == "sequence_complete"
+
+
+async def test_a_fault_that_lasts_fails_the_round_once_all_its_attempts_have() -> None:
+    one = agent("a", *[Fault.server_error()] * 3, "here I am")
+    guards = Guards.interactive(backoff=Backoff(base_s=0))
+    async with held(Team([one], sequence(["a"]), guards=guards)) as session:
+        state = await after(session, "user", "hello")
+        assert await failures(session) == [("a", "model", 1, False)]
+        assert len(asked(one)) == 4
+        assert state.pending_close_reason == "sequence_complete"
 
 
 async def test_a_failure_says_its_kind_and_keeps_what_the_provider_wrote_to_itself() -> None:
@@ -123,7 +146,7 @@ async def test_what_a_failed_round_has_used_is_told() -> None:
 
     first = Turn(calls=[call("look")], usage=usage)
     one = agent("a", first, Fault.server_error(), "fine", tools=[look])
-    result = await Team([one], sequence(["a"])).arun("hello")
+    result = await Team([one], sequence(["a"]), guards=untried()).arun("hello")
     failed = next(one for one in result.envelopes if one.event_type == EV_ROUND_FAILED)
     assert failed.event_data["usage"]["a"]["total_tokens"] == 7
     packet = next(one for one in result.envelopes if one.event_type == EV_PACKET)
@@ -244,7 +267,7 @@ async def test_what_a_failed_round_wrote_is_not_written() -> None:
         return "noted"
 
     one = agent("a", call("note", value=1), Fault.server_error(), "without a note", tools=[note])
-    async with held(Team([one], sequence(["a"]))) as session:
+    async with held(Team([one], sequence(["a"]), guards=untried())) as session:
         state = await after(session, "user", "hello")
         assert dict(state.context_vars) == {}
 
@@ -258,7 +281,8 @@ async def test_each_round_has_two_attempts_of_its_own() -> None:
         Fault.server_error(),
         "three",
     ]
-    async with held(Team([agent("a", *turns)], sequence(["a", "a", "a"]))) as session:
+    team = Team([agent("a", *turns)], sequence(["a", "a", "a"]), guards=untried())
+    async with held(team) as session:
         state = await after(session, "user", "hello")
         assert [attempt for _, _, attempt, _ in await failures(session)] == [1, 1, 1]
         assert [one.event_data["attempt"] for one in await of_type(session, EV_PACKET)] == [2, 2, 2]
@@ -291,7 +315,7 @@ async def test_after_a_failure_for_good_the_failure_target_goes_on(target: str) 
         TerminateTarget("done"),
     )
     humans = ["ann"] if target == "ann" else []
-    team = Team([one, other], rules, failure_target=target, humans=humans)
+    team = Team([one, other], rules, failure_target=target, humans=humans, guards=untried())
     async with held(team) as session:
         if humans:
             await session.join("ann")
@@ -311,6 +335,7 @@ async def test_where_the_failure_target_fails_too_the_session_closes() -> None:
         [agent("a", Fault.server_error(), Fault.server_error()), agent("b", "", "")],
         sequence(["a"]),
         failure_target="b",
+        guards=untried(),
     )
     async with held(team) as session:
         state = await after(session, "user", "hello")

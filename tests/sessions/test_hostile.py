@@ -40,7 +40,18 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, talk, until
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    ample,
+    asked,
+    held,
+    of_type,
+    settled,
+    talk,
+    until,
+)
 
 
 def back(first: str) -> TransitionGraph:
@@ -676,11 +687,26 @@ async def test_whatever_a_tool_returns_the_session_goes_on(name: str, kind: str)
 
     one = tool("odd")(odd if kind == "sync" else aodd)
     clock = FakeClock()
-    async with held(answering(using(one)), clock=clock) as session:
+    async with held(answering(using(one), guards=ample()), clock=clock) as session:
         await session.send("user", "hello")
         state = await settled(session)
         assert state.status == "waiting_human", state.pending_close_reason
         await still_works(session)
+
+
+async def test_what_a_tool_returns_is_not_shown_to_a_model_where_it_is_beyond_the_budget() -> None:
+    @tool
+    def flood() -> str:
+        """Return too much."""
+        return "x" * 1_000_000
+
+    one = using(flood)
+    async with held(answering(one), clock=FakeClock()) as session:
+        state = await after(session, "user", "hello")
+        assert (state.status, state.pending_close_reason) == ("closed", "cost_budget")
+        (failed,) = await of_type(session, EV_ROUND_FAILED)
+        assert (failed.event_data["code"], failed.event_data["final"]) == ("guard", True)
+        assert len(asked(one)) == 1
 
 
 @pytest.mark.parametrize("reason", [None, 5, object(), math.nan, "\ud800", "x" * 300_000])
@@ -864,13 +890,13 @@ async def test_whatever_a_model_says_the_round_is_committed(text: str) -> None:
 
 async def test_a_round_of_many_calls_with_long_answers_is_committed_with_the_last_of_them() -> None:
     @tool
-    def look() -> str:
+    def look(at: str) -> str:
         """Look."""
         return "ü" * 5_000
 
-    turns = iter([[call("look")] * 8] * 12)
+    turns = iter([[call("look", at=f"{of}/{at}") for at in range(8)] for of in range(12)])
     one = agent_of(lambda _: next(turns, "a speaks"), look)
-    async with held(answering(one), clock=FakeClock()) as session:
+    async with held(answering(one, guards=ample()), clock=FakeClock()) as session:
         state = await after(session, "user", "hello")
         assert state.status == "waiting_human", state.pending_close_reason
         steps = (await of_type(session, EV_PACKET))[0].event_data["steps"]

@@ -37,6 +37,7 @@ from tests.sessions.talk import (
     settled,
     shown,
     talk,
+    untried,
 )
 
 
@@ -133,7 +134,8 @@ async def test_a_join_can_be_a_human_or_an_end() -> None:
 
 async def test_only_the_one_that_failed_runs_again() -> None:
     b, c = agent("b", Fault.server_error(), "from b"), agent("c", "from c")
-    async with held(Team([agent("a"), b, c, agent("join")], fan_out())) as session:
+    team = Team([agent("a"), b, c, agent("join")], fan_out(), guards=untried())
+    async with held(team) as session:
         state = await after(session, "user", "hello")
         (failed,) = await of_type(session, EV_ROUND_FAILED)
         assert (failed.event_data["speaker"], failed.event_data["final"]) == ("b", False)

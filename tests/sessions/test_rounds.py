@@ -44,7 +44,7 @@ from agentgraph.sessions import (
     set_context,
 )
 from agentgraph.testing import Fault, ScriptedModel, bad_call, call
-from tests.sessions.talk import after, agent, asked, held, of_type, shown, talk
+from tests.sessions.talk import after, agent, ample, asked, held, of_type, shown, talk, untried
 
 
 def escalate(reason: str = "") -> str:
@@ -301,9 +301,11 @@ async def test_many_huge_calls_of_one_message_still_fit_into_the_log() -> None:
         """Say much."""
         return "\u00fc" * 2_000
 
-    many: list[Any] = [[call("huge", word="\u00fc" * 1_900) for _ in range(20)] for _ in range(12)]
+    many: list[Any] = [
+        [call("huge", word=f"{of}/{at}" + "\u00fc" * 1_900) for at in range(20)] for of in range(12)
+    ]
     one = agent("a", *many, "done", tools=[huge])
-    async with held(Team([one], sequence(["a"]))) as session:
+    async with held(Team([one], sequence(["a"]), guards=ample())) as session:
         state = await after(session, "user", "hello")
         assert state.pending_close_reason == "sequence_complete"
         assert (await talk(session))[-1] == ("a", "done")
@@ -495,7 +497,8 @@ async def test_the_key_of_a_tool_call_is_the_same_when_its_round_runs_again() ->
     one = agent("a", call("pay"), Fault.server_error(), call("pay"), "so", tools=[pay])
     below = agent("below", call("pay"), Fault.server_error(), call("pay"), "so", tools=[pay])
     top = agent("b", call("transfer_to_below"), call("transfer_to_below"), agents=[below])
-    async with held(Team([one, top], sequence(["a", "b"]))) as session:
+    team = Team([one, top], sequence(["a", "b"]), guards=untried())
+    async with held(team) as session:
         state = await after(session, "user", "hello")
         assert state.pending_close_reason == "sequence_complete"
         assert keys[0] == keys[1] != keys[2] == keys[3]

@@ -12,6 +12,7 @@ from agentgraph import (
     Agent,
     Envelope,
     FromSpeaker,
+    Guards,
     Hub,
     HumanTarget,
     ParallelTarget,
@@ -22,10 +23,11 @@ from agentgraph import (
     TransitionGraph,
     sequence,
 )
+from agentgraph.guards import Backoff
 from agentgraph.phases import ConversationPipeline, PipelineStage
 from agentgraph.sessions import EV_PACKET, EV_ROUND_FAILED, SessionState, fold, set_context
 from agentgraph.stream import ErrorEvent, Event, TokenEvent, ToolResponseEvent, ToolUsageEvent
-from tests.sessions.talk import PATIENCE_S, after, held, of_type, settled, talk
+from tests.sessions.talk import PATIENCE_S, after, held, of_type, settled, talk, untried
 from tests.wire import (
     Wire,
     call,
@@ -107,7 +109,7 @@ async def test_fault_of_the_provider_is_a_failed_round_that_is_tried_again(
     fault, told = FAULTS[name]
     wire.script(call("note", text="x"), fault, call("note", text="y"), text("A."), text("B."))
 
-    async with held(team(wire)) as session:
+    async with held(team(wire, guards=untried())) as session:
         state = await after(session, "user", "go")
 
         assert await talk(session) == [("user", "go"), ("a", "A."), ("b", "B.")]
@@ -124,12 +126,27 @@ async def test_fault_of_the_provider_is_a_failed_round_that_is_tried_again(
     check_all(wire)
 
 
+async def test_faults_that_pass_are_mended_within_the_round(wire: Wire) -> None:
+    faults = [rate_limit(0), fail(500)]
+    wire.script(call("note", text="x"), *faults, text("A."), text("B."))
+    guards = Guards.interactive(backoff=Backoff(base_s=0))
+
+    async with held(team(wire, guards=guards)) as session:
+        state = await after(session, "user", "go")
+
+        assert await talk(session) == [("user", "go"), ("a", "A."), ("b", "B.")]
+        assert await of_type(session, EV_ROUND_FAILED) == []
+        assert state.context_vars == {"noted": "x"}
+        await check_replay(session)
+    check_all(wire)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 async def test_second_fault_closes_the_session(wire: Wire, name: str) -> None:
     fault, _ = FAULTS[name]
     wire.script(text("A."), fault, fault)
 
-    async with held(team(wire)) as session:
+    async with held(team(wire, guards=untried())) as session:
         state = await after(session, "user", "go")
 
         assert (state.status, state.pending_close_reason) == ("closed", "round_failed")
@@ -144,7 +161,7 @@ async def test_second_fault_closes_the_session(wire: Wire, name: str) -> None:
 async def test_second_fault_leads_to_whoever_is_there_for_failures(wire: Wire) -> None:
     wire.script(fail(500), rate_limit(), text("B stands in."))
 
-    async with held(team(wire, failure_target="b")) as session:
+    async with held(team(wire, failure_target="b", guards=untried())) as session:
         await after(session, "user", "go")
 
         assert await talk(session) == [("user", "go"), ("b", "B stands in.")]
@@ -296,6 +313,7 @@ async def test_parallel_speakers_fail_and_are_tried_again_each_by_itself(wire: W
                     Transition(FromSpeaker("editor"), TerminateTarget("edited")),
                 ],
             ),
+            guards=untried(),
         )
         wire.script(text("A draft."), text("Printed."))
         steady.script(text("Left."))
