@@ -25,6 +25,7 @@ __all__ = [
     "CallEnd",
     "Run",
     "at_call_end",
+    "current_errand",
     "current_history",
     "current_round_key",
     "current_run",
@@ -226,6 +227,11 @@ def handed_over(messages: Sequence[AnyMessage], errand: str | None = None) -> It
     finally:
         _inherited.reset(tokens[0])
         _errands.reset(tokens[1])
+
+
+def current_errand() -> str:
+    """Name the delegate's visit that this code is part of, by its calls; "" outside of one."""
+    return "/".join(_errands.get())
 
 
 def note(messages: Iterable[AnyMessage]) -> None:

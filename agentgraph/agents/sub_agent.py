@@ -60,7 +60,7 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
         update = _changed(given, result, shared)
         if result.get("output") is not None:
             fresh = [AIMessage(to_json(result["output"]).decode())]
-        return await _answered(level, name, call, fresh, update, result.get("help_reason"))
+        return await _answered(level, name, sent, fresh, update, result.get("help_reason"))
 
     return enter
 
@@ -93,7 +93,7 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
             if isinstance(message, AIMessage) and message.text:
                 await emit(_said(level, name, message))
         if sent is not None:
-            return await _answered(level, name, sent["call"], fresh, {}, None)
+            return await _answered(level, name, sent, fresh, {}, None)
         return await _entered(level, name, fresh, {}, {})
 
     return enter
@@ -201,15 +201,16 @@ async def _entered(
 async def _answered(
     level: Level,
     name: str,
-    call: ToolCall,
+    sent: Mapping[str, Any],
     fresh: Sequence[AnyMessage],
     update: dict[str, Any],
     help_reason: str | None,
 ) -> Command[str]:
     text = _last_text(fresh)
+    call: ToolCall = sent["call"]
     sentry = on_duty()
     if sentry is not None:
-        await sentry.reported(name, str(call["args"]), text)
+        await sentry.reported(name, sent.get("text") or str(call["args"]), text)
     if help_reason is not None:
         await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()

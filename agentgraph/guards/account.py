@@ -83,13 +83,13 @@ class Account:
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
         self.replans: dict[str, ReplanLimit] = {}
         self.saga: Saga | None = policy.saga and policy.saga.fresh()
-        self.pending: list[Decision] = []
-        """What was decided where nobody could act on it."""
+        self.pending: dict[str, list[Decision]] = {}
+        """What was decided where nobody could act on it, by the spot that is to."""
         self.corrections: dict[str, list[str]] = {}
         self.requests: dict[str, dict[str, Any]] = {}
-        """What humans are asked, by the path of the agent at which they are."""
+        """What humans are asked, by the spot at which they are."""
         self.given: dict[str, dict[str, Any]] = {}
-        """What humans have said in an agent's place, by its path."""
+        """What humans have said in an agent's place, by its spot."""
         self.tries: dict[str, int] = {}
         """How often each stage has been told to try again."""
         self.registered: set[str] = set()
@@ -116,7 +116,9 @@ class Account:
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         if self.pending:
-            values["pending"] = [one.to_dict() for one in self.pending]
+            values["pending"] = {
+                spot: [one.to_dict() for one in made] for spot, made in self.pending.items()
+            }
         return values
 
     def load(self, dumped: Dumped) -> None:
@@ -132,11 +134,24 @@ class Account:
         self._stored = dumped
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
-        self.pending = [Decision(**one) for one in dumped.get("pending", ())]
+        pending = dumped.get("pending", {})
+        self.pending = {spot: [Decision(**one) for one in made] for spot, made in pending.items()}
 
-    def loop(self, path: str, detector: LoopDetector) -> LoopDetector:
-        """Return the loop detector of one agent: parallel ones do not fill each other's windows."""
-        return self._memory("loops", self.loops, path, detector)
+    def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
+        """Return the loop detector of one run: parallel ones do not fill each other's windows."""
+        return self._memory("loops", self.loops, spot, detector)
+
+    def pend(self, spot: str, decision: Decision) -> None:
+        """Leave a decision to the next node there that can act."""
+        self.pending.setdefault(spot, []).append(decision)
+
+    def take_pending(self, spot: str) -> Decision | None:
+        """Return the next decision that was left to a spot, once."""
+        left = self.pending.get(spot)
+        decision = left.pop(0) if left else None
+        if not left:
+            self.pending.pop(spot, None)
+        return decision
 
     def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
         """Return how often one stage has been planned anew."""
@@ -209,17 +224,17 @@ class Account:
     def _share(self) -> float:
         return max((spend.share for spend in self.spends.values()), default=0.0)
 
-    def correct(self, path: str, text: str) -> None:
+    def correct(self, spot: str, text: str) -> None:
         """Have an agent's model told something with its next call."""
-        self.corrections.setdefault(path, []).append(text)
+        self.corrections.setdefault(spot, []).append(text)
 
-    def give(self, path: str, text: str, *, by: str) -> None:
+    def give(self, spot: str, text: str, *, by: str) -> None:
         """Have an agent say what a human has decided."""
-        self.given[path] = {"text": text, "by": by}
+        self.given[spot] = {"text": text, "by": by}
 
-    def take_given(self, path: str) -> tuple[AIMessage, str] | None:
+    def take_given(self, spot: str) -> tuple[AIMessage, str] | None:
         """Return what an agent is to say for a human, once, and which way they decided."""
-        given = self.given.pop(path, None)
+        given = self.given.pop(spot, None)
         return None if given is None else (AIMessage(given["text"]), str(given["by"]))
 
     def suspend(self, since: float) -> None:

@@ -60,7 +60,7 @@ class Asking:
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""
-        told = self._account.corrections.pop(self._place.path, None)
+        told = self._account.corrections.pop(self._place.spot, None)
         if not told:
             return list(messages)
         text = "\n\n".join(told)
@@ -127,9 +127,9 @@ class Asking:
         guard = "circuit_breaker" if refused is not None else "retry"
         made = 0 if fallback is not None or cell.action != "fallback" else cell.bound
         met = Decision("deny", guard, _told(error), "provider_error")
-        if cell.after(made) == "abort":
-            raise error
         decision = await self._recorder.by_table(met, made=made)
+        if decision.action == "abort":
+            raise error
         if decision.action != "fallback":
             raise GuardStopped(decision) from error
         if isinstance(fallback, AIMessage):
@@ -229,7 +229,7 @@ class Asking:
             await self._recorder.decided(decision)
             breaker.for_key(f"model:{name}").acquire(self._account.input_id).failure("cost")
         else:
-            self._account.pending.append(await self._recorder.by_table(decision))
+            self._account.pend(self._place.spot, await self._recorder.by_table(decision))
 
 
 def _settle_failure(

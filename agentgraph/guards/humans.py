@@ -35,11 +35,11 @@ class Humans:
             "evidence": dict(decision.evidence),
         }
         request = self._policy.escalation.ask(decision, self._place.path, payload=payload)
-        self._account.requests[self._place.path] = request.model_dump(mode="json")
+        self._account.requests[self._place.spot] = request.model_dump(mode="json")
 
     async def decide(self) -> bool:
         """Wait for a decision and carry it out; False where the run is to end."""
-        request = Request.model_validate(self._account.requests[self._place.path])
+        request = Request.model_validate(self._account.requests[self._place.spot])
         answer = self._answered(request)
         overdue = late(request)
         if not overdue.allows:
@@ -53,7 +53,7 @@ class Humans:
             latency_s=round(clock().wall() - request.asked_at, 3),
             message=answer.message,
         )
-        del self._account.requests[self._place.path]
+        del self._account.requests[self._place.spot]
         self._account.suspend(request.asked_at)
         return await self._carry_out(request, answer, overdue)
 
@@ -70,7 +70,7 @@ class Humans:
                 told = {**told, "error": str(error)}
 
     async def _carry_out(self, request: Request, answer: Answer, overdue: Decision) -> bool:
-        account, path = self._account, self._place.path
+        account, spot = self._account, self._place.spot
         payload = request.payload if isinstance(request.payload, dict) else {}
         held = str(payload.get("answer") or "")
         match answer.type:
@@ -78,11 +78,11 @@ class Humans:
                 account.closed = request.guard if overdue.allows else overdue.guard
                 return False
             case "respond":
-                account.give(path, answer.message, by="respond")
+                account.give(spot, answer.message, by="respond")
             case "edit":
-                account.give(path, _text(answer), by="edit")
+                account.give(spot, _text(answer), by="edit")
             case "approve" if held:
-                account.give(path, held, by="approve")
+                account.give(spot, held, by="approve")
             case "approve":
                 account.grant()
         return True

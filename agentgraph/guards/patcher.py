@@ -30,7 +30,7 @@ from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
 from agentgraph.guards.watch import Watch
 from agentgraph.patching import AnyGraph, Patcher, add_state, read_state, wrap_node
-from agentgraph.running import current_run
+from agentgraph.running import current_errand, current_run
 from agentgraph.sentry import current_ledger, posted
 
 __all__ = ["AWAIT_HUMAN", "COMPENSATE", "guarding"]
@@ -136,7 +136,7 @@ class _Post:
 
         async def ask(state: State) -> Any:
             watch = self._watch(state)
-            humans = Humans(watch.policy, self.place, watch.account, watch.recorder)
+            humans = Humans(watch.policy, watch.place, watch.account, watch.recorder)
             goes_on = await humans.decide()
             if not goes_on:
                 return self._close(watch, state, watch.account.closed)
@@ -153,7 +153,7 @@ class _Post:
 
     def _act(self, watch: Watch, state: State, decision: Decision, text: str) -> Any:
         if decision.action == "escalate":
-            Humans(watch.policy, self.place, watch.account, watch.recorder).ask(decision, text)
+            Humans(watch.policy, watch.place, watch.account, watch.recorder).ask(decision, text)
             return Command(goto=AWAIT_HUMAN, update=self._dumped(watch.account))
         return self._close(watch, state, decision.guard)
 
@@ -178,9 +178,10 @@ class _Post:
         if run is not None:
             run.account = account
         level = self.policy.at(self.place.path)
+        place = replace(self.place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
-        recorder = Recorder(level, self.place, account, thread, ledger)
-        return Watch(level, self.place, account, recorder)
+        recorder = Recorder(level, place, account, thread, ledger)
+        return Watch(level, place, account, recorder)
 
     def _dumped(self, account: Account) -> dict[str, Any]:
         return {"guarded": account.dump()}

@@ -16,11 +16,18 @@ class Place:
 
     path: str = "graph"
     tools: Mapping[str, BaseTool] = field(default_factory=dict)
+    visit: str = ""
+    """Which of the visits to it this is: a delegate is visited by several at a time."""
 
     @property
     def name(self) -> str:
         """Return the agent's own name."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def spot(self) -> str:
+        """Return by what its run is told from others at the same agent."""
+        return f"{self.path}#{self.visit}" if self.visit else self.path
 
     @property
     def depth(self) -> int:

@@ -85,7 +85,7 @@ class Using:
             return _answer(use, str(found))
         decision = await self._recorder.by_table(begun.decision)
         if decision.action in ("escalate", "abort"):
-            self._account.pending.append(decision)
+            self._account.pend(self._place.spot, decision)
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _kept(self, saga: Saga, key: str, state: str, result: object = None) -> None:
@@ -96,7 +96,7 @@ class Using:
     async def _refusal(self, use: ToolUse) -> ToolMessage | None:
         decision = self._exhausted()
         if decision is not None:
-            self._account.pending.append(await self._recorder.by_table(decision))
+            self._account.pend(self._place.spot, await self._recorder.by_table(decision))
             return _answer(use, f"Not executed: {decision.cause}.", failed=True)
         if not self._policy.gates:
             return None
@@ -140,7 +140,7 @@ class Using:
     ) -> None:
         if self._policy.loop is None:
             return
-        decision = self._account.loop(self._place.path, self._policy.loop).observe(
+        decision = self._account.loop(self._place.spot, self._policy.loop).observe(
             tool=use.name,
             args=use.args,
             result=result,
@@ -151,9 +151,10 @@ class Using:
         )
         if decision.action == "correct":
             await self._recorder.decided(decision)
-            self._account.correct(self._place.path, decision.cause)
+            self._account.correct(self._place.spot, decision.cause)
         elif not decision.allows:
-            self._account.pending.append(await self._recorder.by_table(decision, made=1))
+            decided = await self._recorder.by_table(decision, made=1)
+            self._account.pend(self._place.spot, decided)
 
 
 def _outcome(result: object) -> tuple[str, object]:

@@ -38,14 +38,18 @@ class Watch:
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account
-        if self.place.path in account.given:
+        if self.place.spot in account.given:
             return Decision("allow", "human")
-        if account.pending:
-            return account.pending.pop(0)  # recorded when it was made
+        left = account.take_pending(self.place.spot)
+        if left is not None:
+            return left  # recorded when it was made
+        return await self._counted()
+
+    async def _counted(self) -> Decision:
+        """Count one more model call, or decide what is done about the limit in its way."""
         decision = self._limits()
-        if not decision.allows:
-            await self.recorder.decided(decision)
-        return decision
+        # A limit is no mistake that a model could mend.
+        return decision if decision.allows else await self.recorder.by_table(decision, made=1)
 
     def _limits(self) -> Decision:
         """Count one more model call, unless a limit stands in its way."""
@@ -60,14 +64,14 @@ class Watch:
         return decision
 
     async def _step(self) -> None:
-        decision = self._limits()
+        decision = await self._counted()
         if not decision.allows:
-            raise stopped(await self.recorder.decided(decision))
+            raise stopped(decision)
 
     async def model(self, asked: ModelCall) -> AIMessage:
         """Have a model asked until its answer passes, as often as it may be."""
         judging = Judging(self.policy, self.place, self.account, self.recorder)
-        given = self.account.take_given(self.place.path)
+        given = self.account.take_given(self.place.spot)
         if given is not None:
             message, by = given
             if by == "edit":
@@ -139,9 +143,9 @@ class Watch:
             return
         if decision.action == "correct":
             await self.recorder.decided(decision)
-            self.account.correct(self.place.path, decision.cause)
+            self.account.correct(self.place.spot, decision.cause)
             return
-        self.account.pending.append(await self.recorder.by_table(decision))
+        self.account.pend(self.place.spot, await self.recorder.by_table(decision))
 
 
 def stopped(decision: Decision) -> GuardStopped:

@@ -79,7 +79,7 @@ class TeamSeat:
             handoff.channel_escalation,  # type: ignore[arg-type]  # checked there
         )
         policy = now.policy(self.policy)
-        # The guards count hops, over all levels: what is made in this round is no part of the state.
+        # The guards count hops, over all levels: the state has none of this round's.
         result = validate_handoff(request, policy, caller=self.name, phase=state.phase)
         text = to_json(asdict(result)).decode()
         if not result.accepted:
