@@ -14,7 +14,7 @@ from agentgraph_server.gate import Gate, keys_from
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.routes import router
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "open_stores"]
 
 
 def create_app(
@@ -32,7 +32,7 @@ def create_app(
         title="agentgraph",
         version=__version__,
         description="Agents that answer over HTTP, at once or as a stream of events.",
-        lifespan=lambda _: _stores_open(catalogue),
+        lifespan=_stores_open,
     )
     app.state.catalogue = catalogue
     app.include_router(router)
@@ -41,13 +41,21 @@ def create_app(
     return app
 
 
+async def open_stores(app: FastAPI) -> None:
+    """Open where threads are kept, so that a store out of reach is known at the start."""
+    for saver in _stores(app.state.catalogue):
+        await saver.aopen()
+
+
 @asynccontextmanager
-async def _stores_open(catalogue: Catalogue) -> AsyncIterator[None]:
-    savers = [saver for saver in catalogue.savers if isinstance(saver, LazySaver)]
+async def _stores_open(app: FastAPI) -> AsyncIterator[None]:
     try:
-        for saver in savers:  # now, not at the first request: a server without a store is none
-            await saver.aopen()
+        await open_stores(app)  # not at the first request: a server without a store is none
         yield
     finally:
-        for saver in savers:
+        for saver in _stores(app.state.catalogue):
             await saver.aclose()
+
+
+def _stores(catalogue: Catalogue) -> list[LazySaver]:
+    return [saver for saver in catalogue.savers if isinstance(saver, LazySaver)]

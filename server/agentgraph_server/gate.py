@@ -25,12 +25,15 @@ _OPEN = f"this server has no API keys and answers its own machine only: set {ENV
 
 
 def keys_from(given: Iterable[str] | None) -> frozenset[str]:
-    """Return the keys that are given, else those of the environment."""
+    """Return the keys that are given, else those of the environment; one text has commas."""
     if given is None:
-        text = os.environ.get(ENV_KEYS)
-        given = None if text is None else text.split(",")
-    keys = frozenset(key.strip() for key in given or () if key.strip())
-    if given is not None and not keys and list(given):
+        given = os.environ.get(ENV_KEYS)
+    if given is None:
+        return frozenset()
+    # Letter by letter, a text would be keys that anybody guesses.
+    texts = given.split(",") if isinstance(given, str) else list(given)
+    keys = frozenset(key.strip() for key in texts if key.strip())
+    if texts and not keys:
         raise ConfigurationError(f"{ENV_KEYS} holds no key: write one, or unset it")
     return keys
 

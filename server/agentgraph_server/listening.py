@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import socket
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from agentgraph import Agent
 from agentgraph.errors import ConfigurationError
-from agentgraph_server.app import create_app
+from agentgraph_server.app import create_app, open_stores
 from agentgraph_server.gate import ENV_KEYS, is_loopback, keys_from
 
 __all__ = ["make_server", "serve"]
@@ -26,6 +28,15 @@ def serve(
 
 class _Server(uvicorn.Server):
     """A server that obeys a signal and is done with it: uvicorn's own raises it once more."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        # Beforehand: of a store out of reach uvicorn would tell with a stack trace.
+        await open_stores(self._app)
+        await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit |= self.should_exit and sig == signal.SIGINT
@@ -46,4 +57,4 @@ def make_server(
         )
     app = create_app(*agents, store=store)
     config = uvicorn.Config(app, host, port, log_level=log_level, timeout_graceful_shutdown=GRACE_S)
-    return _Server(config)
+    return _Server(config, app)

@@ -48,6 +48,18 @@ def test_agents_are_not_served_to_others_without_keys(monkeypatch: pytest.Monkey
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "store", ["sqlite:////nowhere/desk.db", "postgresql://ada:swordfish@127.0.0.1:1/desk"]
+)
+def test_store_out_of_reach_is_told_in_a_line(store: str) -> None:
+    result = run("serve", DESK, "--port", "0", "--store", store)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("agentgraph: cannot ")
+    assert len(result.stderr.splitlines()) == 1
+    assert "swordfish" not in result.output
+
+
 def test_all_bad_targets_are_told_at_once(folder: Path) -> None:
     result = run("serve", "nowhere:a", "agents:clerk", "agents:clark")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -102,6 +103,22 @@ async def test_keys_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch
         ]
 
     assert statuses == [200, 200, 401, 401, 401]
+
+
+async def test_keys_in_one_text_are_those_between_its_commas() -> None:
+    async with serving(solo(), api_keys="one, two") as client:
+        statuses = [
+            (await client.get("/health", headers={"X-API-Key": key})).status_code
+            for key in ("one", "two", "o", "e", "one, two")
+        ]
+
+    assert statuses == [200, 200, 401, 401, 401]
+
+
+@pytest.mark.parametrize("blank", ["", " , ", [" "], iter(["", " "])])
+def test_keys_that_are_given_and_blank_are_refused(blank: Iterable[str]) -> None:
+    with pytest.raises(ConfigurationError, match="AGENTGRAPH_API_KEYS holds no key"):
+        create_app(solo(), api_keys=blank)
 
 
 @pytest.mark.parametrize("blank", ["", " ", ",", " , "])
