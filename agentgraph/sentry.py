@@ -90,8 +90,8 @@ class Sentry(Protocol):
         """Let workers begin; say of each that must not, by its position, why not."""
         ...
 
-    async def reported(self, worker: str, brief: str, reply: str) -> None:
-        """Note what a worker has answered."""
+    async def reported(self, worker: str, brief: str, reply: str, message_id: str) -> None:
+        """Note what a worker has answered to a message, which may have asked others too."""
         ...
 
 

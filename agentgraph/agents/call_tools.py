@@ -273,8 +273,13 @@ def _position(asked: _Asked, call_id: str | None) -> str:
     return f"{asked.number}/{index}"
 
 
+def _sending(asked: _Asked, call: ToolCall) -> dict[str, Any]:
+    position = _position(asked, call["id"])
+    return {"call": call, "position": position, "message_id": str(asked.message.id)}
+
+
 def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
-    sent = {"call": call, "position": _position(asked, call["id"])}
+    sent = _sending(asked, call)
     child = level.toolset.errands.get(call["name"])
     if child is not None:
         return Send(child, {"sent": {**sent, "alone": True}})
@@ -314,8 +319,8 @@ async def _dispatched(
 async def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
     await emit(level.routed("delegate", move.target, move.reason))
     text = transfer_text(move.target, move.reason, move.summary)
-    call = {"name": move.tool, "args": {}, "id": move.call_id, "type": "tool_call"}
-    sent = {"call": call, "position": _position(asked, move.call_id)}
+    call = ToolCall(name=move.tool, args={}, id=move.call_id, type="tool_call")
+    sent = _sending(asked, call)
     return Send(move.target, {"sent": {**sent, "alone": False, "text": text}})
 
 

@@ -210,7 +210,8 @@ async def _answered(
     call: ToolCall = sent["call"]
     sentry = on_duty()
     if sentry is not None:
-        await sentry.reported(name, sent.get("text") or str(call["args"]), text)
+        brief = sent.get("text") or str(call["args"])
+        await sentry.reported(name, brief, text, sent["message_id"])
     if help_reason is not None:
         await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()

@@ -32,7 +32,8 @@ class DeadlockMonitor:
 
     A circle is of at most `cycle` agents and made `occurrences` times in the same state: a digest
     that has changed is progress. The reply that a worker gives for the `stuck_correct`th time is
-    answered by a nudge, for the `stuck`th time by the end.
+    answered by a nudge, for the `stuck`th time by the end; those to one message count once, for
+    all of them were asked before any had answered.
     """
 
     cycle: int = 3
@@ -44,6 +45,7 @@ class DeadlockMonitor:
     )
     _cycles: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _replies: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _messages: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         faults = [
@@ -79,10 +81,18 @@ class DeadlockMonitor:
             {"cycle": names, "count": count, "branch": branch},
         )
 
-    def dispatch(self, *, worker: str, brief: str, reply: str, branch: str = "") -> Decision:
-        """Decide on what a worker has replied to its supervisor."""
+    def dispatch(
+        self, *, worker: str, brief: str, reply: str, branch: str = "", message: str = ""
+    ) -> Decision:
+        """Decide on what a worker has replied to its supervisor, who asked in a message."""
         said, asked = digest_of(reply)[:32], digest_of(brief)[:32]
-        loose = _counted(self._replies, exact_digest((branch, worker, said))[:32])
+        key = exact_digest((branch, worker, said))[:32]
+        if message and self._messages.get(key) == message:
+            return _ALLOW
+        self._messages.pop(key, None)
+        self._messages[key] = message
+        _trim(self._messages)
+        loose = _counted(self._replies, key)
         count = _counted(self._replies, exact_digest((branch, worker, said, asked))[:32])
         # "Done." is an answer to many a question: to different ones it may be given more often.
         count = max(count, loose - _LENIENCE)
@@ -129,6 +139,7 @@ class DeadlockMonitor:
             ],
             "cycles": [list(item) for item in self._cycles.items()],
             "replies": [list(item) for item in self._replies.items()],
+            "messages": [list(item) for item in self._messages.items()],
         }
 
     def load(self, dumped: Mapping[str, object]) -> None:
@@ -137,6 +148,7 @@ class DeadlockMonitor:
         self._paths = {branch: [_Edge(*edge) for edge in path] for branch, path in paths}
         self._cycles = dict(cast(Sequence[tuple[str, int]], dumped.get("cycles", ())))
         self._replies = dict(cast(Sequence[tuple[str, int]], dumped.get("replies", ())))
+        self._messages = dict(cast(Sequence[tuple[str, str]], dumped.get("messages", ())))
 
 
 def _rotated(cycle: list[_Edge]) -> list[_Edge]:
@@ -152,6 +164,6 @@ def _counted(counts: dict[str, int], key: str) -> int:
     return count
 
 
-def _trim(kept: dict[str, int] | dict[str, list[_Edge]]) -> None:
+def _trim(kept: dict[str, int] | dict[str, str] | dict[str, list[_Edge]]) -> None:
     if len(kept) > _MOST_KEPT:
         del kept[next(iter(kept))]

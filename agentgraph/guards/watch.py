@@ -131,11 +131,12 @@ class Watch:
                 await self.recorder.note("dispatch", source=self.place.path, target=worker)
         return refused
 
-    async def reported(self, worker: str, brief: str, reply: str) -> None:
+    async def reported(self, worker: str, brief: str, reply: str, message_id: str) -> None:
         """Note what a worker has answered: one that always says the same is stuck."""
         monitor = self.account.deadlock
         if monitor is not None:
-            await self._met(monitor.dispatch(worker=worker, brief=brief, reply=reply))
+            said = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}
+            await self._met(monitor.dispatch(**said))
 
     async def _met(self, decision: Decision) -> None:
         """Have the model told, or leave it to the next node that can act."""

@@ -1,0 +1,101 @@
+"""Agents at work under guard: what is told of their runs, and what their models were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from agentgraph import Agent
+from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record
+from agentgraph.history import calls_of
+from agentgraph.stream import Event, GuardEvent
+from agentgraph.testing import Request, ScriptedModel, call, check_history
+from agentgraph.testing.turns import Scripted
+
+Told = tuple[str, str, str]
+"""A decision: at which agent, of which guard, and which."""
+
+BUDGET = CostBudget(tokens=1_000_000)
+
+
+def look(what: str) -> str:
+    """Look something up."""
+    return f"nothing of {what}"
+
+
+def watched(sink: MemorySink | None = None, tier: str = "interactive", **fields: Any) -> Guards:
+    """Return a tier's guards, with what it needs, on a sink of their own."""
+    audit = AuditTrail(sink or MemorySink())
+    budget = {"budget": BUDGET} if tier == "regulated" else {}
+    return Guards(tier, **{"audit": audit, **budget, **fields})  # type: ignore[arg-type]
+
+
+def for_ever(*turns: Scripted) -> ScriptedModel:
+    """Return a model that says its turns again and again."""
+    said = iter(_cycled(turns))
+    return ScriptedModel(lambda messages: next(said))
+
+
+def looping() -> ScriptedModel:
+    """Return a model that asks for the same until the world ends."""
+    return for_ever(call("look", what="it"))
+
+
+def solo(model: Any, *tools: Any, name: str = "a", **fields: Any) -> Agent:
+    """Return an agent with these tools and no others."""
+    given = {"tools": tools or (look,), "default_tools": False, **fields}
+    return Agent(name, f"does {name}", model=model, **given)
+
+
+async def streamed(agent: Agent, said: Any = "go", thread_id: str = "t") -> list[Event]:
+    """Run an input to its end, and return all that was told of it."""
+    return [event async for event in agent.astream(said, thread_id=thread_id)]
+
+
+def decided(events: Iterable[object]) -> list[Told]:
+    """Return the decisions that a stream has told."""
+    told = [event for event in events if isinstance(event, GuardEvent)]
+    return [(e.agent, str(e.decision["guard"]), str(e.decision["action"])) for e in told]
+
+
+def recorded(sink: MemorySink, *kinds: str) -> list[Record]:
+    """Return the records of all runs, or those of some kinds."""
+    records = [record for run in sink.runs() for record in sink.read(run)]
+    return [record for record in records if not kinds or record.kind in kinds]
+
+
+def audited(sink: MemorySink) -> list[Told]:
+    """Return the decisions that stand in a trail."""
+    found = ((record.agent, record.decision) for record in recorded(sink, "decision"))
+    return [(agent, str(one["guard"]), str(one["action"])) for agent, one in found if one]
+
+
+def systems(request: Request) -> list[str]:
+    """Return the texts of all system messages of a request."""
+    return [str(m.text) for m in request.messages if isinstance(m, SystemMessage)]
+
+
+def corrections(model: ScriptedModel, text: str) -> list[int]:
+    """Return which requests of a model hold a text, in their one system message."""
+    assert all(len(systems(request)) <= 1 for request in model.requests)
+    return [n for n, request in enumerate(model.requests) if text in "".join(systems(request))]
+
+
+def is_legal(messages: Sequence[BaseMessage]) -> bool:
+    """Tell whether a provider would go on from a history: every call has exactly one answer."""
+    check_history([*messages, HumanMessage("and now?")])
+    asked = [str(c["id"]) for m in messages if isinstance(m, AIMessage) for c in calls_of(m)]
+    answered = [m.tool_call_id for m in messages if isinstance(m, ToolMessage)]
+    return sorted(asked) == sorted(answered) and len(asked) == len(set(asked))
+
+
+def answers(messages: Iterable[BaseMessage]) -> list[str]:
+    """Return what calls were answered."""
+    return [str(m.text) for m in messages if isinstance(m, ToolMessage)]
+
+
+def _cycled(turns: Sequence[Scripted]) -> Iterator[Scripted]:
+    while True:
+        yield from turns
