@@ -74,6 +74,11 @@ class Refusal(NamedTuple):
 class Sentry(Protocol):
     """Decides on what a node is about to do."""
 
+    @property
+    def judges(self) -> bool:
+        """Whether an answer may still be refused once the model has given it."""
+        ...
+
     async def model(self, asked: ModelCall) -> AIMessage:
         """Have a model asked, as often as it may be."""
         ...

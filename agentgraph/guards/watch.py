@@ -35,6 +35,11 @@ class Watch:
         self.account = account
         self.recorder = recorder
 
+    @property
+    def judges(self) -> bool:
+        """Whether a gate or a critic looks at what the model here has said."""
+        return bool(self.policy.gates or self.policy.escalation.critic)
+
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account

@@ -14,6 +14,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from agentgraph.running import current_run
+from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
 from agentgraph.telling.teller import Teller
 
@@ -71,8 +72,9 @@ class Listener(AsyncCallbackHandler):
         agent = self._agent_of(metadata)
         # A middleware of LangChain's marks what it asks a model for itself, a summary for instance.
         is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
-        if agent and not is_aside:
-            self._voices[run_id] = _Voice(agent, bool((metadata or {}).get(FOREIGN_TAG)))
+        is_foreign = bool((metadata or {}).get(FOREIGN_TAG))
+        if agent and not is_aside and (is_foreign or not _is_judged()):
+            self._voices[run_id] = _Voice(agent, is_foreign)
 
     async def on_llm_new_token(
         self,
@@ -158,3 +160,9 @@ class Listener(AsyncCallbackHandler):
                 status=status,
             )
         )
+
+
+def _is_judged() -> bool:
+    """Tell whether a text may still be refused: it is told once it has passed, and is whole."""
+    sentry = on_duty()
+    return sentry is not None and sentry.judges
