@@ -6,16 +6,16 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import (
     AbstractAsyncContextManager,
-    asynccontextmanager,
     contextmanager,
     suppress,
 )
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, TypeAlias
 
 __all__ = [
     "Clock",
@@ -73,11 +73,8 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds) as scope:
-            with limited(_Scope(scope)):
-                yield
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        return _Scope(asyncio.timeout(seconds))
 
     def random(self) -> float:
         return random.random()
@@ -95,12 +92,20 @@ class Limit(Protocol):
 
 
 class _Scope:
-    """The limit of asyncio's that is around a block."""
+    """A limit of asyncio's around a block; a class, for it is entered at each step of a run."""
 
     def __init__(self, scope: asyncio.Timeout) -> None:
         self._scope = scope
         self._pauses = 0
         self._left: float | None = None
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        self._token = _limits.set((*_limits.get(), self))
+
+    async def __aexit__(self, *error: *_Error) -> None:
+        _limits.reset(self._token)
+        await self._scope.__aexit__(*error)
 
     def pause(self) -> None:
         self._pauses += 1
@@ -118,6 +123,8 @@ class _Scope:
         with suppress(RuntimeError):  # it is over already
             self._scope.reschedule(due)
 
+
+_Error: TypeAlias = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 _limits: ContextVar[tuple[Limit, ...]] = ContextVar("agentgraph_limits", default=())
 

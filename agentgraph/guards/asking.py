@@ -17,8 +17,9 @@ from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.guards.account import Account
 from agentgraph.guards.breaker import CircuitBreaker, Permit
-from agentgraph.guards.budget import Reservation, estimate
+from agentgraph.guards.budget import Reservation
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.estimates import estimate
 from agentgraph.guards.failures import Failure, classify
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards

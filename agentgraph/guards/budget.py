@@ -5,28 +5,20 @@ A check of what is spent alone would let N parallel calls overspend N times.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from threading import Lock
 from typing import Literal
 
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.utils.function_calling import convert_to_openai_tool
-
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.prices import Prices
 
-__all__ = ["CostBudget", "Reservation", "Spend", "estimate"]
+__all__ = ["CostBudget", "Reservation", "Spend"]
 
 _GUARD = "cost_budget"
-_UNKNOWN_OUTPUT = 1_024
-_BYTES_PER_TOKEN = 3
-_PER_MESSAGE = 8
-_PER_MEDIUM = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class CostBudget:
     @property
     def dollars(self) -> Decimal | None:
         """Return the limit in US dollars, exactly as it was written."""
-        return None if self.usd is None else _dollars(self.usd)
+        return self.usd if isinstance(self.usd, Decimal) else None
 
 
 class Reservation:
@@ -227,50 +219,6 @@ class Spend:
             self.tokens += tokens
             self.usd += usd or 0
             self.estimated_tokens += estimated
-
-
-def estimate(
-    messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
-) -> int:
-    """Return about how many tokens a call uses at most, without a tokenizer."""
-    output = _UNKNOWN_OUTPUT if max_output is None else max_output
-    shown = sum(_size_of_message(message) for message in messages)
-    return output + shown + sum(_PER_MESSAGE + _tokens(_specified(tool)) for tool in tools)
-
-
-def _size_of_message(message: BaseMessage) -> int:
-    size = _PER_MESSAGE + _tokens(message.name or "")
-    for part in [message.content] if isinstance(message.content, str) else message.content:
-        size += _size_of_part(part)
-    if isinstance(message, AIMessage) and message.tool_calls:
-        size += _tokens(_as_json(message.tool_calls))
-    return size
-
-
-def _size_of_part(part: str | dict[object, object]) -> int:
-    if isinstance(part, str):
-        return _tokens(part)
-    kind = part.get("type")
-    if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
-        # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
-        return _PER_MEDIUM
-    return _tokens(_as_json(part))
-
-
-def _specified(tool: object) -> str:
-    try:
-        return _as_json(tool if isinstance(tool, Mapping) else convert_to_openai_tool(tool))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return str(tool)
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
-
-
-def _tokens(text: str) -> int:
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return math.ceil(size / _BYTES_PER_TOKEN)
 
 
 def _over(

@@ -10,6 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
+from json.encoder import encode_basestring_ascii
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -17,6 +19,8 @@ __all__ = ["canonical", "digest", "exact_digest", "parsed"]
 
 _NOTHING = "null"
 _EXACT_INTEGER = 2**63
+_SHALLOW = 8
+_SCALARS = frozenset({str, int, float, bool})
 _LONGEST_PARSED = 20_000
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -52,6 +56,45 @@ def parsed(value: object) -> object:
 
 
 def _written(value: object, *, loose: bool) -> str:
+    text = _plain(value, loose, _SHALLOW)
+    return _walked(value, loose) if text is None else text
+
+
+def _plain(value: object, loose: bool, levels: int) -> str | None:
+    """Write what is plain and shallow, as most arguments are, at once; None is: it is not."""
+    if loose and type(value) is str:
+        value = parsed(value)
+    kind = type(value)
+    if value is None or kind in _SCALARS:
+        return _scalar(cast("str | float | None", value), loose)
+    if levels == 0:
+        return None
+    if kind is dict:
+        return _plain_mapping(cast("dict[object, object]", value), loose, levels - 1)
+    return _plain_array(value, loose, levels - 1) if kind is list or kind is tuple else None
+
+
+def _plain_mapping(held: dict[object, object], loose: bool, levels: int) -> str | None:
+    pairs: list[tuple[str, str]] = []
+    for key, value in held.items():
+        text = _plain(value, loose, levels) if type(key) is str else None
+        if text is None:
+            return None
+        pairs.append((_text(str(key), loose), text))
+    return _mapping_of(pairs, loose)
+
+
+def _plain_array(held: Any, loose: bool, levels: int) -> str | None:
+    texts: list[str] = []
+    for item in held:
+        text = _plain(item, loose, levels)
+        if text is None:
+            return None
+        texts.append(text)
+    return _array_of(texts, loose)
+
+
+def _walked(value: object, loose: bool) -> str:
     """Write without recursion: arguments may be nested deeper than the stack allows."""
     frames: list[tuple[int, _Writer]] = []
     inside: set[int] = set()
@@ -111,7 +154,7 @@ def _text(text: str, loose: bool) -> str:
         normal = " ".join(normal.split())
         if not normal:
             return _NOTHING
-    return json.dumps(normal)
+    return encode_basestring_ascii(normal)
 
 
 def _writer(value: object, loose: bool) -> _Writer | None:
@@ -135,11 +178,8 @@ def _mapping(pairs: Sequence[tuple[object, object]], loose: bool, owner: object)
     for key, value in pairs:
         name = _text(key, loose) if isinstance(key, str) else (yield key)
         text = yield value
-        if not (loose and text == _NOTHING):
-            written.append((name, text))
-    if loose and not written:
-        return _NOTHING
-    return "{" + ",".join(f"{name}:{text}" for name, text in sorted(written)) + "}"
+        written.append((name, text))
+    return _mapping_of(written, loose)
 
 
 def _array(items: list[object], loose: bool, *, ordered: bool, owner: object) -> _Writer:
@@ -147,11 +187,22 @@ def _array(items: list[object], loose: bool, *, ordered: bool, owner: object) ->
     written: list[str] = []
     for item in items:
         text = yield item
-        if not (loose and text == _NOTHING):
-            written.append(text)
-    if loose and not written:
+        written.append(text)
+    return _array_of(written if ordered else sorted(written), loose)
+
+
+def _mapping_of(pairs: list[tuple[str, str]], loose: bool) -> str:
+    told = [pair for pair in pairs if pair[1] != _NOTHING] if loose else pairs
+    if loose and not told:
         return _NOTHING
-    return "[" + ",".join(written if ordered else sorted(written)) + "]"
+    return "{" + ",".join([f"{name}:{text}" for name, text in sorted(told)]) + "}"
+
+
+def _array_of(texts: list[str], loose: bool) -> str:
+    told = [text for text in texts if text != _NOTHING] if loose else texts
+    if loose and not told:
+        return _NOTHING
+    return "[" + ",".join(told) + "]"
 
 
 def _foreign(value: object) -> str:

@@ -6,7 +6,7 @@ A check that raises does not pass.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
@@ -139,25 +139,15 @@ class Gate:
 
     async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
         """Run the checks; a schema failure or a denial leaves out the rest."""
-        results: list[CheckResult] = []
-        failure: FailureClass | Literal[""] = ""
-        shut = False
-        for kind, name, run in self._checks():
-            if shut:
-                results.append(CheckResult(name=name, status="skipped", code="skipped"))
-                continue
-            result = await _ran(name, kind, run, subject)
-            results.append(result)
-            if result.stands_in_the_way:
-                failure = failure or _FAILURES[kind]
-                shut = kind in ("schema", "policy")
-        return ValidationResult(
-            stage=stage or subject.stage,
-            phase=phase,
-            passed=not failure,
-            checks=tuple(results),
-            failure_class=failure,
-        )
+        return await _checked(self._checks(), subject, phase, stage)
+
+    async def check_call(self, subject: Subject, stage: str = "") -> ValidationResult:
+        """Run, before a tool, those checks that can tell something of its call.
+
+        Invariants and grounding are for what an answer holds: they are not asked.
+        """
+        checks = (one for one in self._checks() if one[0] in ("schema", "policy"))
+        return await _checked(checks, subject, "pre", stage)
 
     def _checks(self) -> Iterator[tuple[_Kind, str, _Check]]:
         if self.schema is not None:
@@ -206,6 +196,30 @@ _CODES: Mapping[_Kind, str] = {
 def is_control_flow(error: BaseException) -> bool:
     """Tell whether it is how LangGraph pauses or leaves a node: no failure, and never caught."""
     return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
+
+
+async def _checked(
+    checks: Iterable[tuple[_Kind, str, _Check]], subject: Subject, phase: Phase, stage: str
+) -> ValidationResult:
+    results: list[CheckResult] = []
+    failure: FailureClass | Literal[""] = ""
+    shut = False
+    for kind, name, run in checks:
+        if shut:
+            results.append(CheckResult(name=name, status="skipped", code="skipped"))
+            continue
+        result = await _ran(name, kind, run, subject)
+        results.append(result)
+        if result.stands_in_the_way:
+            failure = failure or _FAILURES[kind]
+            shut = kind in ("schema", "policy")
+    return ValidationResult(
+        stage=stage or subject.stage,
+        phase=phase,
+        passed=not failure,
+        checks=tuple(results),
+        failure_class=failure,
+    )
 
 
 async def _ran(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckResult:

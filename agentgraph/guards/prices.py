@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
+from typing import Any
 
 from langchain_core.messages.ai import UsageMetadata
+from pydantic import BaseModel
 
 from agentgraph.usage import price_of
 
 __all__ = ["cost_of", "model_name_of", "most_output_of", "worst_cost"]
 
 _MILLION = 1_000_000
+_PYDANTIC = getattr(BaseModel, "__getattr__", None)
 _UNKNOWN_OUTPUT = 1_024
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -25,7 +28,7 @@ def model_name_of(model: object) -> str:
     if isinstance(model, str):
         return model
     for attribute in ("model_name", "model"):
-        name = getattr(model, attribute, None)
+        name = _attribute(model, attribute)
         if isinstance(name, str) and name:
             return name
     return type(model).__name__
@@ -34,10 +37,25 @@ def model_name_of(model: object) -> str:
 def most_output_of(model: object) -> int:
     """Return how many tokens a model may write in one answer, as far as is known."""
     for attribute in _OUTPUT_LIMITS:
-        limit = getattr(model, attribute, None)
+        limit = _attribute(model, attribute)
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
     return _UNKNOWN_OUTPUT
+
+
+def _attribute(model: object, name: str) -> object:
+    """Return an attribute, None where there is none: a pydantic model is slow to say so."""
+    own = getattr(model, "__dict__", {})
+    if name in own:
+        return own[name]
+    kind: Any = type(model)
+    return getattr(model, name, None) if _may_have(kind, name) else None
+
+
+@lru_cache(maxsize=256)
+def _may_have(kind: type, name: str) -> bool:
+    fallback = getattr(kind, "__getattr__", None)
+    return hasattr(kind, name) or fallback not in (None, _PYDANTIC)
 
 
 def worst_cost(prices: Prices, name: str, read: int, written: int) -> Decimal | None:

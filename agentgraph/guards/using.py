@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from langchain_core.messages import ToolMessage
 
@@ -103,10 +102,7 @@ class Using:
         context = {"agent": self._place.path, "steps": self._account.steps}
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
-            # What an answer must hold is not asked of a call.
-            result = await replace(gate, invariants=(), grounding=None).check(
-                subject, "pre", self._place.path
-            )
+            result = await gate.check_call(subject, self._place.path)
             if not result.passed:
                 told: Mapping[str, object] = {"validation": result.model_dump(mode="json")}
                 denied = Decision("deny", "gate", result.cause, result.failure_class, told)

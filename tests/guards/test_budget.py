@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.budget import CostBudget, Reservation, Spend, estimate
+from agentgraph.guards.budget import CostBudget, Reservation, Spend
+from agentgraph.guards.estimates import estimate
 
 TOKENS = st.integers(0, 40)
 DOLLARS = st.integers(0, 40).map(lambda cents: Decimal(cents) / 100)
@@ -257,3 +258,23 @@ def test_a_picture_is_not_counted_by_its_bytes() -> None:
 
 def test_text_that_is_no_unicode_is_estimated() -> None:
     assert estimate([HumanMessage([{"type": "text", "text": "\ud800"}])], [object()]) > 1_024
+
+
+def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
+    message = HumanMessage("x" * 300)
+    assert estimate([message], max_output=0) == 108
+    message.content = "x" * 30
+    assert estimate([message], max_output=0) == 18
+
+
+def test_a_message_is_measured_once_however_often_it_is_sent() -> None:
+    class Metered:
+        def __str__(self) -> str:
+            read.append(self)
+            return ""
+
+    read: list[Metered] = []
+    history = [HumanMessage([{"type": "data", "data": Metered()}]) for _ in range(3)]
+    first = estimate(history)
+    assert estimate([*history, HumanMessage("x" * 30)]) == first + 18
+    assert len(read) == 3

@@ -143,3 +143,13 @@ def test_only_objects_and_arrays_are_parsed() -> None:
     assert parsed("{not json") == "{not json"
     assert parsed("[" + "1," * 20_000 + "1]") == "[" + "1," * 20_000 + "1]"
     assert parsed(3) == 3
+
+
+@LIGHT
+@given(VALUES)
+def test_a_value_is_written_alike_however_deep_it_stands(value: object) -> None:
+    deep = value
+    for _ in range(12):
+        deep = [deep]
+    shown = canonical(value)
+    assert canonical(deep) == ("null" if shown == "null" else "[" * 12 + shown + "]" * 12)

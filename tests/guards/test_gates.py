@@ -263,3 +263,13 @@ async def test_grounding_is_a_check_like_others() -> None:
         "grounding:numbers_found": "fail",
     }
     assert {c.code for c in result.checks} == {"ungrounded", ""}
+
+
+async def test_of_a_call_only_schema_and_policy_are_asked() -> None:
+    gate = Gate(
+        policy=says(True, "mine"), invariants=[says(False, "x")], grounding=says(False, "y")
+    )
+    result = await gate.check_call(Subject("desk", tool="pay"), "support/desk")
+    assert (result.passed, result.phase, result.stage) == (True, "pre", "support/desk")
+    assert [check.name for check in result.checks] == ["policy:mine"]
+    assert not (await gate.check(Subject("desk", text="done"), "post")).passed

@@ -1,0 +1,101 @@
+"""About how many tokens a model call uses, without a tokenizer and in a time that does not grow.
+
+A conversation is asked about again with each step, and only its end is new: what a message or a
+tool was found to hold is remembered for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+from weakref import ReferenceType, ref
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+__all__ = ["estimate"]
+
+_UNKNOWN_OUTPUT = 1_024
+_BYTES_PER_TOKEN = 3
+_PER_MESSAGE = 8
+_PER_MEDIUM = 2_000
+
+_as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).encode
+
+T = TypeVar("T")
+
+
+def estimate(
+    messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
+) -> int:
+    """Return about how many tokens a call uses at most, without a tokenizer."""
+    output = _UNKNOWN_OUTPUT if max_output is None else max_output
+    shown = sum(_size_of_message(message, message.content) for message in messages)
+    return output + shown + sum(map(_size_of_tool, tools))
+
+
+class _Remembered(Generic[T]):
+    """The sizes of living things, each measured again once another part of it is there."""
+
+    def __init__(self, measure: Callable[[T], int]) -> None:
+        self._measure = measure
+        self._known: dict[int, tuple[ReferenceType[T], object, int]] = {}
+
+    def __call__(self, thing: T, part: object = None) -> int:
+        known = self._known.get(id(thing))
+        if known is not None and known[0]() is thing and known[1] is part:
+            return known[2]
+        size = self._measure(thing)
+        try:
+            reference = ref(thing, partial(self._forget, id(thing)))
+        except TypeError:  # a dict, whose tool is of the provider
+            return size
+        self._known[id(thing)] = reference, part, size
+        return size
+
+    def _forget(self, identity: int, gone: ReferenceType[T]) -> None:
+        known = self._known.get(identity)
+        if known is not None and known[0] is gone:
+            self._known.pop(identity, None)
+
+
+def _measured_message(message: BaseMessage) -> int:
+    size = _PER_MESSAGE + _tokens(message.name or "")
+    for part in [message.content] if isinstance(message.content, str) else message.content:
+        size += _size_of_part(part)
+    if isinstance(message, AIMessage) and message.tool_calls:
+        size += _tokens(_as_json(message.tool_calls))
+    return size
+
+
+def _size_of_part(part: str | dict[object, object]) -> int:
+    if isinstance(part, str):
+        return _tokens(part)
+    kind = part.get("type")
+    if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
+        # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
+        return _PER_MEDIUM
+    return _tokens(_as_json(part))
+
+
+def _measured_tool(tool: object) -> int:
+    return _PER_MESSAGE + _tokens(_specified(tool))
+
+
+_size_of_message = _Remembered(_measured_message)
+_size_of_tool = _Remembered(_measured_tool)
+
+
+def _specified(tool: object) -> str:
+    try:
+        return _as_json(tool if isinstance(tool, Mapping) else convert_to_openai_tool(tool))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(tool)
+
+
+def _tokens(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return math.ceil(size / _BYTES_PER_TOKEN)
