@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, TypeAlias
 
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.routing.values import short
 
 __all__ = ["HandoffPolicy", "HandoffRequest", "HandoffResult", "validate_handoff"]
 
@@ -69,7 +70,8 @@ def validate_handoff(
     """Check a handoff from a caller in a phase; a human can always be reached."""
     reachable = (*policy.participants, HUMAN)  # a name is not taken for an alias
     target = request.target
-    target = target if target in reachable else policy.aliases.get(target, target)
+    if isinstance(target, str) and target not in reachable:  # a model may wish for anything
+        target = policy.aliases.get(target, target)
     if request.channel_escalation not in ("same", *policy.escalations):
         return _refused(
             "unsupported_escalation",
@@ -94,6 +96,8 @@ def validate_handoff(
 def _human_phase(request: HandoffRequest, policy: HandoffPolicy, phase: str) -> str:
     """Return the phase in which a human is asked: the wished one, if it may be entered."""
     wished = request.next_phase or phase
+    if not isinstance(wished, str):
+        return phase
     if policy.allowed_transitions is None or wished in policy.allowed_transitions.get(phase, ()):
         return wished
     return phase
@@ -113,6 +117,8 @@ def _target_fault(
 def _phase_fault(
     target: str, phase: str, new_phase: str, policy: HandoffPolicy
 ) -> HandoffResult | None:
+    if not isinstance(new_phase, str):
+        return _refused("transition_not_allowed", f"next_phase={short(new_phase)} is no phase")
     own = policy.phase_map.get(target)
     if own is not None and own != new_phase:
         told = f"{target!r} works in phase {own!r}, not in {new_phase!r}"

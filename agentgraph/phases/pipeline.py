@@ -21,7 +21,7 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from agentgraph.routing.values import short
+from agentgraph.routing.values import listed, short
 
 __all__ = ["ConversationPipeline", "PipelineStage"]
 
@@ -66,7 +66,7 @@ class ConversationPipeline:
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "stages", listed("stages", self.stages))
         faults = [*self._faults()]
         if faults:
             raise ConfigurationError(faults, code="pipeline")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -54,7 +54,7 @@ class RoutingConditions:
         faults: list[str] = []
         for name in ("phases", "channel_types", "intents", "source_channel_ids"):
             given = getattr(self, name)
-            if isinstance(given, str) or not isinstance(given, Collection | None):
+            if not _are_names(given):
                 faults.append(f"{name}={short(given)}: give a set of strings")
         if self.custom is not None and not (is_condition(self.custom) or callable(self.custom)):
             faults.append(f"custom={short(self.custom)} is no condition, and cannot be called")
@@ -134,6 +134,13 @@ class ConversationRouter:
 
     def __post_init__(self) -> None:
         faults = [f"rules: {short(rule)} is no RoutingRule" for rule in _strangers(self.rules)]
+        faults += [
+            f"{name}={short(given)}: give a name, or None"
+            for name in ("default_agent_id", "supervisor_id")
+            if not isinstance(given := getattr(self, name), str | None)
+        ]
+        if not _are_names(self.affinity_phases):
+            faults.append(f"affinity_phases={short(self.affinity_phases)}: give a set of strings")
         if faults:
             raise ConfigurationError(faults)
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -193,6 +200,13 @@ class ConversationRouter:
         if self.affinity_phases is None:
             return HasActiveAgent()
         return HasActiveAgent() & InPhase(_sorted(self.affinity_phases))
+
+
+def _are_names(given: object) -> bool:
+    if given is None:
+        return True
+    is_many = isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
+    return is_many and all(isinstance(name, str) for name in given)  # type: ignore[attr-defined]
 
 
 def _sorted(given: Collection[str]) -> tuple[str, ...]:

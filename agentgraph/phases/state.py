@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.values import as_json, check_text, plain
+from agentgraph.routing.values import as_json, check_text, plain, short
 
 __all__ = ["KEEP", "ConversationPhase", "ConversationState", "PhaseTransition"]
 
@@ -84,6 +84,8 @@ class ConversationState:
         """Return the state after a step; without an agent it stays theirs, with None nobody's."""
         agent = self.active_agent_id if to_agent is KEEP else to_agent
         check_text("to_phase", to_phase)
+        if agent is not None:
+            check_text("to_agent", agent)
         phase = plain(to_phase)
         moved = agent != self.active_agent_id
         step = PhaseTransition(
@@ -120,6 +122,18 @@ class ConversationState:
         return cls(**values)
 
 
+_WANTED: Final[Mapping[str, tuple[Any, str]]] = {
+    **dict.fromkeys(("phase", "from_phase", "to_phase", "reason"), (str, "a string")),
+    **dict.fromkeys(
+        ("active_agent_id", "previous_agent_id", "from_agent", "to_agent"),
+        (str | None, "a name or null"),
+    ),
+    **dict.fromkeys(("context", "metadata"), (Mapping, "an object")),
+    "handoff_count": (int, "a whole number"),
+    "phase_history": (list | tuple | None, "a list"),
+}
+
+
 def _known(kind: Any, data: object) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"a {kind.__name__} is read from an object, not from {data!r}")
@@ -130,9 +144,18 @@ def _known(kind: Any, data: object) -> dict[str, Any]:
         for one in fields(kind)
         if one.default is MISSING and one.default_factory is MISSING and one.name not in data
     ]
+    faults += [
+        f"a {kind.__name__} has {key}={short(value)}: {wanted[1]} is wanted"
+        for key, value in data.items()
+        if (wanted := _WANTED.get(key)) and not _is(value, wanted[0])
+    ]
     if faults:
         raise ConfigurationError(faults)
     return dict(data)
+
+
+def _is(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _written(value: Any) -> Any:
@@ -142,7 +165,9 @@ def _written(value: Any) -> Any:
 def _instant(value: object) -> datetime | None:
     if value is None or isinstance(value, datetime):
         return value
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{short(value)} is no instant: give it as ISO 8601 has it")
     try:
-        return datetime.fromisoformat(str(value))
+        return datetime.fromisoformat(value)
     except ValueError as error:
         raise ConfigurationError(f"{value!r} is no instant: {error}") from error

@@ -80,12 +80,14 @@ def keys_of(kind: Any) -> Keys:
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """Yield a condition or a target, and all that it is made of."""
-    waiting = [part]
+    """Yield a condition or a target, and all that it is made of; what is shared, once."""
+    waiting, seen = [part], {}
     while waiting:
         part = waiting.pop()
-        yield part
-        waiting += reversed(inner_of(part))
+        if id(part) not in seen:  # one's own may hold itself
+            seen[id(part)] = part
+            yield part
+            waiting += reversed(inner_of(part))
 
 
 def inner_of(part: object) -> list[Any]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentgraph.routing.arguments import parts_of
-from agentgraph.routing.composites import AllOf, Not
+from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.moves import Move, heard, is_by_context, moves_of
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
 from agentgraph.routing.resolve import Rules, in_order
-from agentgraph.routing.shadows import implies, shadowed
+from agentgraph.routing.shadows import Earlier, shadowed
 from agentgraph.routing.targets import (
     AgentTarget,
     HumanTarget,
@@ -44,7 +44,7 @@ def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
     """Return all findings: errors, with which a team is not built, then warnings."""
     found = [*_limits(rules), *_strangers(rules, participants)]
     if not found:  # what names strangers cannot be followed
-        moves = {name: moves_of(rules, name, participants) for name in (*participants, HUMAN)}
+        moves = moves_of(rules, participants)
         reached = _reached_from([rules.initial_speaker], moves)
         found += [
             *_endless(rules, moves, reached),
@@ -71,23 +71,24 @@ def _strangers(rules: Rules, participants: Sequence[str]) -> Iterator[Finding]:
 
     if rules.initial_speaker not in (*participants, HUMAN):
         yield finding("the initial speaker is", rules.initial_speaker)
-    for name in _strangers_of(rules.default, participants):
+    present = frozenset(participants)
+    for name in _strangers_of(rules.default, present):
         yield finding("default_target names", name)
     for index, rule in enumerate(rules.transitions):
         parts = (rule.when, as_target(rule.then))
-        named = (name for part in parts for name in _strangers_of(part, participants))
+        named = (name for part in parts for name in _strangers_of(part, present))
         for name in dict.fromkeys(named):
             yield finding(f"rule {index} names", name, (index,))
 
 
-def _strangers_of(whole: object, participants: Sequence[str]) -> Iterator[str]:
+def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
     for part in parts_of(whole):
         match part:
             case AgentTarget(name) | FromSpeaker(name) | HumanTarget(str(name)):
-                if name not in (*participants, HUMAN):
+                if name not in present and name != HUMAN:
                     yield name
             case RoundRobinTarget(agents) | ParallelTarget(agents):
-                yield from (name for name in agents if name not in participants)
+                yield from (name for name in agents if name not in present)
 
 
 def _reached_from(names: Sequence[str], moves: Mapping[str, Sequence[Move]]) -> set[str]:
@@ -126,17 +127,40 @@ def _endless(
 
 
 def _circles(moves: Mapping[str, Sequence[Move]]) -> list[frozenset[str]]:
-    """Return the sets of speakers among whom the floor can go round."""
-    after = {
-        name: _reached_from(sorted({n for m in moves[name] for n in m.floor}), moves)
-        for name in moves
-    }
-    circles = {
-        frozenset(other for other in after[name] if name in after.get(other, ()))
-        for name in moves
-        if name in after[name]
-    }
+    """Return the largest sets of speakers among whom the floor can go round."""
+    after = {name: {n for m in moves[name] for n in m.floor if n in moves} for name in moves}
+    before: dict[str, set[str]] = {name: set() for name in moves}
+    for name, following in after.items():
+        for one in following:
+            before[one].add(name)
+    placed: set[str] = set()
+    circles = []
+    for name in reversed(_left_last(after)):
+        circle = frozenset(_left_last(before, [name], placed))
+        if len(circle) > 1 or name in after[name] & circle:
+            circles.append(circle)
     return sorted(circles, key=sorted)
+
+
+def _left_last(
+    after: Mapping[str, Collection[str]],
+    starts: Collection[str] | None = None,
+    seen: set[str] | None = None,
+) -> list[str]:
+    """Return whom a walk from these comes to, each when all after it have been walked."""
+    seen = set() if seen is None else seen
+    left = []
+    for start in after if starts is None else starts:
+        path = [] if start in seen else [(start, iter(after[start]))]
+        seen.add(start)
+        while path:
+            following = next((name for name in path[-1][1] if name not in seen), None)
+            if following is None:
+                left.append(path.pop()[0])
+            else:
+                seen.add(following)
+                path.append((following, iter(after[following])))
+    return left
 
 
 def _unreached(
@@ -169,12 +193,16 @@ def _shadowed(rules: Rules) -> Iterator[Finding]:
 
 def _sticky(rules: Rules) -> Iterator[Finding]:
     """Find context values that send the floor back to whoever has it, turn after turn."""
-    for place, (index, rule) in enumerate(ordered := in_order(rules.transitions)):
+    earlier = Earlier()
+    for index, rule in in_order(rules.transitions):
         *_, target = parts_of(as_target(rule.then))
-        if not isinstance(target, AgentTarget) or not _is_context_alone(rule.when, target.agent_id):
-            continue
-        at_home = AllOf((FromSpeaker(target.agent_id), rule.when))
-        if any(implies(at_home, before.when) for _, before in ordered[:place]):
+        freed = not isinstance(target, AgentTarget) or not any(
+            _is_context_alone(way, target.agent_id)
+            and earlier.first_implied_by(AllOf((FromSpeaker(target.agent_id), way))) is None
+            for way in _ways(rule.when)
+        )
+        earlier.add(index, rule.when)
+        if freed:
             continue
         told = (
             f"rule {index} also fires on {target.agent_id!r}'s own turns while the value stays as "
@@ -182,6 +210,15 @@ def _sticky(rules: Rules) -> Iterator[Finding]:
             "tool delete the value"
         )
         yield Finding("sticky_context", "warning", told, (index,))
+
+
+def _ways(when: TransitionCondition) -> Iterator[TransitionCondition]:
+    """Yield the conditions of which each alone makes a rule fire."""
+    if isinstance(when, AnyOf):
+        for part in when.conditions:
+            yield from _ways(part)
+    else:
+        yield when
 
 
 def _is_context_alone(when: TransitionCondition, speaker: str) -> bool:

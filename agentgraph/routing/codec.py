@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
-from types import UnionType
+from types import MemberDescriptorType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -19,12 +19,23 @@ from agentgraph.routing.registry import Registry
 from agentgraph.routing.targets import AgentTarget, as_target
 from agentgraph.routing.values import as_json, cause, short
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_TEXT", "VERSION", "Decoder", "Place", "encode", "parse"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_FAULTS",
+    "MAX_NODES",
+    "MAX_TEXT",
+    "VERSION",
+    "Decoder",
+    "Place",
+    "encode",
+    "parse",
+]
 
 VERSION = 1
 MAX_DEPTH = 32
 MAX_NODES = 10_000
 MAX_TEXT = 4_000_000
+MAX_FAULTS = 1_000
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where in a document something is: keys and indices."""
@@ -38,10 +49,15 @@ class Decoder:
 
     registry: Registry
     faults: list[str] = field(default_factory=list)
+    count: int = 0
     _nodes: int = 0
 
     def fault(self, place: Place, what: str) -> None:
-        """Note what is wrong at a place."""
+        """Note what is wrong at a place; of very many, the first and their number."""
+        self.count += 1
+        if self.count > MAX_FAULTS:
+            self.faults[MAX_FAULTS:] = [f"graph: {self.count - MAX_FAULTS:,} more faults"]
+            return
         told = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
         self.faults.append(f"{told.removeprefix('.') or 'graph'}: {what}")
 
@@ -85,19 +101,17 @@ class Decoder:
         return None
 
     def _built(self, kind: Any, args: object, place: Place, depth: int) -> Any:
-        before = len(self.faults)
+        before = self.count
         found = self.mapping(args, place, keys_of(kind))
         if found is None:
             return None
-        values = {}
-        for one in arguments_of(kind):
-            if one.name in found:
-                inner = (*place, one.name)
-                values[one.name] = self._argument(one, found[one.name], inner, depth + 1)
-        if len(self.faults) > before:
-            return None
         try:
-            return kind(**values)
+            values = {}
+            for one in arguments_of(kind):
+                if one.name in found:
+                    inner = (*place, one.name)
+                    values[one.name] = self._argument(one, found[one.name], inner, depth + 1)
+            return kind(**values) if self.count == before else None
         except ConfigurationError as error:
             for fault in error.faults:
                 self.fault(place, fault)
@@ -124,6 +138,8 @@ class Decoder:
     def _value(self, hint: Any, value: object, place: Place) -> Any:
         if hint is Any or (hint is str and isinstance(value, str)):
             return value
+        if hint == Sequence[str] and isinstance(value, list) and set(map(type, value)) <= {str}:
+            return list(value)  # also where a name has what no encoding has
         try:
             # By way of JSON: strict, but a list may be a tuple or a set, a string an enum.
             return _adapter(hint).validate_json(json.dumps(value), strict=True)
@@ -152,13 +168,15 @@ def encode(part: object) -> dict[str, object]:
     kind: Any = type(part)
     if not has_name(part):
         raise ConfigurationError(f"{short(part)} is no condition and no target")
-    if not is_dataclass(kind) and getattr(part, "__dict__", None):
+    if not is_dataclass(kind) and _has_state(part):
         raise ConfigurationError(f"{kind.name} cannot be written: make its class a dataclass")
     args: dict[str, object] = {}
     for argument in arguments_of(kind):
         value = getattr(part, argument.name)
         if argument.holds == "value":
-            args[argument.name] = _written(value, f"{argument.name!r} of {kind.name}")
+            args[argument.name] = _written(
+                value, argument.hint, f"{argument.name!r} of {kind.name}"
+            )
         elif value is None:
             args[argument.name] = None
         elif argument.holds in ("conditions", "targets"):
@@ -170,6 +188,8 @@ def encode(part: object) -> dict[str, object]:
 
 def parse(text: str | bytes) -> object:
     """Read a text as JSON."""
+    if not isinstance(text, str | bytes | bytearray):
+        raise ConfigurationError(f"{short(text)} is no text: give JSON, or use from_dict")
     if len(text) > MAX_TEXT:
         raise ConfigurationError(f"the text has {len(text):,} characters: {MAX_TEXT:,} are allowed")
     try:
@@ -182,9 +202,25 @@ def _inner(part: object) -> dict[str, object]:
     return encode(as_target(part) if isinstance(part, str) else part)
 
 
-def _written(value: object, what: str) -> object:
+def _has_state(part: object) -> bool:
+    """Tell whether something that is no dataclass holds what could not be written."""
+    slots = (one for base in type(part).__mro__ for one in vars(base).values())
+    return (
+        bool(getattr(part, "__dict__", None))
+        or isinstance(part, str | int | float | tuple | list | Mapping)
+        or any(isinstance(one, MemberDescriptorType) for one in slots)
+    )
+
+
+def _written(value: object, hint: Any, what: str) -> object:
     if isinstance(value, str | bool | None):
         return value
+    if hint in (Any, object):  # nothing says what it should be read as
+        written = as_json(value, what)
+        if written != value:
+            told = f"{what} would come back as {short(written)}: annotate what it is"
+            raise ConfigurationError(told)
+        return written
     try:
         return as_json(to_jsonable_python(value), what)
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.composites import Composable
 from agentgraph.routing.protocols import HUMAN, RoutingEnvelope, RoutingState
-from agentgraph.routing.values import as_json, check_text, json_equal, listed, plain, short
+from agentgraph.routing.values import (
+    as_json,
+    check_text,
+    is_whole,
+    json_equal,
+    listed,
+    plain,
+    short,
+)
 
 __all__ = [
     "Always",
@@ -81,7 +89,16 @@ class ContextEquals(Composable):
     name: ClassVar[str] = "context_equals"
 
     def __post_init__(self) -> None:
+        check_text("key", self.key)
         object.__setattr__(self, "value", as_json(self.value, f"the value of {self.key!r}"))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ContextEquals):
+            return NotImplemented
+        return self.key == other.key and json_equal(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.key))
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         return json_equal(state.context_vars.get(self.key), self.value)
@@ -97,8 +114,17 @@ class ContextIn(Composable):
     name: ClassVar[str] = "context_in"
 
     def __post_init__(self) -> None:
+        check_text("key", self.key)
         given = listed("values", self.values)
         object.__setattr__(self, "values", tuple(as_json(given, f"a value for {self.key!r}")))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ContextIn):
+            return NotImplemented
+        return self.key == other.key and json_equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.key))
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         found = state.context_vars.get(self.key)
@@ -115,6 +141,7 @@ class ContextThreshold(Composable):
     name: ClassVar[str] = "context_threshold"
 
     def __post_init__(self) -> None:
+        check_text("key", self.key)
         what, given = f"the threshold of {self.key!r}", self.threshold
         if isinstance(given, bool) or not isinstance(given, int | float):
             raise ConfigurationError(f"{what} is {short(given)}, not a number")
@@ -224,6 +251,10 @@ class TurnIs(Composable):
     turn: int
 
     name: ClassVar[str] = "turn_is"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.turn):
+            raise ConfigurationError(f"turn={short(self.turn)} is no whole number of 64 bits")
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         return state.turn_count == self.turn

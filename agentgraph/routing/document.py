@@ -51,6 +51,10 @@ def read(data: object, registry: Registry) -> Parts:
     if not isinstance(rules, list | tuple):
         decoder.fault(("transitions",), f"is {short(rules)}: a list is wanted")
         rules = []
+    if len(rules) > MAX_NODES:
+        told = f"has {len(rules):,} rules: a graph may have {MAX_NODES:,} parts"
+        decoder.fault(("transitions",), told)
+        rules = []
     transitions = [_rule(rule, ("transitions", n), decoder) for n, rule in enumerate(rules)]
     default: Any = None
     if "default_target" in found:
@@ -96,7 +100,7 @@ def _check_version(found: _Node, decoder: Decoder) -> None:
 
 
 def _rule(data: object, place: Place, decoder: Decoder) -> Any:
-    before = len(decoder.faults)
+    before = decoder.count
     found = decoder.mapping(data, place, _RULE) or {}
     when: Any = None
     then: Any = None
@@ -106,7 +110,7 @@ def _rule(data: object, place: Place, decoder: Decoder) -> Any:
         then = decoder.target(found["then"], (*place, "then"))
     priority = found.get("priority", 0)
     _check_whole(priority, (*place, "priority"), decoder)
-    return None if len(decoder.faults) > before else Transition(when, then, priority)
+    return None if decoder.count > before else Transition(when, then, priority)
 
 
 def _check_whole(value: object, place: Place, decoder: Decoder) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgraph.routing.arguments import parts_of
@@ -15,7 +15,7 @@ from agentgraph.routing.conditions import (
     FromSpeaker,
 )
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
-from agentgraph.routing.resolve import Rules, in_order
+from agentgraph.routing.resolve import Rules
 from agentgraph.routing.targets import (
     AgentTarget,
     HumanTarget,
@@ -28,6 +28,7 @@ from agentgraph.routing.targets import (
     TerminateTarget,
     as_target,
 )
+from agentgraph.routing.transition import Transition
 
 __all__ = ["Move", "heard", "is_by_context", "moves_of"]
 
@@ -50,17 +51,31 @@ class Move:
         return not self.ends and not self.is_open and self.floor <= circle
 
 
-def moves_of(rules: Rules, speaker: str, participants: Sequence[str]) -> list[Move]:
-    """Return all moves that can follow a turn of a speaker; the last is made if no other is."""
-    moves: list[Move] = []
-    for index, rule in in_order(rules.transitions):
-        fires = heard(rule.when, speaker)
-        if fires is False:
-            continue
-        moves += _led(as_target(rule.then), speaker, participants, index, rule.when)
-        if fires is True:
-            return moves
-    return [*moves, *_led(rules.default, speaker, participants, None, Always())]
+def moves_of(rules: Rules, participants: Sequence[str]) -> dict[str, list[Move]]:
+    """Return the moves that can follow a turn of each; the last is made if no other is."""
+    same = {
+        index: _move(rule, HUMAN, participants, index)
+        for index, rule in enumerate(rules.transitions)
+        if not _asks_who(rule)
+    }
+    last = Transition(Always(), rules.default)
+    moves: dict[str, list[Move]] = {}
+    for speaker in (*participants, HUMAN):
+        found = moves[speaker] = []
+        for index, rule in [*rules.heard_by(speaker), (None, last)]:
+            fires = heard(rule.when, speaker)
+            if fires is not False:
+                move = None if index is None else same.get(index)
+                found.append(move or _move(rule, speaker, participants, index))
+            if fires is True:
+                break
+    return moves
+
+
+def _asks_who(rule: Transition) -> bool:
+    """Tell whether the move that a rule makes may depend on who speaks."""
+    parts = (*parts_of(rule.when), *parts_of(rule.then))
+    return any(isinstance(one, FromSpeaker | StayTarget | RoundRobinTarget) for one in parts)
 
 
 def heard(condition: TransitionCondition, speaker: str) -> bool | None:
@@ -85,16 +100,10 @@ def heard(condition: TransitionCondition, speaker: str) -> bool | None:
             return None
 
 
-def _led(
-    target: Target,
-    speaker: str,
-    participants: Sequence[str],
-    rule: int | None,
-    when: TransitionCondition,
-) -> Iterator[Move]:
-    by_context = is_by_context(when, speaker)
-    speakers, floor, ends, is_open = _reach(target, speaker, participants)
-    yield Move(frozenset(speakers), frozenset(floor), ends, rule, by_context, is_open)
+def _move(rule: Transition, speaker: str, participants: Sequence[str], index: int | None) -> Move:
+    by_context = is_by_context(rule.when, speaker)
+    speakers, floor, ends, is_open = _reach(as_target(rule.then), speaker, participants)
+    return Move(frozenset(speakers), frozenset(floor), ends, index, by_context, is_open)
 
 
 def _reach(

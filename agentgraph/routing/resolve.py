@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, judge
 from agentgraph.routing.conditions import Always, FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
@@ -19,7 +20,6 @@ from agentgraph.routing.protocols import (
 from agentgraph.routing.targets import (
     AgentTarget,
     ParallelTarget,
-    PhaseTarget,
     Target,
     TerminateTarget,
     as_target,
@@ -95,14 +95,28 @@ class Rules:
         """
         rule = decision.rule
         target = self.transitions[rule].then if isinstance(rule, int) else self.default
-        while isinstance(target, PhaseTarget):
-            target = as_target(target.then)
-        then = target.join if isinstance(target, ParallelTarget) else self.default
+        called = set(decision.speakers)
+        joins = (
+            part.join
+            for part in parts_of(target)
+            if isinstance(part, ParallelTarget) and called == set(part.agents)
+        )
+        then = next(joins, self.default)
         trace: list[str] = []
         joined = self.said(state, envelope, trace)
         joined = joined or self.led(as_target(then), rule, state, envelope, trace)
         joined = joined or self._default(state, envelope, trace)
         return self._within_turns(joined, state, envelope, trace)
+
+    def heard_by(self, speaker: str) -> list[tuple[int, Transition]]:
+        """Return the rules that a speaker's words may fire, in the order in which they are tried.
+
+        The human may be anybody, and fire any of them.
+        """
+        if speaker == HUMAN:
+            return in_order(self.transitions)
+        heard = self._of.get(speaker, self._general)
+        return [(one.place, self.transitions[one.place]) for one in heard]
 
     def _is_opening(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         """Tell whether the creator speaks, without the floor, before anybody has spoken."""

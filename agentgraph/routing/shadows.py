@@ -26,23 +26,46 @@ from agentgraph.routing.targets import (
     as_target,
 )
 
-__all__ = ["implies", "shadowed"]
+__all__ = ["Earlier", "shadowed"]
 
 
 def shadowed(rules: Rules) -> Iterator[tuple[int, int]]:
     """Yield each rule that never fires, with an earlier one that does whenever it would."""
-    ordered = in_order(rules.transitions)
-    known = _Implications()
-    for place, (index, rule) in enumerate(ordered):
-        for earlier, before in ordered[:place]:
-            if _leads(before.then) and known.holds(rule.when, before.when):
-                yield index, earlier
-                break
+    earlier = Earlier()
+    for index, rule in in_order(rules.transitions):
+        before = earlier.first_implied_by(rule.when)
+        if before is not None:
+            yield index, before
+        if _leads(rule.then):
+            earlier.add(index, rule.when)
 
 
-def implies(one: TransitionCondition, other: TransitionCondition) -> bool:
-    """Tell, from how they are written, whether the other fires whenever the one does."""
-    return _Implications().holds(one, other)
+class Earlier:
+    """The rules that are tried before one, to be asked which of them fires whenever it does."""
+
+    def __init__(self) -> None:
+        self._known = _Implications()
+        self._needing: dict[str | None, list[tuple[int, int, TransitionCondition]]] = {}
+        self._size = 0
+
+    def add(self, index: int, when: TransitionCondition) -> None:
+        """Add the next rule, where those are found that ask the rarest of what it asks."""
+        needs: list[str | None] = [*sorted(self._known.needs(when))]
+        rarest = min(needs or [None], key=lambda need: len(self._needing.get(need, ())))
+        self._needing.setdefault(rarest, []).append((self._size, index, when))
+        self._size += 1
+
+    def first_implied_by(self, when: TransitionCondition) -> int | None:
+        """Return the first rule whose condition holds, as it is written, whenever this does."""
+        found: tuple[int, int] | None = None
+        for need in (None, *self._known.needs(when)):
+            for place, index, other in self._needing.get(need, ()):
+                if found is not None and found[0] < place:
+                    break
+                if self._known.holds(when, other):
+                    found = place, index
+                    break
+        return None if found is None else found[1]
 
 
 def _leads(target: Target | str) -> bool:
@@ -70,7 +93,7 @@ _SURE = (
 class _Implications:
     """Which condition implies which, from how they are written; each pair is looked at once."""
 
-    _keys: dict[int, str] = field(default_factory=dict)
+    _keys: dict[int, tuple[TransitionCondition, str]] = field(default_factory=dict)
     _known: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def holds(self, one: TransitionCondition, other: TransitionCondition) -> bool:
@@ -80,6 +103,17 @@ class _Implications:
             same = pair[0] == pair[1] or isinstance(other, Always)
             self._known[pair] = same or self._by_parts(one, other)
         return self._known[pair]
+
+    def needs(self, condition: TransitionCondition) -> frozenset[str]:
+        """Return what is true whenever a condition is: all that another needs that it implies."""
+        match condition:
+            case Always():
+                return frozenset()
+            case AllOf(conditions):
+                return frozenset().union(*map(self.needs, conditions))
+            case AnyOf(conditions) if conditions:
+                return frozenset.intersection(*map(self.needs, conditions))
+        return frozenset([self._key(condition)])
 
     def _by_parts(self, one: TransitionCondition, other: TransitionCondition) -> bool:
         match other:
@@ -98,11 +132,12 @@ class _Implications:
 
     def _key(self, condition: TransitionCondition) -> str:
         """Return what is the same for the same condition; JSON tells `True` from 1."""
-        key = self._keys.get(id(condition))
-        if key is None:
-            try:
-                key = json.dumps(encode(condition), sort_keys=True)
-            except ConfigurationError:  # it cannot be stored: it is like itself alone
-                key = str(id(condition))
-            self._keys[id(condition)] = key
+        known = self._keys.get(id(condition))
+        if known is not None:
+            return known[1]
+        try:
+            key = json.dumps(encode(condition), sort_keys=True)
+        except ConfigurationError:  # it cannot be stored: it is like itself alone
+            key = str(id(condition))
+        self._keys[id(condition)] = condition, key  # as long as it is there, so is its id
         return key

@@ -163,7 +163,7 @@ class Stage:
 
     def play(self) -> Simulation:
         decision = self._open()
-        while decision.action != "close" and self.turns > 0:
+        while decision.action != "close" and 0 < len(decision.speakers) <= self.turns:
             if decision.action == "wait" and not self.lines.has(decision.speakers[0]):
                 return self._ended(None, decision.speakers[0])
             decision = self._all_speak(decision)

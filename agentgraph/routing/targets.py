@@ -172,7 +172,7 @@ def _called(name: str) -> Callable[[type[T]], type[T]]:
 @_called("human")
 @dataclass(frozen=True)
 class HumanTarget:
-    """The session waits for this human, or for whoever opened it."""
+    """The session waits for this human, or for whoever opened it: without a name, or `"human"`."""
 
     name: str | None = None
 
@@ -181,7 +181,8 @@ class HumanTarget:
             check_text("name", self.name)
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        return TransitionDecision.wait(self.name or state.creator_id)
+        named = self.name if self.name != HUMAN else None
+        return TransitionDecision.wait(named or state.creator_id)
 
 
 @_called("phase")

@@ -16,12 +16,13 @@ T = TypeVar("T")
 _MAX_DEPTH = 64
 _MAX_BITS = 14_284
 """Python writes no integer of more than 4,300 digits."""
+_MAX_VALUES = 1_000_000
 _SCALARS = (str, bool, int, float, type(None))
 
 
 def as_json(value: object, what: str) -> Any:
     """Return a value as it comes back from JSON: lists for tuples, and nothing that JSON lacks."""
-    fault = _fault(value, 0)
+    fault = _fault(value, 0, [_MAX_VALUES])
     if fault is not None:
         raise ConfigurationError(f"{what} {fault}", code="value")
     return _copied(value)
@@ -85,7 +86,7 @@ def cause(error: Exception) -> str:
         return type(error).__name__
 
 
-def _fault(value: object, depth: int) -> str | None:
+def _fault(value: object, depth: int, left: list[int]) -> str | None:
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH}, or holds itself"
     if isinstance(value, float) and not math.isfinite(value):
@@ -95,17 +96,20 @@ def _fault(value: object, depth: int) -> str | None:
     if isinstance(value, _SCALARS):
         return None
     if isinstance(value, list | tuple):
-        return _first_fault(value, depth)
+        return _first_fault(value, depth, left)
     if isinstance(value, Mapping):
         strange = [key for key in value if not isinstance(key, str)]
         if strange:
             return f"has the key {short(strange[0])}: keys are strings"
-        return _first_fault(value.values(), depth)
+        return _first_fault(value.values(), depth, left)
     return f"holds a {type(value).__name__}, which JSON does not have"
 
 
-def _first_fault(values: Any, depth: int) -> str | None:
-    faults = (_fault(value, depth + 1) for value in values)
+def _first_fault(values: Any, depth: int, left: list[int]) -> str | None:
+    left[0] -= len(values)  # what is shared is written as often as it is held
+    if left[0] < 0:
+        return f"holds more than {_MAX_VALUES:,} values"
+    faults = (_fault(value, depth + 1, left) for value in values)
     return next((fault for fault in faults if fault is not None), None)
 
 

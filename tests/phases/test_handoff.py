@@ -70,6 +70,12 @@ def test_human_is_asked_in_a_phase_that_may_be_entered() -> None:
             "unknown_target",
             "'nobody' is nobody here: there are handler, reviewer, helper, human",
         ),
+        ({"target": ["handler"]}, "unknown_target", "['handler'] is nobody here"),
+        (
+            {"target": "helper", "next_phase": ["review"]},
+            "transition_not_allowed",
+            "next_phase=['review'] is no phase",
+        ),
         ({"target": "Billing"}, "unknown_target", "'Billing' is nobody here"),
         (
             {"target": "triage"},
@@ -111,6 +117,10 @@ def test_refusal_says_why(options: dict[str, Any], code: str, told: str) -> None
     assert (result.accepted, result.code) == (False, code)
     assert result.reason.startswith(told)
     assert (result.new_agent_id, result.new_phase) == (None, None)
+
+
+def test_human_is_asked_where_it_is_whatever_phase_a_model_wishes_for() -> None:
+    assert asked(target="human", next_phase=["review"]).new_phase == "intake"
 
 
 def test_one_hop_less_than_the_limit_is_accepted() -> None:

@@ -184,6 +184,24 @@ def test_rules_are_a_list_of_rules(wrong: Any) -> None:
         ConversationRouter(wrong)
 
 
+def test_all_faults_of_a_router_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ConversationRouter([3], 4, ["x"], affinity_phases="work")  # type: ignore[list-item,arg-type]
+
+    assert caught.value.faults == (
+        "rules: 3 is no RoutingRule",
+        "default_agent_id=4: give a name, or None",
+        "supervisor_id=['x']: give a name, or None",
+        "affinity_phases='work': give a set of strings",
+    )
+
+
+@pytest.mark.parametrize("wrong", [{1, "work"}, {None}, {"work": 1}, b"work"])
+def test_conditions_name_strings(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="give a set of strings"):
+        RoutingConditions(phases=wrong)
+
+
 def test_all_faults_of_conditions_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RoutingConditions("work", 3, intents={"x"}, custom="x")  # type: ignore[arg-type]

@@ -113,6 +113,15 @@ def test_document_may_leave_out_what_has_a_default() -> None:
         ({"phase_history": [3]}, "a PhaseTransition is read from an object"),
         ({"phase_started_at": "noon"}, "'noon' is no instant"),
         ({"phase_started_at": 3}, "3 is no instant"),
+        ({"phase_started_at": 20240101}, "20240101 is no instant"),
+        ({"phase": 3}, "a ConversationState has phase=3: a string is wanted"),
+        ({"active_agent_id": 4}, "active_agent_id=4: a name or null is wanted"),
+        ({"handoff_count": "x"}, "handoff_count='x': a whole number is wanted"),
+        ({"handoff_count": True}, "handoff_count=True: a whole number is wanted"),
+        ({"context": [1]}, r"context=\[1\]: an object is wanted"),
+        ({"phase_history": 5}, "phase_history=5: a list is wanted"),
+        ({"phase": None, "context": None}, r"(?s)phase=None.*context=None"),
+        ({"phase_history": [{"from_phase": 1, "to_phase": "x"}]}, "from_phase=1: a string"),
     ],
 )
 def test_document_with_a_fault_is_refused(data: Any, told: str) -> None:

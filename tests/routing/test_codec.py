@@ -59,6 +59,15 @@ def test_value_that_looks_like_a_condition_stays_a_value() -> None:
     assert when == ContextEquals("k", [{"name": "always", "args": {}}, {"k": [1, True]}])
 
 
+def test_names_that_no_encoding_has_come_back() -> None:
+    odd = "\ud800"
+    graph = TransitionGraph(
+        odd, [Transition(InPhase([odd]) & FromSpeaker(odd), ParallelTarget([odd, "b"], odd))]
+    )
+
+    assert TransitionGraph.loads(graph.dumps()) == graph
+
+
 def test_document_is_the_one_of_the_contract() -> None:
     when = FromSpeaker("a") & ~InPhase(["x"])
     then = PhaseTarget("x", ParallelTarget(["a", "b"], HumanTarget()))

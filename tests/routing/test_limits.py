@@ -9,12 +9,13 @@ from agentgraph.routing import (
     AgentTarget,
     AllOf,
     Always,
+    ContextEquals,
     Not,
     PhaseTarget,
     Transition,
     TransitionGraph,
 )
-from agentgraph.routing.codec import MAX_DEPTH, MAX_NODES, MAX_TEXT
+from agentgraph.routing.codec import MAX_DEPTH, MAX_FAULTS, MAX_NODES, MAX_TEXT
 from tests.routing.documents import FLAT, document, faults, part, rule
 
 
@@ -89,3 +90,36 @@ def test_length_of_a_text_is_limited() -> None:
     assert TransitionGraph.loads(text.ljust(MAX_TEXT)) == TransitionGraph("a")
     with pytest.raises(ConfigurationError, match="4,000,001 characters"):
         TransitionGraph.loads(text.ljust(MAX_TEXT + 1))
+
+
+def test_value_is_limited_however_it_is_shared() -> None:
+    value: Any = []
+    for _ in range(60):
+        value = [value, value]
+
+    with pytest.raises(ConfigurationError, match="holds more than 1,000,000 values"):
+        ContextEquals("k", value)
+
+
+def test_number_of_rules_is_limited_before_they_are_read() -> None:
+    assert faults(document(*[0] * (MAX_NODES + 1))) == (
+        "transitions: has 10,001 rules: a graph may have 10,000 parts",
+    )
+
+
+def test_of_very_many_faults_the_first_are_told_and_their_number() -> None:
+    most = faults(document(*[0] * MAX_FAULTS))
+    more = faults(document(*[0] * (MAX_FAULTS + 7)))
+
+    assert len(most) == MAX_FAULTS
+    assert more == (*most, "graph: 7 more faults")
+
+
+def test_document_that_holds_itself_many_times_is_refused_in_few_words() -> None:
+    own = part("all_of", conditions=[])
+    own["args"]["conditions"] += [own] * 3
+
+    told = faults(document(rule(own)))
+
+    assert len(told) == MAX_FAULTS + 1
+    assert told[0].endswith(f"is nested deeper than {MAX_DEPTH}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from agentgraph.routing import (
     AllOf,
     Always,
     ContextEquals,
+    ContextIn,
+    ContextThreshold,
     FromSpeaker,
     HumanTarget,
     InPhase,
@@ -27,6 +30,7 @@ from agentgraph.routing import (
     ToolCalled,
     Transition,
     TransitionGraph,
+    TurnIs,
     round_robin,
     sequence,
 )
@@ -51,6 +55,12 @@ def test_members_of_an_enumeration_are_their_values() -> None:
 @pytest.mark.parametrize(
     "build",
     [
+        lambda: ContextEquals(3, 1),  # type: ignore[arg-type]
+        lambda: ContextIn(None, [1]),  # type: ignore[arg-type]
+        lambda: ContextThreshold(["k"], 1),  # type: ignore[arg-type]
+        lambda: TurnIs("1"),  # type: ignore[arg-type]
+        lambda: TurnIs(True),
+        lambda: TransitionGraph.loads(None),  # type: ignore[arg-type]
         lambda: FromSpeaker(["a", "b"]),  # type: ignore[arg-type]
         lambda: ToolCalled(["t"]),  # type: ignore[arg-type]
         lambda: AgentTarget(None),  # type: ignore[arg-type]
@@ -61,6 +71,8 @@ def test_members_of_an_enumeration_are_their_values() -> None:
         lambda: TransitionGraph("a", max_turns=10**5000),
         lambda: TransitionGraph("a", initial_phase=5),  # type: ignore[arg-type]
         lambda: ConversationState().transition(None),  # type: ignore[arg-type]
+        lambda: ConversationState().transition("x", 3),  # type: ignore[arg-type]
+        lambda: ConversationPipeline(None),  # type: ignore[arg-type]
         lambda: PipelineStage("p", "a", can_return_to="coding"),
         lambda: PipelineStage("p", "a", next=5),  # type: ignore[arg-type]
         lambda: round_robin({"a", "b"}),  # type: ignore[arg-type]
@@ -71,6 +83,18 @@ def test_members_of_an_enumeration_are_their_values() -> None:
 def test_wrong_argument_is_refused_where_it_is_given(build: Callable[[], object]) -> None:
     with pytest.raises(ConfigurationError):
         build()
+
+
+@pytest.mark.parametrize("one", [ContextEquals("k", True), ContextIn("k", [True])])
+def test_conditions_are_equal_as_json_is(one: Any) -> None:
+    same, other = replace(one), type(one)("k", [1] if isinstance(one, ContextIn) else 1)
+
+    assert one == same and hash(one) == hash(same)
+    assert one != other
+    assert TransitionGraph("a", [Transition(one, "b")]) != TransitionGraph(
+        "a", [Transition(other, "b")]
+    )
+    assert one != Always()
 
 
 def test_names_may_come_one_by_one() -> None:

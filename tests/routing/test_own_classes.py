@@ -23,7 +23,7 @@ from agentgraph.routing import (
     register_target,
 )
 from tests.routing.documents import document, faults, part, rule
-from tests.routing.own import REGISTRY, AtLeast, ByPhase, Raises
+from tests.routing.own import REGISTRY, Answers, AtLeast, ByPhase, Raises
 
 if TYPE_CHECKING:
     from tests.routing.own import State as OnlyForTypeCheckers
@@ -65,6 +65,18 @@ class Calls(Plain):
     function: Callable[[], bool]
 
     name: ClassVar[str] = "calls"
+
+
+class Slotted(Plain):
+    __slots__ = ("limit",)
+    name: ClassVar[str] = "slotted"
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+
+class Pair(tuple[int, int], Plain):
+    name: ClassVar[str] = "pair"
 
 
 @dataclass(frozen=True)
@@ -116,12 +128,28 @@ def test_class_without_arguments_need_not_be_a_dataclass(own: Registry) -> None:
     ("condition", "told"),
     [
         (Keeps(), "keeps cannot be written: make its class a dataclass"),
+        (Slotted(3), "slotted cannot be written: make its class a dataclass"),
+        (Pair((1, 2)), "pair cannot be written: make its class a dataclass"),
+        (Answers(Always()), "'answer' of answers holds a Always, which JSON does not have"),
+        (Answers({1}), "'answer' of answers holds a set, which JSON does not have"),
+        (Answers([(1,)]), "'answer' of answers would come back as [[1]]: annotate what it is"),
         (Calls(lambda: True), "'function' of calls cannot be written as JSON"),
         (AtLeast(1, (3,)), "3 is no condition and no target"),  # type: ignore[arg-type]
         (AtLeast(10**5000, ()), "'count' of at_least holds a number of more than 4,300 digits"),
         (Raises(b"\xff"), "'message' of raises cannot be written"),  # type: ignore[arg-type]
     ],
-    ids=["keeps", "calls", "no_condition", "huge", "bytes"],
+    ids=[
+        "keeps",
+        "slotted",
+        "pair",
+        "condition",
+        "set",
+        "tuple",
+        "calls",
+        "no_condition",
+        "huge",
+        "bytes",
+    ],
 )
 def test_what_cannot_be_stored_is_refused_when_it_is_written(condition: Any, told: str) -> None:
     graph = TransitionGraph("a", [Transition(condition, "b"), Transition(condition, "c")])
@@ -136,6 +164,18 @@ def test_what_cannot_be_stored_is_refused_when_it_is_written(condition: Any, tol
 def test_annotations_that_cannot_be_read_are_told() -> None:
     with pytest.raises(ConfigurationError, match=r"the annotations of .*Unreadable"):
         TransitionGraph("a", [Transition(Unreadable(), "b")])
+
+
+def test_annotations_that_cannot_be_read_are_told_with_their_place_beside_all_else() -> None:
+    registry = Registry()
+    registry.register_condition(Unreadable)
+
+    first, second = faults(
+        document(rule(part("unreadable", state=None)), rule(part("nothing"))), registry
+    )
+
+    assert first.startswith("transitions[0].when.args: the annotations of")
+    assert second.startswith("transitions[1].when: no condition is registered as 'nothing'")
 
 
 def test_whatever_a_constructor_of_one_s_own_raises_is_told(own: Registry) -> None:

@@ -27,7 +27,7 @@ from agentgraph.routing import (
     TransitionGraph,
 )
 from tests.routing.graphs import envelopes, graphs, hostile_envelopes, hostile_states, states
-from tests.routing.own import NAMES, Envelope, Raises, State, packet
+from tests.routing.own import NAMES, ByPhase, Envelope, Raises, State, packet
 
 
 def kleene(when: Any, state: State, envelope: Envelope) -> bool | None:
@@ -278,6 +278,16 @@ def test_join_says_who_goes_on_after_several() -> None:
     assert (both.speakers, both.phase) == (("b", "c"), "x")
     assert after == TransitionDecision("speak", ("a",), rule=0)
     assert (last.action, last.close_reason) == ("close", "terminated")
+
+
+def test_join_is_found_inside_of_a_target_of_one_s_own() -> None:
+    inner = ByPhase("work", ParallelTarget(["a", "c"], "a"), ParallelTarget(["b", "c"], "b"))
+    graph = TransitionGraph("a", [Transition(FromSpeaker("a"), PhaseTarget("x", inner))])
+
+    both = graph.resolve(State(), Envelope("a"))
+
+    assert both.speakers == ("b", "c")
+    assert graph.join(both, State(), Envelope("c")).next_speaker == "b"
 
 
 def test_join_of_the_default_and_of_one_that_leads_nowhere() -> None:

@@ -168,6 +168,16 @@ def test_turns_bound_a_simulation(turns: int, creator: str) -> None:
     assert (played.close_reason, played.waiting_for) == (None, None)
 
 
+@pytest.mark.parametrize(("turns", "spoken"), [(1, 1), (3, 1), (4, 4), (7, 5), (8, 8)])
+def test_several_speak_at_once_only_where_all_their_turns_are_left(turns: int, spoken: int) -> None:
+    at_once = graph((Always(), ParallelTarget([*"abc"], StayTarget())))
+
+    played = play(at_once, turns=turns)
+
+    assert len(played.steps) == spoken
+    assert (played.close_reason, played.waiting_for) == (None, None)
+
+
 def test_transcript_says_who_spoke_and_how_it_ended() -> None:
     closes = play(graph((A, "b")), ["hello", ""])
     waits = play(graph((A, HumanTarget())), ["hello"])

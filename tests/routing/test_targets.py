@@ -22,7 +22,7 @@ from agentgraph.routing import (
     TransitionGraph,
     TransitionTarget,
 )
-from tests.routing.own import ODD, Decides, Envelope, State
+from tests.routing.own import ODD, ByPhase, Decides, Envelope, State
 
 speak, wait, close = TransitionDecision.speak, TransitionDecision.wait, TransitionDecision.close
 
@@ -41,6 +41,7 @@ def led(target: Any, sender: str = "a", metadata: Any = None, **state: Any) -> T
         (RevertToInitiatorTarget(), speak("user")),
         (HumanTarget(), wait("user")),
         (HumanTarget("bob"), wait("bob")),
+        (HumanTarget("human"), wait("user")),
         (ParallelTarget(("b", "c"), "a"), speak("b", "c")),
         (TerminateTarget("done"), close("done")),
         (TerminateTarget(), close("terminated")),
@@ -83,6 +84,16 @@ def test_ring_is_a_list_of_different_names(agents: Any) -> None:
         RoundRobinTarget(agents)
     with pytest.raises(ConfigurationError, match="agents"):
         ParallelTarget(agents, "a")
+
+
+def test_target_of_one_s_own_that_holds_itself_is_refused() -> None:
+    circle = ByPhase("x", AgentTarget("a"))
+    object.__setattr__(circle, "then", circle)
+
+    at_once = ParallelTarget(["a"], circle)
+
+    with pytest.raises(ConfigurationError, match="nested deeper"):
+        TransitionGraph("a", [Transition(Always(), at_once)])
 
 
 def test_parallel_needs_somebody_and_joins_with_one() -> None:
