@@ -75,6 +75,11 @@ class Sentry(Protocol):
     """Decides on what a node is about to do."""
 
     @property
+    def asks_again(self) -> bool:
+        """Whether a model that has failed is asked again, so that nobody else is to."""
+        ...
+
+    @property
     def judges(self) -> bool:
         """Whether an answer may still be refused once the model has given it."""
         ...
@@ -121,6 +126,10 @@ class Ledger(Protocol):
     @property
     def account(self) -> Mapping[str, object]:
         """Return what stands in it for this input."""
+        ...
+
+    def hold(self, account: object) -> None:
+        """Keep what is counted for this input while its session is at work here."""
         ...
 
     async def write(self, record: Mapping[str, object]) -> None:

@@ -1,6 +1,6 @@
 """Protections around a run; each decides, and only the graph acts on its decision."""
 
-from agentgraph.guards.account import SHARE, GuardedState
+from agentgraph.guards.account import GuardedState
 from agentgraph.guards.audit import AuditTrail, Record, Sink, Trail, folded
 from agentgraph.guards.breaker import CircuitBreaker, Permit
 from agentgraph.guards.budget import CostBudget, Spend
@@ -18,6 +18,7 @@ from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import DEFAULT, Default, Guards
+from agentgraph.guards.purse import SHARE
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.retry import Backoff, RetryBudget
 from agentgraph.guards.saga import Saga

@@ -7,14 +7,12 @@ the other has.
 
 from __future__ import annotations
 
-import math
+import asyncio
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langchain_core.messages import AIMessage
-from langchain_core.messages.ai import UsageMetadata
 from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
@@ -23,7 +21,8 @@ from agentgraph.guards.deadlines import Deadline
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.loop import LoopDetector
-from agentgraph.guards.prices import Prices, cost_of
+from agentgraph.guards.prices import Prices
+from agentgraph.guards.purse import Purse
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.saga import Saga, merge_entries
 from agentgraph.guards.velocity import CostVelocity
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
 
 __all__ = ["Account", "Dumped", "GuardedState", "account_of", "latest"]
-
-SHARE = 0.1
-"""What of a budget an attempt at a round may spend before that is written to the session's log."""
 
 Dumped = Mapping[str, Any]
 """An account as JSON-able values."""
@@ -77,7 +73,7 @@ class Account:
         """How often the limits hold: a human who lets a stopped run go on grants them once more."""
         self.closed = ""
         self.deadline: Deadline | None = policy.deadlines.workflow()
-        self.spends: dict[str, Spend] = {}
+        self.purse = Purse(policy.budget)
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
@@ -94,8 +90,8 @@ class Account:
         """How often each stage has been told to try again."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
-        self.kept = 0.0
-        """Which share of the budget stands in the session's log as spent or held."""
+        self.filing = asyncio.Lock()
+        """Held while it is written down what may be spent: no call overtakes its record."""
         self.round = ""
 
     def dump(self) -> dict[str, Any]:
@@ -113,6 +109,8 @@ class Account:
             made = {path: one.dump() for path, one in getattr(self, name).items()}
             if memories := {**self._stored.get(name, {}), **made}:
                 values[name] = memories
+        if spends := self.purse.dump():
+            values["spends"] = spends
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         if self.pending:
@@ -132,6 +130,7 @@ class Account:
             if memory is not None and name in dumped:
                 memory.load(dumped[name])
         self._stored = dumped
+        self.purse.load(dumped.get("spends", {}))
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
         pending = dumped.get("pending", {})
@@ -157,10 +156,6 @@ class Account:
         """Return how often one stage has been planned anew."""
         return self._memory("replans", self.replans, path, limit)
 
-    def spend(self, path: str, budget: CostBudget | None) -> Spend:
-        """Return what is spent under one budget: the run's own, at "", or that of a stage."""
-        return self._memory("spends", self.spends, path, Spend(budget))
-
     def _memory(self, name: str, known: dict[str, M], path: str, kind: M) -> M:
         if path not in known:
             known[path] = kind.fresh()
@@ -170,11 +165,7 @@ class Account:
 
     def spends_at(self, path: str, budget: CostBudget | None) -> list[Spend]:
         """Return the accounts from which a call of an agent is paid: the run's, and its own."""
-        whole = self.policy.budget
-        spends = [self.spend("", whole)] if whole is not None else []
-        if budget is not None and budget is not whole:
-            spends.append(self.spend(path, budget))
-        return spends
+        return self.purse.at(path, budget)
 
     @property
     def prices(self) -> Prices:
@@ -188,41 +179,29 @@ class Account:
             known = ledger.account.get("hops", 0)
             # A round that runs again makes its handoffs again.
             self.hops = known if isinstance(known, int) else 0
-            self.kept = self._share() + SHARE
-
-    def to_keep(self) -> float:
-        """Return the share that must be written down before the next call, 0 if none must."""
-        missing = self._share() - self.kept
-        if missing <= 0:
-            return 0.0
-        held = math.ceil(missing / SHARE) * SHARE
-        self.kept += held
-        return held
+            self.purse.begin_attempt()
 
     def reconcile(self, known: Mapping[str, Any]) -> None:
         """Go on from what the log of a session has of this input."""
         self.hops = max(self.hops, known.get("hops", 0))
-        if self.policy.budget is not None:
-            tokens, usd = self._paid(known.get("usage", {}))
-            spend = self.spend("", self.policy.budget)
-            spend.raise_to(tokens, usd, float(known.get("share", 0.0)))
+        logged = known.get("account", {})
+        self.steps = max(self.steps, logged.get("steps", 0))
+        self.granted = max(self.granted, logged.get("granted", 1))
+        if "deadline" in logged:
+            self.deadline = Deadline(logged["deadline"], "workflow")
+        self.purse.reconcile(logged.get("spends", {}), known.get("held", {}), known.get("dead", 0))
         if self.saga is not None and known.get("effects"):
             effects = {"entries": known["effects"]}
             self.saga.load(merge_entries(self.saga.dump(), effects))
 
-    def _paid(self, usage: Mapping[str, Mapping[str, Any]]) -> tuple[int, Decimal | None]:
-        """Return the tokens that a log tells of, by agent, and what they have cost."""
-        tokens, usd = 0, Decimal(0)
-        for used in usage.values():
-            counted = UsageMetadata(
-                **{key: int(used.get(key, 0)) for key in _FIGURES}  # type: ignore[typeddict-item]
-            )
-            tokens += counted["total_tokens"]
-            usd += cost_of(self.prices, str(used.get("model") or ""), counted) or 0
-        return tokens, usd
-
-    def _share(self) -> float:
-        return max((spend.share for spend in self.spends.values()), default=0.0)
+    def balance(self) -> dict[str, Any]:
+        """Return what must not be counted anew where the input goes on elsewhere."""
+        values: dict[str, Any] = {"steps": self.steps, "spends": self.purse.dump()}
+        if self.granted > 1:
+            values["granted"] = self.granted
+        if self.deadline is not None:
+            values["deadline"] = self.deadline.at
+        return values
 
     def correct(self, spot: str, text: str) -> None:
         """Have an agent's model told something with its next call."""
@@ -250,14 +229,12 @@ class Account:
         self.replans.clear()
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
-        for spend in self.spends.values():
-            spend.grant()
+        self.purse.grant()
 
 
-_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 _PLAIN = ("steps", "hops", "granted", "closed", "corrections", "requests", "given", "tries")
 _MEMORIES = ("deadlock", "velocity", "saga")
-_BY_PATH = ("loops", "replans", "spends")
+_BY_PATH = ("loops", "replans")
 
 
 class _Nowhere:
@@ -291,5 +268,6 @@ def account_of(
             found.reconcile(ledger.account)
         known[input_id] = found
     if ledger is not None:
+        ledger.hold(found)
         found.enter_round(ledger)
     return found

@@ -23,7 +23,7 @@ from agentgraph.guards.estimates import estimate
 from agentgraph.guards.failures import Failure, classify
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
-from agentgraph.guards.prices import cost_of, model_name_of, most_output_of, worst_cost
+from agentgraph.guards.prices import Prices, cost_of, model_name_of, most_output_of, worst_cost
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.stage import current_stage
 from agentgraph.running import current_run
@@ -58,6 +58,8 @@ class Asking:
         self._recorder = recorder
         self._asked = asked
         self._name = model_name_of(asked.model)
+        own = policy.budget.prices if policy.budget is not None else {}
+        self._prices: Prices = {**account.prices, **own}
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""
@@ -144,7 +146,7 @@ class Asking:
         reservations = await self._reserve(name, messages, answerer)
         permit: Permit | None = None
         try:
-            permit = await self._permit(name)
+            permit = await self._permit(_key(self._asked.model if answerer is None else answerer))
             parent = await self._recorder.note(
                 "model",
                 model=name,
@@ -159,11 +161,11 @@ class Asking:
         await self._settle(name, message, reservations, parent)
         return Answered(message, permit)
 
-    async def _permit(self, name: str) -> Permit | None:
+    async def _permit(self, key: str) -> Permit | None:
         breaker: CircuitBreaker | None = self._policy.breaker
         if breaker is None:
             return None
-        permit = breaker.for_key(f"model:{name}").acquire(self._account.input_id)
+        permit = breaker.for_key(key).acquire(self._account.input_id)
         if permit.decision.action == "abort":
             raise GuardStopped(await self._recorder.decided(permit.decision))
         if not permit.decision.allows:
@@ -183,7 +185,7 @@ class Asking:
         priced = any(
             spend.budget is not None and spend.budget.dollars is not None for spend in accounts
         )
-        usd = worst_cost(self._account.prices, name, tokens - output, output) if priced else None
+        usd = worst_cost(self._prices, name, tokens - output, output) if priced else None
         for spend in accounts:
             decision, reservation = spend.reserve(tokens=tokens, usd=usd)
             if reservation is None:
@@ -191,9 +193,23 @@ class Asking:
                     one.release()
                 raise GuardStopped(await self._recorder.by_table(decision))
             held.append(reservation)
-        if self._recorder.ledger is not None and (share := self._account.to_keep()):
-            await self._recorder.keep(kind="reserved", share=share)
+        try:
+            await self._file()
+        except BaseException:
+            for one in held:
+                one.release()
+            raise
         return held
+
+    async def _file(self) -> None:
+        """Have it on file what may be spent now, before it is: a kill would forget it."""
+        if self._recorder.ledger is None:
+            return
+        async with self._account.filing:
+            shares = self._account.purse.off_file()
+            for of, share in shares.items():
+                await self._recorder.keep(kind="reserved", of=of, share=share)
+            self._account.purse.filed(shares)
 
     async def _settle(
         self, name: str, message: AIMessage, held: Sequence[Reservation], parent: int | None
@@ -201,7 +217,7 @@ class Asking:
         usage = message.usage_metadata
         usd: Decimal | None = None
         if usage is not None and any(one.usd is not None for one in held):
-            usd = cost_of(self._account.prices, name, usage)
+            usd = cost_of(self._prices, name, usage)
         for reservation in held:
             if usage is None:
                 reservation.charge()
@@ -228,7 +244,8 @@ class Asking:
         breaker = self._policy.breaker
         if breaker is not None and breaker.fallback is not None and name == self._name:
             await self._recorder.decided(decision)
-            breaker.for_key(f"model:{name}").acquire(self._account.input_id).failure("cost")
+            key = _key(self._asked.model)
+            breaker.for_key(key).acquire(self._account.input_id).failure("cost")
         else:
             self._account.pend(self._place.spot, await self._recorder.by_table(decision))
 
@@ -264,6 +281,13 @@ def _figures(
         key: usage[key] for key in ("input_tokens", "output_tokens", "total_tokens")
     }
     return figures if usd is None else {**figures, "usd": str(usd)}
+
+
+def _key(model: object) -> str:
+    """Name what a breaker is of: a model as one provider has it; elsewhere it may be well."""
+    places = (getattr(model, name, None) for name in ("azure_endpoint", "openai_api_base"))
+    at = next((f"@{place}" for place in places if isinstance(place, str) and place), "")
+    return f"model:{model_name_of(model)}{at}"
 
 
 def _tokens_told(path: str) -> int:

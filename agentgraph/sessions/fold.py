@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import reduce
 from typing import Any, TypeAlias, TypeGuard
 
+from agentgraph.guards.purse import ALL
 from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions import envelope as ev
@@ -161,7 +162,8 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
 
 def _begun(envelope: Envelope) -> Mapping[str, Any]:
     """Return the accounts as they are when something has come from outside."""
-    return {"hops": 0, "input": envelope.sequence, "used": {}, "held": {}, "effects": {}}
+    empty: Mapping[str, Any] = {"used": {}, "account": {}, "held": {}, "effects": {}}
+    return {**empty, "hops": 0, "input": envelope.sequence}
 
 
 def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
@@ -170,11 +172,27 @@ def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str,
     usage, hops = envelope.event_data.get("usage"), envelope.event_data.get("hops")
     if usage and isinstance(usage, Mapping):
         paid["used"] = _added(state.used, usage)
-    if speaker in state.held:
-        paid["held"] = {name: share for name, share in state.held.items() if name != speaker}
+    account, lost = envelope.event_data.get("account"), envelope.event_data.get("lost")
+    if isinstance(account, Mapping):
+        paid["account"] = account
+        if speaker in state.held:
+            paid["held"] = {name: shares for name, shares in state.held.items() if name != speaker}
+    elif _is_share(lost):
+        paid["held"] = _holding(state, speaker, ALL, lost)
     if isinstance(hops, int) and hops > 0:
         paid["hops"] = state.hops + hops
     return paid
+
+
+def _holding(
+    state: SessionState, speaker: str, of: str, share: float
+) -> Mapping[str, Mapping[str, float]]:
+    shares = state.held.get(speaker, {})
+    return {**state.held, speaker: {**shares, of: shares.get(of, 0.0) + share}}
+
+
+def _is_share(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _added(
@@ -200,8 +218,8 @@ def _audited(state: SessionState, envelope: Envelope) -> SessionState:
     match data.get("kind"):
         case "reserved":
             speaker, share = str(data.get("speaker")), data.get("share")
-            if isinstance(share, int | float) and share > 0:
-                held = {**state.held, speaker: state.held.get(speaker, 0.0) + share}
+            if _is_share(share):
+                held = _holding(state, speaker, str(data.get("of") or ""), share)
                 return changed(state, held=held)
         case "effect":
             entry = data.get("entry")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agentgraph.guards import SHARE
+from agentgraph.guards.account import Account
 from agentgraph.sessions.envelope import EV_AUDIT, Draft
 from agentgraph.sessions.round import Round
 
@@ -37,16 +39,37 @@ class RoundLedger:
     def account(self) -> Mapping[str, object]:
         """What the log has of this input; it stands in the state, so nobody has to read the log."""
         state = self.round.live.state
-        # Each attempt that died may have spent what needs no record.
-        dead = SHARE * (self.round.attempt - 1)
+        # Each attempt that died may have spent what needs no record; one that failed has told all.
+        died = self.round.attempt - 1 - sum(state.failures.values())
         return {
             "hops": state.hops,
-            "usage": state.used,
-            "share": sum(state.held.values()) + dead,
+            "account": state.account,
+            "held": _summed(state.held.values()),
+            "dead": SHARE * max(0, died),
             "effects": state.effects,
         }
+
+    def hold(self, account: object) -> None:
+        """Keep what is counted for this input while its session is at work here."""
+        self.round.live.account = account
+
+    @property
+    def balance(self) -> Mapping[str, object]:
+        """What was counted so far, to stand in the log; nothing where no guards count."""
+        account = self.round.live.account
+        if isinstance(account, Account) and account.input_id == self.input_id:
+            return account.balance()
+        return {}
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""
         told = {**record, "speaker": self.round.speaker, "round": self.round.number}
         await self.round.live.note(Draft(EV_AUDIT, {**told, "attempt": self.round.attempt}))
+
+
+def _summed(held: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    for shares in held:
+        for of, share in shares.items():
+            total[of] += share
+    return total

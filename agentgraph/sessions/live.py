@@ -10,11 +10,13 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from agentgraph.guards import SHARE
 from agentgraph.sessions import envelope as ev
 from agentgraph.sessions.admission import REQUESTS, take_all, urgency
 from agentgraph.sessions.envelope import Draft, Envelope
 from agentgraph.sessions.expectations import next_due, overdue
 from agentgraph.sessions.fold import folded
+from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.log import InboxMoved, Log, Stored, Waiting
 from agentgraph.sessions.page import Page, Rules
 from agentgraph.sessions.record import SessionRecord
@@ -57,6 +59,8 @@ class LiveSession:
     """Return what hears the models of a turn that begins, if anybody wants to."""
     due_at: float | None = None
     """When the clock has something to do with it, as of the last append."""
+    account: object = None
+    """What guards have counted for the present input, of all its rounds."""
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +122,8 @@ class LiveSession:
     async def commit(self, round: Round, packet: Mapping[str, Any], notes: Sequence[Any]) -> None:
         """Append a round's packet and what follows from it; a second time does nothing."""
         await self.tasks.end(round, "completed")
-        draft = Draft(ev.EV_PACKET, packet, causation_id=round.state.last_envelope_id)
+        told = {**packet, **_balance(round)}
+        draft = Draft(ev.EV_PACKET, told, causation_id=round.state.last_envelope_id)
 
         def fill(page: Page) -> None:
             for note in notes:
@@ -140,6 +145,7 @@ class LiveSession:
             "code": code,
             "message": message,
             "usage": dict(usage),
+            **_balance(round),
         }
 
         def fill(page: Page) -> None:
@@ -179,7 +185,8 @@ class LiveSession:
         def fill(page: Page) -> None:
             for speaker in page.state.due:
                 told = {"speaker": speaker, "round": page.state.round, "attempt": self.attempts}
-                page.fail({**told, "code": code, "message": message}, final=True)
+                lost = {"lost": SHARE * (self.attempts - 1)}
+                page.fail({**told, "code": code, "message": message, **lost}, final=True)
 
         async with self.lock:
             await self._write(fill)
@@ -274,3 +281,8 @@ async def load_state(log: Log, stored: Stored) -> SessionState:
 
 _HOPELESS = frozenset({"guard", "left"})
 """Failures that a second attempt would only repeat."""
+
+
+def _balance(round: Round) -> dict[str, Any]:
+    balance = RoundLedger(round).balance
+    return {"account": balance} if balance else {}

@@ -64,8 +64,10 @@ class SessionState:
     """The sequence of what came from outside last."""
     used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What has been used for it, by agent."""
-    held: Mapping[str, float] = field(default_factory=dict)
-    """Which share of the budget the rounds under way may have used beyond that, by speaker."""
+    account: Mapping[str, Any] = field(default_factory=dict)
+    """What guards have counted for it, as of the last turn."""
+    held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Which share of which budget rounds may have used beyond that, by speaker."""
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What has been done for it that changed the world, by its key."""
     said: Mapping[str, int] = field(default_factory=dict)
@@ -153,7 +155,7 @@ class SessionState:
         """Return the state for somebody who may write into it: what is live is not theirs."""
         held = (
             *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
-            *("used", "held", "effects"),
+            *("used", "account", "held", "effects"),
         )
         return changed(self, **{name: deepcopy(getattr(self, name)) for name in held})
 

@@ -1,0 +1,99 @@
+"""Models whose calls are counted and paid for, and runs under guard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
+
+from agentgraph import Agent
+from agentgraph.stream import Event, FinalStateEvent, GuardEvent
+from agentgraph.testing import FakeClock, ScriptedModel, Turn
+from agentgraph.testing.script import Turns
+from agentgraph.testing.turns import Scripted
+
+PATIENCE_S = 30
+OUTPUT = 200
+"""The most that a metered model writes, and what it writes each time."""
+READ = 20
+PAID = READ + OUTPUT
+"""The tokens of one call; its reservation is somewhat more, for nobody counts what is read."""
+
+T = TypeVar("T")
+
+
+class Metered(ScriptedModel):
+    """A scripted model that says how much it may write, as those of providers do."""
+
+    max_tokens: int = OUTPUT
+    model_name: str = "metered"
+
+    def __init__(self, turns: Turns, **fields: Any) -> None:
+        super().__init__(turns, **fields)
+
+
+def paid(turn: Scripted, *, read: int = READ, written: int = OUTPUT) -> Turn:
+    """Return a text, or calls, with what it is paid for."""
+    usage = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+    match turn:
+        case str():
+            return Turn(turn, usage=usage)
+        case dict():
+            return Turn(calls=[turn], usage=usage)
+        case list() | tuple():
+            return Turn(calls=list(turn), usage=usage)  # type: ignore[arg-type]  # calls they are
+    raise TypeError(f"{turn!r} is neither a text nor calls")
+
+
+def unpaid(text: str = "", **fields: Any) -> AIMessage:
+    """Return an answer of a provider that does not say what it has used."""
+    return AIMessage(text, **fields)
+
+
+def worker(name: str, turns: Turns, **fields: Any) -> Agent:
+    """Return an agent on a metered model, with nothing but what the test gives it."""
+    fields = {"default_tools": False, **fields}
+    return Agent(name, f"does {name}", model=Metered(turns), **fields)
+
+
+def asked(*agents: Agent) -> int:
+    """Return how often the models of agents were asked."""
+    models = [agent.model for agent in agents]
+    return sum(len(model.requests) for model in models if isinstance(model, ScriptedModel))
+
+
+async def told(agent: Agent, said: str, thread_id: str = "t") -> tuple[FinalStateEvent, list[Any]]:
+    """Run an input; return how it ended and what its guards have decided."""
+    events: list[Event] = [event async for event in agent.astream(said, thread_id=thread_id)]
+    ends = [event for event in events if isinstance(event, FinalStateEvent)]
+    return ends[-1], [event.decision for event in events if isinstance(event, GuardEvent)]
+
+
+def actions(decisions: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return which guards have decided what."""
+    return [(one["guard"], one["action"]) for one in decisions]
+
+
+async def driven(clock: FakeClock, work: Awaitable[T], step_s: float = 1.0) -> T:
+    """Bring work to its end; whenever it waits on the clock, that moves on by a step."""
+
+    async def drive() -> None:
+        while True:
+            await clock.asleep()
+            clock.advance(step_s)
+            await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, for whoever was woken
+
+    driving = asyncio.ensure_future(drive())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await work
+    finally:
+        driving.cancel()
+
+
+def again(turn: Callable[[], Scripted]) -> Callable[[Any], Scripted]:
+    """Return a script that never ends."""
+    return lambda messages: turn()
