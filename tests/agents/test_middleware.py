@@ -16,7 +16,8 @@ from langchain.agents.middleware import (
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards
+from agentgraph.guards import Backoff
 from agentgraph.testing import Fault, ScriptedModel, call, check_history
 
 
@@ -113,13 +114,14 @@ async def test_tool_retry_repeats_a_failing_tool() -> None:
 
 
 async def test_model_fallback_answers_when_the_first_model_fails() -> None:
-    broken = ScriptedModel([Fault.server_error()])
+    broken = ScriptedModel([Fault.server_error()] * 3)
     spare = ScriptedModel([call("quick"), "the spare answers"])
     agent = Agent(
         "a",
         model=ScriptedModel(lambda _: RuntimeError("down")),
         tools=[quick],
         middleware=[ModelFallbackMiddleware(broken, spare, spare)],
+        guards=Guards.interactive(backoff=Backoff(base_s=0)),
     )
 
     first = await agent.ainvoke("go")

@@ -14,16 +14,28 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards
 from agentgraph.agents.values import Durability
 from agentgraph.errors import ModelError, RoutingError
+from agentgraph.guards import Backoff
 from agentgraph.testing import IllegalHistory, ScriptedModel, call
 
-Move = Literal["text", "quick", "two", "ask", "ask_and_quick", "down", "help", "fail", "slow"]
+Move = Literal[
+    "text", "quick", "two", "ask", "ask_and_quick", "down", "help", "fail", "flap", "slow"
+]
 MOVES: list[Move] = [
     *("text", "quick", "two", "ask", "ask_and_quick"),
-    *("down", "down", "help", "fail", "slow"),
+    *("down", "down", "help", "fail", "flap", "slow"),
 ]
+PLAIN: dict[str, Any] = {
+    "quick": call("quick"),
+    "slow": [call("slow"), call("quick")],
+    "two": [call("quick"), call("quick")],
+    "ask": call("ask"),
+    "ask_and_quick": [call("ask"), call("quick"), call("ask")],
+    "fail": RuntimeError("this model is broken"),
+    "flap": ConnectionError("the provider is down"),  # it is asked again
+}
 
 
 @dataclass
@@ -67,24 +79,12 @@ class World:
             self.last_view = " ".join(m.text for m in messages)
             known = " ".join(token for token in self.ran if token in self.last_view)
             match next(self.moves, "text"):
-                case "quick":
-                    return call("quick")
-                case "slow":
-                    return [call("slow"), call("quick")]
-                case "two":
-                    return [call("quick"), call("quick")]
-                case "ask":
-                    return call("ask")
-                case "ask_and_quick":
-                    return [call("ask"), call("quick"), call("ask")]
                 case "down" if child is not None:
                     return [call("quick"), call(f"transfer_to_{child}")]
                 case "help" if supervised:
                     return [call("request_help", reason=known), call("quick")]
-                case "fail":
-                    return ConnectionError("the provider is down")
-                case _:
-                    return f"a text {known}"
+                case move:
+                    return PLAIN.get(move, f"a text {known}")
 
         return ScriptedModel(turn)
 
@@ -108,6 +108,7 @@ class World:
             handoff="delegate" if shape.root_delegates else "sticky",
             checkpointer=saver,
             durability=shape.durability,
+            guards=Guards.interactive(backoff=Backoff(base_s=0)),
         )
 
 

@@ -331,7 +331,7 @@ async def test_agent_that_a_tool_runs_leaves_nothing_in_the_outer_run() -> None:
 
 
 async def test_failed_threads_do_not_pile_up() -> None:
-    agent = Agent("a", model=ScriptedModel(lambda _: ConnectionError("down")))
+    agent = Agent("a", model=ScriptedModel(lambda _: RuntimeError("down")))
 
     for n in range(1_050):
         with pytest.raises(Exception, match="failed"):

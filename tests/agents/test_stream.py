@@ -46,11 +46,6 @@ def solo(*turns: Any, **fields: Any) -> Agent:
     return Agent("Solo", model=ScriptedModel(list(turns)), **fields)
 
 
-def at_once() -> Guards:
-    """Return guards whose three attempts follow at once."""
-    return Guards.interactive(backoff=Backoff(base_s=0))
-
-
 def deep() -> Agent:
     leaf = Agent(
         "Leaf",
@@ -257,23 +252,24 @@ async def test_guards_decision_is_told_before_the_end() -> None:
 
 
 async def test_failing_model_is_told_then_raised_and_never_stored() -> None:
-    agent = solo(*[Fault.server_error(503)] * 3, "hello", guards=at_once())
+    agent = solo(Fault.server_error(503), "hello", guards=None)
 
     events, error = await collect_failing(agent.astream("hi", thread_id="t"))
     reply = await agent.ainvoke("again", thread_id="t")
 
-    assert kinds(events) == ["guard", "error"]
-    told = events[1]
+    assert kinds(events) == ["error"]
+    told = events[0]
     assert isinstance(told, ErrorEvent)
     assert isinstance(error, ModelError)
     assert (told.code, told.agent, told.message) == ("model", "Solo", str(error))
-    assert (told.sequence, told.thread_id) == (2, "t")
+    assert (told.sequence, told.thread_id) == (1, "t")
     assert reply.text == "hello"
     assert [m.text for m in await agent.ahistory("t")] == ["hi", "again", "hello"]
 
 
 async def test_model_that_fails_in_mid_stream_is_told_after_its_tokens() -> None:
-    agent = solo(*[Fault.cut("This is going to be long.")] * 3, guards=at_once())
+    at_once = Guards.interactive(backoff=Backoff(base_s=0))
+    agent = solo(*[Fault.cut("This is going to be long.")] * 3, guards=at_once)
 
     events, error = await collect_failing(agent.astream("hi"))
 
@@ -282,13 +278,12 @@ async def test_model_that_fails_in_mid_stream_is_told_after_its_tokens() -> None
 
 
 async def test_failing_model_of_a_sub_agent_is_told_with_its_path() -> None:
-    sub = Agent("Sub", model=ScriptedModel([Fault.rate_limit()] * 3))
-    agent = Agent("Root", model=ScriptedModel([]), agents=[sub], guards=at_once())
+    sub = Agent("Sub", model=ScriptedModel([Fault.rate_limit()]))
+    agent = Agent("Root", model=ScriptedModel([]), agents=[sub], guards=None)
 
     events, _ = await collect_failing(agent.astream("@Sub hi"))
 
-    told = [("routing", "Root"), ("guard", "Root/Sub"), ("error", "Root/Sub")]
-    assert [(e.type, e.agent) for e in events] == told
+    assert [(e.type, e.agent) for e in events] == [("routing", "Root"), ("error", "Root/Sub")]
 
 
 async def test_error_does_not_repeat_what_the_provider_said() -> None:
@@ -398,7 +393,7 @@ def test_sync_stream_that_is_left_early_leaves_the_thread_free() -> None:
 
 def test_sync_stream_raises_what_the_run_raised() -> None:
     with pytest.raises(ModelError):
-        list(solo(Fault.server_error()).stream("hi"))
+        list(solo(Fault.server_error(), guards=None).stream("hi"))
 
 
 async def test_sync_and_async_calls_share_a_thread() -> None:

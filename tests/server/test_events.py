@@ -174,7 +174,7 @@ async def test_guard_that_ends_the_run_is_told_with_its_reason() -> None:
 async def test_failing_model_is_told_as_an_error_then_done(
     turn: Fault, expected: list[str]
 ) -> None:
-    events = await ask(solo(turn))
+    events = await ask(solo(turn, guards=None))
 
     check_fields(events)
     assert names(events) == expected
