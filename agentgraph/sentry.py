@@ -80,6 +80,11 @@ class Sentry(Protocol):
         ...
 
     @property
+    def asks_again(self) -> bool:
+        """Whether a model that has failed is asked again, so that nobody else is to."""
+        ...
+
+    @property
     def judges(self) -> bool:
         """Whether an answer may still be refused once the model has given it."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -29,7 +30,7 @@ from agentgraph.agents.toolset import (
 )
 from agentgraph.guards import DEFAULT, GuardedState, Guards, Place
 from agentgraph.guards.patcher import guarding
-from agentgraph.models import resolve_model
+from agentgraph.models import attempting_once, resolve_model
 from agentgraph.notes import NotesState
 from agentgraph.participant import Participant, Seat
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
@@ -120,7 +121,7 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state: type) -> None:
     agent = level.agent
-    model = resolve_model(agent.model)
+    model = _model_of(level)
     conversational = [p.name for p in agent.sub_agents]
     errands = [tool.name for tool in agent.agent_tools]
     nodes: dict[str, Any] = {
@@ -141,6 +142,13 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
         graph.add_node(name, node, destinations=destinations, input_schema=state)
     graph.add_edge(START, "render_system_prompt")
     graph.add_edge("render_system_prompt", "router")
+
+
+def _model_of(level: Level) -> BaseChatModel:
+    model = resolve_model(level.agent.model)
+    guards = level.guards.at(level.path) if level.guards is not None else None
+    # One layer tries again; two would multiply.
+    return model if guards is None or guards.retry is None else attempting_once(model)
 
 
 def _add_sub_agents(graph: AnyGraph, level: Level, shared: tuple[type, ...], state: type) -> None:

@@ -18,7 +18,7 @@ from agentgraph.agents.state import AgentState
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
-from agentgraph.models import resolve_model
+from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, note
 from agentgraph.sentry import Answerer, guarded
 from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
@@ -118,14 +118,17 @@ class _Bound:
         return bound.with_config(metadata=self.tag)
 
     async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
-        bound = self._own if answerer is None else self._bind(resolve_model(answerer))
+        bound = self._own
+        if answerer is not None:
+            bound = self._bind(attempting_once(resolve_model(answerer)))
         answer: AIMessage = await bound.ainvoke(list(messages))
         return answer
 
 
 async def _failed(level: Level, error: Exception) -> ModelError:
     told = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
-    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {told}")
+    code = error.code if isinstance(error, ModelError) else None
+    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {told}", code=code)
     await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
     return failure
 

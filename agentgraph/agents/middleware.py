@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -24,8 +25,8 @@ from langgraph.types import Command
 
 from agentgraph.agents.bridge import Handler, Wrapper, bridged
 from agentgraph.agents.state import AgentState, merge_messages
-from agentgraph.models import resolve_model
-from agentgraph.sentry import Answerer, guarded
+from agentgraph.models import attempting_once, resolve_model
+from agentgraph.sentry import Answerer, guarded, on_duty
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware, ModelRequest
@@ -98,7 +99,7 @@ class Middleware:
         async def innermost(request: ModelRequest[Any]) -> Any:
             from langchain.agents.middleware import ModelResponse
 
-            bound: Any = request.model
+            bound: Any = _guarded_model(request.model)
             settings = {**choice, **request.model_settings}
             if request.tool_choice is not None:
                 settings["tool_choice"] = request.tool_choice
@@ -109,7 +110,7 @@ class Middleware:
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
                 asked = bound
                 if answerer is not None:
-                    asked = resolve_model(answerer)
+                    asked = attempting_once(resolve_model(answerer))
                     asked = asked.bind_tools(request.tools, **settings) if request.tools else asked
                 tagged = asked.with_config(metadata=dict(tag))
                 answer: AIMessage = await tagged.ainvoke(list(messages))
@@ -153,6 +154,12 @@ def hook_node(
         return Command(goto=following(merge_messages(own, [written or []])), update=update)
 
     return run
+
+
+def _guarded_model(model: BaseChatModel) -> BaseChatModel:
+    """Return a model, maybe one that a wrapper has chosen, for whoever is on duty to ask."""
+    sentry = on_duty()
+    return attempting_once(model) if sentry is not None and sentry.asks_again else model
 
 
 def _rewrites(written: object) -> bool:

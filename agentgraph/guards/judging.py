@@ -50,7 +50,12 @@ class Judging:
                 permit.success()
             return None
         subject = subject_of(self._place, messages, str(message.text), self._account)
-        failed = await self._gated(subject)
+        try:
+            failed = await self._gated(subject)
+        except BaseException:
+            if permit is not None:
+                permit.release()  # nobody knows what the answer was worth
+            raise
         if permit is not None:
             permit.success(valid=failed is None or failed.failure_class != "schema_failure")
         if failed is not None:

@@ -40,6 +40,11 @@ class Watch:
         """Whether a gate or a critic looks at what the model here has said."""
         return bool(self.policy.gates or self.policy.escalation.critic)
 
+    @property
+    def asks_again(self) -> bool:
+        """Whether a model that has failed is asked again, so that nobody else is to."""
+        return self.policy.retry is not None
+
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account

@@ -15,7 +15,10 @@ __all__ = ["resolve_model"]
 
 
 def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
-    """Return the model that is meant; None: that of `AGENTGRAPH_MODEL`, else the offline one."""
+    """Return the model that is meant; None: that of `AGENTGRAPH_MODEL`, else the offline one.
+
+    One that is named asks its provider once per call: to try again is the guards' business.
+    """
     if isinstance(model, BaseChatModel):
         return model
     if model is None:
@@ -61,7 +64,7 @@ def _openai_model(name: str) -> BaseChatModel:
     from openai import OpenAIError
 
     try:
-        return ChatOpenAI(model=name)
+        return ChatOpenAI(model=name, max_retries=0)
     except OpenAIError as error:
         raise ValueError(str(error)) from error
 
@@ -71,4 +74,6 @@ def _langchain_model(model: str) -> BaseChatModel:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         raise ImportError("it needs pip install 'agentgraph[langchain]'") from error
-    return init_chat_model(model)
+    made = init_chat_model(model)
+    knows = "max_retries" in type(made).model_fields
+    return init_chat_model(model, max_retries=0) if knows else made

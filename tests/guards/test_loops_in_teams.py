@@ -19,7 +19,7 @@ from agentgraph.sessions import (
 )
 from agentgraph.stream import GuardEvent
 from agentgraph.testing import ScriptedModel, call
-from tests.guards.working import corrections, decided, looping, solo, watched
+from tests.guards.working import corrections, decided, for_ever, looping, solo, watched
 from tests.sessions.talk import after, held, of_type, settled, talk
 
 TOLD = "`look` was called 3 times"
@@ -115,8 +115,7 @@ async def test_a_loop_below_a_speaker_closes_the_session_too() -> None:
 async def test_the_window_of_one_speaker_is_not_filled_by_another() -> None:
     """Each of five speakers looks the same up, and none of them twice."""
     names = ["a", "b", "c", "d", "e"]
-    turns = [call("look", what="it"), "Seen."]
-    agents = [solo(ScriptedModel(turns), name=name) for name in names]
+    agents = [solo(for_ever(call("look", what="it"), "Seen."), name=name) for name in names]
     async with held(Team(agents, sequence(names))) as session:
         state = await after(session, "user", "go")
         assert state.pending_close_reason == "sequence_complete"

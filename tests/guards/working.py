@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -11,7 +13,7 @@ from agentgraph import Agent
 from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record
 from agentgraph.history import calls_of
 from agentgraph.stream import Event, GuardEvent
-from agentgraph.testing import Request, ScriptedModel, call, check_history
+from agentgraph.testing import FakeClock, Fault, Request, ScriptedModel, call, check_history
 from agentgraph.testing.turns import Scripted
 
 Told = tuple[str, str, str]
@@ -32,10 +34,10 @@ def watched(sink: MemorySink | None = None, tier: str = "interactive", **fields:
     return Guards(tier, **{"audit": audit, **budget, **fields})  # type: ignore[arg-type]
 
 
-def for_ever(*turns: Scripted) -> ScriptedModel:
+def for_ever(*turns: Scripted, name: str = "scripted") -> ScriptedModel:
     """Return a model that says its turns again and again."""
-    said = iter(_cycled(turns))
-    return ScriptedModel(lambda messages: next(said))
+    said = cycle(turns)
+    return ScriptedModel(lambda messages: next(said), model_name=name)
 
 
 def looping() -> ScriptedModel:
@@ -96,6 +98,47 @@ def answers(messages: Iterable[BaseMessage]) -> list[str]:
     return [str(m.text) for m in messages if isinstance(m, ToolMessage)]
 
 
-def _cycled(turns: Sequence[Scripted]) -> Iterator[Scripted]:
-    while True:
-        yield from turns
+class Hurried(FakeClock):
+    """A clock that skips what is slept, and notes how long that would have been."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self.slept.append(seconds)
+            self.advance(seconds)
+        await super().sleep(0)
+
+
+class Provider:
+    """A model that is down until it is mended, and may be held up while it is asked."""
+
+    def __init__(self, name: str, *, fault: Scripted | None = None) -> None:
+        self.fault: Scripted | None = fault or Fault.server_error()
+        self.says: Scripted = f"{name} speaks"
+        self.asked = asyncio.Event()
+        self.lets_go: asyncio.Event | None = None
+        self.model = ScriptedModel(self._turn, model_name=name)
+
+    @property
+    def requests(self) -> int:
+        """Return how often it was asked."""
+        return len(self.model.requests)
+
+    def mend(self) -> None:
+        """Let it answer from now on."""
+        self.fault = None
+
+    def hold(self) -> asyncio.Event:
+        """Keep whoever asks waiting, until the event is set."""
+        self.lets_go = asyncio.Event()
+        self.asked.clear()
+        return self.lets_go
+
+    async def _turn(self, messages: list[BaseMessage]) -> Scripted:
+        self.asked.set()
+        if self.lets_go is not None:
+            await self.lets_go.wait()
+        return self.says if self.fault is None else self.fault
