@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -105,8 +105,11 @@ def _holders(kind: Any) -> tuple[str, ...]:
     return tuple(one.name for one in arguments_of(kind) if one.holds != "value")
 
 
+_MANY = (tuple, list, Sequence, Collection, Iterable)
+
+
 def _held(hint: Any) -> Holds:
-    many = any(get_origin(part) in (tuple, list, Sequence) for part in (hint, *get_args(hint)))
+    many = any(get_origin(part) in _MANY for part in (hint, *get_args(hint)))
     for part in _leaves(hint):
         if part is TransitionCondition or _is_kind(part, "evaluate"):
             return "conditions" if many else "condition"

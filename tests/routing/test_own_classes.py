@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,10 +13,13 @@ from agentgraph.routing import (
     AgentTarget,
     Always,
     Composable,
+    FromSpeaker,
     Registry,
     RoutingEnvelope,
     RoutingState,
+    ToolCalled,
     Transition,
+    TransitionCondition,
     TransitionGraph,
     default_registry,
     register_condition,
@@ -113,6 +116,22 @@ def test_arguments_of_one_s_own_come_back_with_their_types(own: Registry) -> Non
 
     assert back == graph
     assert type(back.transitions[0].when.of[0].color) is Color
+
+
+@pytest.mark.parametrize("hint", [Collection, Iterable, Sequence])
+def test_conditions_are_read_from_whatever_holds_many(own: Registry, hint: Any) -> None:
+    kind: Any = make_dataclass(
+        "Many",
+        [("of", hint[TransitionCondition])],
+        bases=(Plain,),
+        namespace={"name": "many"},
+        frozen=True,
+    )
+    own.register_condition(kind)
+    graph = TransitionGraph("a", [Transition(kind((ToolCalled("t"), FromSpeaker("a"))), "b")])
+
+    assert TransitionGraph.loads(graph.dumps(), own) == graph
+    assert graph.routing_tools == {"t"}
 
 
 def test_class_without_arguments_need_not_be_a_dataclass(own: Registry) -> None:
