@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -80,11 +80,6 @@ class Sentry(Protocol):
         ...
 
     @property
-    def asks_again(self) -> bool:
-        """Whether a model that has failed is asked again, so that nobody else is to."""
-        ...
-
-    @property
     def judges(self) -> bool:
         """Whether an answer may still be refused once the model has given it."""
         ...
@@ -124,12 +119,22 @@ class Ledger(Protocol):
         ...
 
     @property
-    def round_key(self) -> str:
-        """Name the attempt at a round that all this happens in."""
+    def speaker(self) -> str:
+        """Name whose turn it is."""
         ...
 
     @property
-    def account(self) -> Mapping[str, object]:
+    def round(self) -> int:
+        """Number the round that all this happens in."""
+        ...
+
+    @property
+    def round_key(self) -> str:
+        """Name the attempt at it."""
+        ...
+
+    @property
+    def account(self) -> Mapping[str, Any]:
         """Return what stands in it for this input."""
         ...
 

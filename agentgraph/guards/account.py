@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -21,10 +22,12 @@ from agentgraph.guards.deadlines import Deadline
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.place import others_of, own_of
 from agentgraph.guards.prices import Prices
 from agentgraph.guards.purse import Purse
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.saga import Saga, merge_entries
+from agentgraph.guards.tally import Tally
 from agentgraph.guards.velocity import CostVelocity
 from agentgraph.sentry import Ledger
 
@@ -68,7 +71,7 @@ class Account:
         self.input_id = input_id
         self.version = 0
         self.steps = 0
-        self.hops = 0
+        self.moved = Tally()
         self.granted = 1
         """How often the limits hold: a human who lets a stopped run go on grants them once more."""
         self.closed = ""
@@ -92,7 +95,17 @@ class Account:
         """The keys of actions that this process has stored, and that are to run now."""
         self.filing = asyncio.Lock()
         """Held while it is written down what may be spent: no call overtakes its record."""
-        self.round = ""
+        self.round = 0
+        self._attempt = ""
+        self._turns: dict[str, str] = {}
+        self._dumped: Dumped = {}
+        self._begun: Dumped = {}
+        """What was dumped last before the round that is under way."""
+
+    @property
+    def hops(self) -> int:
+        """Return how often models have handed the conversation over to peers."""
+        return self.moved.total
 
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
@@ -100,11 +113,8 @@ class Account:
         values: dict[str, Any] = {"input": self.input_id, "version": self.version}
         for name in _PLAIN:
             if value := getattr(self, name):
-                values[name] = value
-        for name in _MEMORIES:
-            memory = getattr(self, name)
-            if memory is not None:
-                values[name] = memory.dump()
+                values[name] = deepcopy(value) if isinstance(value, dict) else value
+        values |= {name: one.dump() for name in _MEMORIES if (one := getattr(self, name))}
         for name in _BY_PATH:
             made = {path: one.dump() for path, one in getattr(self, name).items()}
             if memories := {**self._stored.get(name, {}), **made}:
@@ -117,6 +127,7 @@ class Account:
             values["pending"] = {
                 spot: [one.to_dict() for one in made] for spot, made in self.pending.items()
             }
+        self._dumped = values
         return values
 
     def load(self, dumped: Dumped) -> None:
@@ -124,17 +135,16 @@ class Account:
         self.version = dumped.get("version", 0)
         for name in _PLAIN:
             if name in dumped:
-                setattr(self, name, dumped[name])
+                setattr(self, name, deepcopy(dumped[name]))
         for name in _MEMORIES:
             memory = getattr(self, name)
             if memory is not None and name in dumped:
                 memory.load(dumped[name])
-        self._stored = dumped
+        self._stored = self._dumped = dumped
         self.purse.load(dumped.get("spends", {}))
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
-        pending = dumped.get("pending", {})
-        self.pending = {spot: [Decision(**one) for one in made] for spot, made in pending.items()}
+        self.pending = _decisions(dumped.get("pending", {}))
 
     def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one run: parallel ones do not fill each other's windows."""
@@ -172,18 +182,42 @@ class Account:
         """The prices that the budget names."""
         return self.policy.budget.prices if self.policy.budget is not None else {}
 
-    def enter_round(self, ledger: Ledger) -> None:
-        """Hold a share of the budget for an attempt at a round, which a kill would forget."""
-        if self.round != ledger.round_key:
-            self.round = ledger.round_key
-            known = ledger.account.get("hops", 0)
-            # A round that runs again makes its handoffs again.
-            self.hops = known if isinstance(known, int) else 0
+    def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
+        """Go on in an attempt at a round; one that begins anew is charged for no other one."""
+        if self.round != ledger.round:
+            self.round, self._begun, self._turns = ledger.round, self._dumped, {}
+            self.moved = Tally(ledger.account.get("hops", 0))
+        if self._attempt != ledger.round_key:
+            self._attempt = ledger.round_key
             self.purse.begin_attempt()
+        if self._turns.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
+            self._turns[ledger.speaker] = ledger.round_key
+            if anew:
+                self._take_back(ledger.speaker)
 
-    def reconcile(self, known: Mapping[str, Any]) -> None:
+    def _take_back(self, speaker: str) -> None:
+        """Forget what a speaker did in this round, but for what it has spent and done."""
+        begun, stored = self._begun, dict(self._stored)
+        self.moved.take_back(speaker)
+        for name in _BY_PATH:
+            setattr(self, name, others_of(speaker, getattr(self, name)))
+            was = own_of(speaker, begun.get(name, {}))
+            stored[name] = {**others_of(speaker, stored.get(name, {})), **was}
+        self._stored = stored
+        for name in _BY_SPOT:
+            was = own_of(speaker, deepcopy(begun.get(name, {})))
+            setattr(self, name, {**others_of(speaker, getattr(self, name)), **was})
+        left = _decisions(begun.get("pending", {}))
+        self.pending = {**others_of(speaker, self.pending), **own_of(speaker, left)}
+        self.registered.clear()  # what came of those actions is to be found out
+        if self.deadlock is not None:
+            self.deadlock.load(begun.get("deadlock", {}))
+
+    def reconcile(self, known: Mapping[str, Any], speaker: str) -> None:
         """Go on from what the log of a session has of this input."""
-        self.hops = max(self.hops, known.get("hops", 0))
+        # It has what others did; what a speaker does in its round is not in it before the end.
+        own = self.moved.now.get(speaker)
+        self.moved = Tally(known.get("hops", 0), {speaker: own} if own else {})
         logged = known.get("account", {})
         self.steps = max(self.steps, logged.get("steps", 0))
         self.granted = max(self.granted, logged.get("granted", 1))
@@ -232,9 +266,14 @@ class Account:
         self.purse.grant()
 
 
-_PLAIN = ("steps", "hops", "granted", "closed", "corrections", "requests", "given", "tries")
-_MEMORIES = ("deadlock", "velocity", "saga")
+_BY_SPOT = ("corrections", "requests", "given", "tries")
+_PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
+_MEMORIES = ("moved", "deadlock", "velocity", "saga")
 _BY_PATH = ("loops", "replans")
+
+
+def _decisions(dumped: Mapping[str, Any]) -> dict[str, list[Decision]]:
+    return {spot: [Decision(**one) for one in made] for spot, made in dumped.items()}
 
 
 class _Nowhere:
@@ -265,9 +304,9 @@ def account_of(
         if stored is not None:
             found.load(stored)
         if ledger is not None:
-            found.reconcile(ledger.account)
+            found.reconcile(ledger.account, ledger.speaker)
         known[input_id] = found
     if ledger is not None:
         ledger.hold(found)
-        found.enter_round(ledger)
+        found.enter_round(ledger, anew=stored is None)
     return found

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from langchain_core.tools import BaseTool
 
-__all__ = ["Place"]
+__all__ = ["Place", "others_of", "own_of"]
+
+V = TypeVar("V")
+
+_FOREIGN = "graph"
+"""What a graph of others is called: it does not know its name in a tree, or in a team."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """One agent in its tree, as its guards know it."""
 
-    path: str = "graph"
+    path: str = _FOREIGN
     tools: Mapping[str, BaseTool] = field(default_factory=dict)
     visit: str = ""
     """Which of the visits to it this is: a delegate is visited by several at a time."""
@@ -33,3 +39,17 @@ class Place:
     def depth(self) -> int:
         """Return on which level of its tree it stands; the root is on the first."""
         return self.path.count("/") + 1
+
+
+def own_of(name: str, by_spot: Mapping[str, V]) -> dict[str, V]:
+    """Return what belongs to one tree, by the name of its root."""
+    return {spot: one for spot, one in by_spot.items() if _is_within(name, spot)}
+
+
+def others_of(name: str, by_spot: Mapping[str, V]) -> dict[str, V]:
+    """Return what belongs to other trees."""
+    return {spot: one for spot, one in by_spot.items() if not _is_within(name, spot)}
+
+
+def _is_within(name: str, spot: str) -> bool:
+    return spot.partition("#")[0].partition("/")[0] in (name, _FOREIGN)

@@ -26,6 +26,11 @@ class Recorder:
     thread_id: str = ""
     ledger: Ledger | None = None
 
+    @property
+    def speaker(self) -> str:
+        """Return whose turn it is in a session, "" outside of one."""
+        return self.ledger.speaker if self.ledger is not None else ""
+
     async def decided(self, decision: Decision) -> Decision:
         """Record a decision other than to let something pass, and tell it."""
         told = decision.to_dict()

@@ -117,7 +117,7 @@ class Watch:
                 await self._met(moved)
                 if moved.action != "correct":
                     return Refusal(moved.guard, moved.cause)
-        account.hops += 1
+        account.moved.count(self.recorder.speaker)
         await self.recorder.note("handoff", source=self.place.path, target=target)
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentgraph.guards import SHARE
 from agentgraph.guards.account import Account
@@ -18,29 +19,39 @@ __all__ = ["RoundLedger"]
 class RoundLedger:
     """The session's log, as the guards of one round see it."""
 
-    round: Round
+    turn: Round
 
     @property
     def home(self) -> object:
         """The log: in another one there may be a session of the same id."""
-        return self.round.live.log
+        return self.turn.live.log
 
     @property
     def input_id(self) -> str:
         """The outside input that the round serves."""
-        return f"{self.round.live.id}@{self.round.state.input}"
+        return f"{self.turn.live.id}@{self.turn.state.input}"
+
+    @property
+    def speaker(self) -> str:
+        """Whose turn it is."""
+        return self.turn.speaker
+
+    @property
+    def round(self) -> int:
+        """The round's number."""
+        return self.turn.number
 
     @property
     def round_key(self) -> str:
         """The attempt at the round."""
-        return f"{self.round.number}/{self.round.attempt}"
+        return f"{self.turn.number}/{self.turn.attempt}"
 
     @property
-    def account(self) -> Mapping[str, object]:
+    def account(self) -> Mapping[str, Any]:
         """What the log has of this input; it stands in the state, so nobody has to read the log."""
-        state = self.round.live.state
+        state = self.turn.live.state
         # Each attempt that died may have spent what needs no record; one that failed has told all.
-        died = self.round.attempt - 1 - sum(state.failures.values())
+        died = self.turn.attempt - 1 - sum(state.failures.values())
         return {
             "hops": state.hops,
             "account": state.account,
@@ -51,20 +62,20 @@ class RoundLedger:
 
     def hold(self, account: object) -> None:
         """Keep what is counted for this input while its session is at work here."""
-        self.round.live.account = account
+        self.turn.live.account = account
 
     @property
     def balance(self) -> Mapping[str, object]:
         """What was counted so far, to stand in the log; nothing where no guards count."""
-        account = self.round.live.account
+        account = self.turn.live.account
         if isinstance(account, Account) and account.input_id == self.input_id:
             return account.balance()
         return {}
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""
-        told = {**record, "speaker": self.round.speaker, "round": self.round.number}
-        await self.round.live.note(Draft(EV_AUDIT, {**told, "attempt": self.round.attempt}))
+        told = {**record, "speaker": self.turn.speaker, "round": self.turn.number}
+        await self.turn.live.note(Draft(EV_AUDIT, {**told, "attempt": self.turn.attempt}))
 
 
 def _summed(held: Iterable[Mapping[str, float]]) -> Mapping[str, float]:

@@ -152,10 +152,10 @@ def _transfers(result: Mapping[str, Any], round: Round) -> int:
     """Return how often the conversation moved within the participant itself."""
     notes = result.get("notes") or ()
     people = (HUMAN, *round.state.humans)
-    moved = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]
-    handed_over = any(target not in people for target in moved)
-    counted = (result.get("guarded") or {}).get("hops", 0)
-    return max(0, int(counted) - round.state.hops - handed_over)
+    targets = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]
+    handed_over = sum(target not in people for target in targets)
+    moved = (result.get("guarded") or {}).get("moved") or {"now": {}}
+    return max(0, int(moved["now"].get(round.speaker, 0)) - handed_over)
 
 
 def heard_by(listeners: Sequence[BaseCallbackHandler]) -> RunnableConfig | None:
