@@ -55,6 +55,8 @@ class Agent:
 
     `handoff="sticky"` moves the conversation to a sub-agent, which keeps it; `"delegate"` runs the
     transfers of one message in parallel and brings their answers back to this agent's model.
+    Its guards alone ask a model again that has failed: the retries of a model's own client are
+    switched off, or told of where they cannot be.
     """
 
     name: str
