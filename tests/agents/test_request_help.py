@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -257,10 +258,10 @@ async def test_reached_limit_is_told_with_its_decision() -> None:
 
     events = [event async for event in agent.astream("hi")]
 
-    decisions = [event.decision for event in events if isinstance(event, GuardEvent)]
-    assert [(d["guard"], d["action"], d["evidence"]) for d in decisions] == [
-        ("max_steps", "abort", {"taken": 5, "limit": 5})
-    ]
+    [decision] = [event.decision for event in events if isinstance(event, GuardEvent)]
+    evidence: Any = decision["evidence"]
+    assert (decision["guard"], decision["action"]) == ("max_steps", "abort")
+    assert (evidence["taken"], evidence["limit"]) == (5, 5)
     final = events[-1]
     assert isinstance(final, FinalStateEvent)
     assert final.close_reason == "max_steps"

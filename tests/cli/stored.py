@@ -10,7 +10,7 @@ from pathlib import Path
 
 from langgraph.types import interrupt
 
-from agentgraph import Agent, Guards, Hub, Session, Team, TransitionGraph
+from agentgraph import Agent, Hub, Session, Team, TransitionGraph
 from agentgraph.phases import ConversationPipeline, PipelineStage
 from agentgraph.sessions import SessionState, set_context
 from agentgraph.testing import Fault, ScriptedModel, call
@@ -51,7 +51,7 @@ def desk() -> Team:
                 PipelineStage("review", "reviewer", can_return_to={"handling"}),
             ]
         ),
-        guards=Guards.interactive(retry=None),  # so that the fault is one of its round
+        guards=None,  # they would ask the model again, and the fault is to be one of its round
     )
 
 
