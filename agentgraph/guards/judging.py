@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.account import Account
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.gates import Document, Subject, ValidationResult
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from agentgraph.guards.asking import Answered
 
 __all__ = ["Held", "Judging", "subject_of"]
+
+_TRIES_AGAIN = ("correct", "replan")
+_GOES_ON = (*_TRIES_AGAIN, "fallback")
 
 
 class Held(GuardStopped):
@@ -85,30 +90,49 @@ class Judging:
         return None
 
     async def _refused(self, result: ValidationResult, message: AIMessage) -> BaseMessage:
-        made = self._account.tries.get(self._place.path, 0)
+        failure = result.failure_class or "schema_failure"
+        counted = f"{self._place.path}#{failure}"
+        made = self._account.tries.get(counted, 0)
         text = str(message.text)
-        decision = self._policy.decisions.decide(
-            result.failure_class or "schema_failure",
-            self._policy.tier,
-            made=made,
-            guard="gate",
-            cause=result.cause,
-            evidence={"validation": result.model_dump(mode="json")},
-        )
-        if decision.action in ("correct", "replan"):
-            limit = self._limit().ask(self._place.path, plan=text)
-            if limit.action != "replan":
-                decision = limit
+        decision = self._decided(result, failure, made, text)
         await self._recorder.decided(decision)
-        if decision.action in ("correct", "replan"):
-            self._account.tries[self._place.path] = made + 1
+        if decision.action in _GOES_ON:
+            self._account.tries[counted] = made + 1
+        if decision.action in _TRIES_AGAIN:
             return HumanMessage(f"Your answer was not accepted: {result.cause}. Give another one.")
-        fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
-        if decision.action == "fallback" and isinstance(fallback, AIMessage):
-            return fallback.model_copy()
+        if decision.action == "fallback" and self._safe is not None:
+            return self._safe.model_copy()
         if decision.action == "escalate":
             raise Held(decision, text)
         raise GuardStopped(decision, f"gate: {result.cause}")
+
+    @property
+    def _safe(self) -> AIMessage | None:
+        """What is said instead of what must not be."""
+        fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
+        return fallback if isinstance(fallback, AIMessage) else None
+
+    def _decided(
+        self, result: ValidationResult, failure: FailureClass, made: int, text: str
+    ) -> Decision:
+        """Decide by the table, as long as another try may bring something new."""
+        evidence = {"validation": result.model_dump(mode="json")}
+        decide = partial(self._policy.decisions.decide, tier=self._policy.tier, made=made)
+        decision = decide(failure, guard="gate", cause=result.cause, evidence=evidence)
+        ends = self._policy.decisions.cell(failure, self._policy.tier).then
+        if decision.action == "fallback" and self._safe is None:
+            return replace(decision, action=ends)
+        if decision.action not in _TRIES_AGAIN:
+            return decision
+        limit = self._limit().ask(self._place.path, plan=text)
+        if limit.action == "replan":
+            return decision
+        told = {**evidence, **limit.evidence}
+        if limit.failure_class:
+            same: FailureClass = limit.failure_class
+            return decide(same, guard=limit.guard, cause=limit.cause, evidence=told)
+        cause = f"{result.cause}; {limit.cause}"
+        return Decision(ends, limit.guard, cause, failure, told)
 
 
 def subject_of(

@@ -73,6 +73,7 @@ class Overrides(TypedDict, total=False):
 class Guards:
     """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
 
+    Without a tier it is an interactive one, and as a stage of another policy of that one's tier.
     It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
     """
 
@@ -98,7 +99,9 @@ class Guards:
     effects: dict[str, Effect]
     """The actions of all agents under this policy, by path and tool: how each is undone."""
 
-    def __init__(self, tier: Tier = "interactive", **overrides: Unpack[Overrides]) -> None:
+    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides]) -> None:
+        self._names_tier = tier is not None
+        tier = "interactive" if tier is None else tier
         faults: list[str] = []
         if tier not in TIERS:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
@@ -151,7 +154,7 @@ class Guards:
             return self
         inner = outer._copy()
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
-        for name in self._given:
+        for name in self._given if inner.tier == outer.tier else self._said:
             own, around = getattr(self, name), getattr(outer, name)
             setattr(inner, name, _tighter(name, own, around))
         if inner.tier != outer.tier and "decisions" not in self._given:
@@ -172,12 +175,18 @@ class Guards:
 
     def _overridden(self, stage: Guards) -> Guards:
         level = self._copy()
-        level.tier = stage.tier
-        for name in stage._given - {"stages"}:
+        for name in stage._said - {"stages"}:
             setattr(level, name, getattr(stage, name))
-        if stage.tier != self.tier and "decisions" not in stage._given:
-            level.decisions = stage.decisions
+        if stage._names_tier:
+            level.tier = stage.tier
+            if stage.tier != self.tier and "decisions" not in stage._given:
+                level.decisions = stage.decisions
         return level
+
+    @property
+    def _said(self) -> frozenset[str]:
+        """What it says of itself: what was given, and what comes with a tier that is named."""
+        return self._given | _OF_TIER if self._names_tier else self._given
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that no run of so many nodes reaches within its steps."""
@@ -253,6 +262,8 @@ _TIERS: Mapping[Tier, Callable[[], _Defaults]] = {
     "regulated": _regulated,
 }
 
+_OF_TIER = frozenset({"deadlines", "fan_out", "replans", "escalation"})
+
 _LIMITS: Mapping[str, tuple[type[Any], str]] = {
     "steps": (StepLimit, "steps"),
     "hops": (HopLimit, "hops"),
@@ -317,6 +328,9 @@ def _tighter(name: str, own: Any, around: Any) -> Any:
         return Deadlines(*(_least(getattr(own, at), getattr(around, at)) for at in layers))
     if name == "gates":
         return (*around, *own)
+    if name == "stages":
+        both = {stage: own[stage].within(around[stage]) for stage in own.keys() & around.keys()}
+        return MappingProxyType({**around, **own, **both})
     return own
 
 
