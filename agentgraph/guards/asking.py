@@ -128,9 +128,9 @@ class Asking:
         fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
         cell = self._policy.decisions.cell("provider_error", self._policy.tier)
         guard = "circuit_breaker" if refused is not None else "retry"
-        made = 0 if fallback is not None or cell.action != "fallback" else cell.bound
+        possible = fallback is not None or cell.action != "fallback"
         met = Decision("deny", guard, _told(error), "provider_error")
-        decision = await self._recorder.by_table(met, made=made)
+        decision = await self._recorder.by_table(met, possible=possible)
         if decision.action == "abort":
             raise error
         if decision.action != "fallback":

@@ -155,13 +155,17 @@ class DecisionTable:
         tier: Tier,
         *,
         made: int = 0,
+        possible: bool = True,
         guard: str = "decision_table",
         cause: str = "",
         evidence: Mapping[str, object] | None = None,
     ) -> Decision:
-        """Decide on a failure, after its action was taken `made` times."""
+        """Decide on a failure, after its action was taken `made` times.
+
+        Where that would change nothing it is not `possible`, and what comes after is done at once.
+        """
         cell = self.cell(failure, tier)
-        action = cell.after(made)
+        action = cell.after(made) if possible or cell.action in _ENDS else cell.then
         grounds = {
             "tier": tier,
             "made": made,
@@ -170,8 +174,10 @@ class DecisionTable:
             "overridden": (failure, tier) in self.overrides,
         }
         why = cause or f"{failure} in the {tier} tier" + (f": {cell.told}" if cell.told else "")
-        if action != cell.action:
+        if action != cell.action and possible:
             why += f" ({cell.action} was taken {made} times; {cell.bound} allowed)"
+        elif action != cell.action:
+            why += f" ({cell.action} is not possible here)"
         return Decision(action, guard, why, failure, {**(evidence or {}), **grounds})
 
     def markdown(self) -> str:

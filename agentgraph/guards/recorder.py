@@ -40,7 +40,9 @@ class Recorder:
         await emit(GuardEvent(agent=self.place.path, decision=told))
         return decision
 
-    async def by_table(self, decision: Decision, *, made: int = 0) -> Decision:
+    async def by_table(
+        self, decision: Decision, *, made: int = 0, possible: bool = True
+    ) -> Decision:
         """Record what the table says of a failure that a guard has met."""
         policy = self.policy
         if not decision.failure_class:
@@ -49,6 +51,7 @@ class Recorder:
             decision.failure_class,
             policy.tier,
             made=made,
+            possible=possible,
             guard=decision.guard,
             cause=decision.cause,
             evidence=decision.evidence,

@@ -59,7 +59,9 @@ class Watch:
         """Count one more model call, or decide what is done about the limit in its way."""
         decision = self._limits()
         # A limit is no mistake that a model could mend.
-        return decision if decision.allows else await self.recorder.by_table(decision, made=1)
+        if decision.allows:
+            return decision
+        return await self.recorder.by_table(decision, possible=False)
 
     def _limits(self) -> Decision:
         """Count one more model call, unless a limit stands in its way."""

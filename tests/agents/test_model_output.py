@@ -19,6 +19,7 @@ from agentgraph.stream import (
     ErrorEvent,
     Event,
     FinalStateEvent,
+    GuardEvent,
     TokenEvent,
     ToolUsageEvent,
 )
@@ -202,6 +203,18 @@ async def test_after_a_provider_error_nothing_is_stored_as_said_and_the_next_tur
     reply = await agent.ainvoke("two", thread_id="1")
     assert reply.text == "Hello."
     assert [m.text for m in model.requests[3].messages[1:]] == ["one", "two"]
+
+
+async def test_where_there_is_no_fallback_none_is_told_to_have_been_taken() -> None:
+    agent = Agent("desk", model=ScriptedModel([Fault.server_error()] * 3), guards=at_once())
+    events: list[Event] = []
+    with pytest.raises(ModelError):
+        async for event in agent.astream("hi"):
+            events.append(event)  # noqa: PERF401 - kept although the iteration ends in an error
+    told = [e.decision for e in events if isinstance(e, GuardEvent)][-1]
+    failed = "the provider failed: InternalServerError 500"
+    assert told["action"] == "abort"
+    assert told["cause"] == f"{failed} (fallback is not possible here)"
 
 
 async def test_a_provider_error_in_a_sub_agent_names_it_and_the_next_turn_goes_on_there() -> None:

@@ -82,6 +82,14 @@ def test_the_cause_says_that_the_bound_is_reached() -> None:
     assert decision.cause == "stuck (replan was taken 1 times; 1 allowed)"
 
 
+def test_what_would_change_nothing_is_not_tried_and_not_told_as_done() -> None:
+    decision = DecisionTable().decide("no_progress", "batch", possible=False, cause="stuck")
+    assert (decision.action, decision.evidence["made"]) == ("escalate", 0)
+    assert decision.cause == "stuck (replan is not possible here)"
+    ending = DecisionTable().decide("deadlock", "batch", possible=False, cause="stuck")
+    assert (ending.action, ending.cause) == ("abort", "stuck")
+
+
 def test_a_later_change_of_the_overrides_changes_nothing() -> None:
     given: dict[tuple[FailureClass, Tier], Cell] = {}
     table = DecisionTable(given)
