@@ -185,7 +185,8 @@ class Account:
     def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
         """Go on in an attempt at a round; one that begins anew is charged for no other one."""
         if self.round != ledger.round:
-            self.round, self._begun, self._turns = ledger.round, self._dumped, {}
+            self.round, self._turns = ledger.round, {}
+            self._forget_turns()
             self.moved = Tally(ledger.account.get("hops", 0))
         if self._attempt != ledger.round_key:
             self._attempt = ledger.round_key
@@ -194,6 +195,12 @@ class Account:
             self._turns[ledger.speaker] = ledger.round_key
             if anew:
                 self._take_back(ledger.speaker)
+
+    def _forget_turns(self) -> None:
+        """Begin a round: who looks the same up in each turn of theirs does not go in a circle."""
+        self.loops, self.corrections = {}, {}
+        self._stored = {**self._stored, "loops": {}}
+        self._begun = {**self._dumped, "loops": {}, "corrections": {}}
 
     def _take_back(self, speaker: str) -> None:
         """Forget what a speaker did in this round, but for what it has spent and done."""
