@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
@@ -33,27 +34,34 @@ def estimate(
 ) -> int:
     """Return about how many tokens a call uses at most, without a tokenizer."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
-    shown = sum(_size_of_message(message, message.content) for message in messages)
-    return output + shown + sum(map(_size_of_tool, tools))
+    return output + _messages.sizes(messages) + _tools.sizes(tools)
 
 
 class _Remembered(Generic[T]):
-    """The sizes of living things, each measured again once another part of it is there."""
+    """The sizes of living things, each measured again once it holds something else."""
 
-    def __init__(self, measure: Callable[[T], int]) -> None:
+    def __init__(self, measure: Callable[[T], int], held: str) -> None:
         self._measure = measure
+        self._held = held
         self._known: dict[int, tuple[ReferenceType[T], object, int]] = {}
 
-    def __call__(self, thing: T, part: object = None) -> int:
-        known = self._known.get(id(thing))
-        if known is not None and known[0]() is thing and known[1] is part:
-            return known[2]
+    def sizes(self, things: Iterable[T]) -> int:
+        """Add up the sizes."""
+        total, held, known = 0, self._held, self._known
+        for thing in things:
+            found = known.get(id(thing))
+            if found is not None and found[0]() is thing and found[1] is getattr(thing, held, None):
+                total += found[2]
+            else:
+                total += self._measured(thing)
+        return total
+
+    def _measured(self, thing: T) -> int:
         size = self._measure(thing)
-        try:
+        # A dict, a tool of the provider's, takes no reference.
+        with suppress(TypeError):
             reference = ref(thing, partial(self._forget, id(thing)))
-        except TypeError:  # a dict, whose tool is of the provider
-            return size
-        self._known[id(thing)] = reference, part, size
+            self._known[id(thing)] = reference, getattr(thing, self._held, None), size
         return size
 
     def _forget(self, identity: int, gone: ReferenceType[T]) -> None:
@@ -62,7 +70,7 @@ class _Remembered(Generic[T]):
             self._known.pop(identity, None)
 
 
-def _measured_message(message: BaseMessage) -> int:
+def _size_of_message(message: BaseMessage) -> int:
     size = _PER_MESSAGE + _tokens(message.name or "")
     for part in [message.content] if isinstance(message.content, str) else message.content:
         size += _size_of_part(part)
@@ -81,12 +89,12 @@ def _size_of_part(part: str | dict[object, object]) -> int:
     return _tokens(_as_json(part))
 
 
-def _measured_tool(tool: object) -> int:
+def _size_of_tool(tool: object) -> int:
     return _PER_MESSAGE + _tokens(_specified(tool))
 
 
-_size_of_message = _Remembered(_measured_message)
-_size_of_tool = _Remembered(_measured_tool)
+_messages = _Remembered(_size_of_message, "content")
+_tools = _Remembered(_size_of_tool, "description")
 
 
 def _specified(tool: object) -> str:

@@ -155,7 +155,7 @@ class _Post:
         if decision.action == "escalate":
             Humans(watch.policy, watch.place, watch.account, watch.recorder).ask(decision, text)
             return Command(goto=AWAIT_HUMAN, update=self._dumped(watch.account))
-        return self._close(watch, state, decision.guard)
+        return self._close(watch, state, decision.reason)
 
     def _close(self, watch: Watch, state: State, reason: str) -> Any:
         watch.account.closed = reason
@@ -177,6 +177,8 @@ class _Post:
         account = account_of(self.policy, input_id, state.get("guarded"), ledger, home)
         if run is not None:
             run.account = account
+            if run.is_resumed:
+                account.resume(run.id)
         level = self.policy.at(self.place.path)
         place = replace(self.place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
@@ -212,7 +214,11 @@ def _with(result: Any, update: Mapping[str, Any]) -> Any:
             )
         return [result, Command(update=update)]
     if isinstance(result, list):
-        return [*result, Command(update=update)]
+        *others, last = result or [Command()]
+        if not isinstance(last, Command) or last.graph is not None:
+            return [*result, Command(update=update)]
+        added = _with(last, update)  # one Command less for LangGraph to write
+        return [*others, *(added if isinstance(added, list) else [added])]
     return {**(result or {}), **update}
 
 
