@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from random import Random  # noqa: TID251 - a seeded one
 from tempfile import TemporaryDirectory
@@ -19,8 +20,9 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards, effect
 from agentgraph.errors import AgentGraphError
+from agentgraph.guards import Backoff, CostBudget
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing import (
     ContextEquals,
@@ -31,6 +33,7 @@ from agentgraph.routing import (
     TransitionGraph,
 )
 from agentgraph.sessions import (
+    EV_AUDIT,
     EV_CONTEXT_SET,
     EV_DECISION,
     EV_EXPECTATION_VIOLATED,
@@ -56,13 +59,25 @@ from agentgraph.sessions import (
 )
 from agentgraph.sessions.fold import folded
 from agentgraph.sessions.log import MemoryLog
-from agentgraph.testing import FakeClock, ScriptedModel, call
+from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S
 
 LEASE_S = 30.0
 AGENTS = ("a", "b", "c")
 
-MOVES = {"say": 3, "write": 3, "pass": 2, "human": 1, "ask": 2, "end": 0.2, "fail": 1, "mute": 1}
+MOVES = {
+    "say": 3.0,
+    "write": 3,
+    "pass": 2,
+    "human": 1,
+    "ask": 2,
+    "end": 0.2,
+    "fail": 1,
+    "falter": 0.5,
+    "mute": 1,
+    "act": 1,
+    "circle": 0.5,
+}
 """What models do when it is their turn, and how often."""
 STEPS = {
     "send": 8.0,
@@ -125,6 +140,7 @@ class World:
         self.url = f"sqlite:///{Path(folder) / 's.db'}" if kind == "sqlite" else None
         self.memory, self.saver = MemoryLog(), InMemorySaver()
         self.does = iter(does)
+        self.circles = count(1)
         self.durability = durability
         self.accepted: dict[str, str] = {}
         self.keys: dict[tuple[str, str], str] = {}
@@ -155,14 +171,21 @@ class World:
             humans=["guest"],
             expectations=expected,
             durability=self.durability,
+            # Nobody waits before it is tried again, and a tenth of the budget is one model call.
+            guards=Guards.interactive(backoff=Backoff(base_s=0), budget=CostBudget(tokens=11_000)),
         )
 
     def _turn(self, messages: Any) -> Any:
-        if messages[-1].type == "tool":
+        last = messages[-1]
+        if last.type == "tool" and last.text != IN_A_CIRCLE:
             return "and so on"
+        if last.type == "tool" and next(self.circles) % 5:
+            return call("circle")
         match next(self.does, "say"):
-            case "write" | "pass" | "human" | "ask" | "end" as name:
+            case "write" | "pass" | "human" | "ask" | "end" | "act" | "circle" as name:
                 return call(name)
+            case "falter":
+                return Fault.server_error()
             case "fail":
                 return RuntimeError("down")
             case "mute":
@@ -326,7 +349,23 @@ def end() -> Finish:
     return Finish("that is all")
 
 
-TOOLS = [write, pass_on, human, ask, end]
+IN_A_CIRCLE = "nothing new"
+
+
+@tool
+def circle() -> str:
+    """Circle."""
+    return IN_A_CIRCLE
+
+
+@effect
+@tool
+def act() -> str:
+    """Act."""
+    return "acted"
+
+
+TOOLS = [write, pass_on, human, ask, end, act, circle]
 
 
 async def play(world: World, script: Sequence[Sequence[Any]]) -> World:
@@ -374,6 +413,7 @@ PLAYED: list[tuple[list[str], list[tuple[Any, ...]]]] = [
     (["human"], [SEND, ("settle",), ("release", "b"), ("settle",), SEND]),
     (["fail", "fail"], [SEND, SEND, ("settle",), SEND]),
     (["ask"], [SEND, ("settle",), ("pass time", 700)]),
+    (["act", "circle"], [SEND, ("pause", 40), ("crash",), SEND, ("settle",), SEND]),
     (
         [],
         [("set", "x", 3), SEND, ("leave", "b"), ("settle",), SEND, ("pass time", 130), ("settle",)],
@@ -410,9 +450,11 @@ def test_the_interleavings_reach_what_they_are_meant_to() -> None:
     reached: Counter[str] = Counter()
     for seed in range(40):
         world = played("memory", "round", *scripted(seed))
-        reached.update(one.event_type for one in asyncio.run(world.memory.read("s")))
+        log = asyncio.run(world.memory.read("s"))
+        reached.update(one.event_type for one in log)
+        reached.update(_told(one) for one in log if one.event_type == EV_AUDIT)
     assert reached[EV_PACKET] > 100
-    for event_type in (
+    for told in (
         EV_TEXT,
         EV_CONTEXT_SET,
         EV_HANDOFF,
@@ -423,5 +465,13 @@ def test_the_interleavings_reach_what_they_are_meant_to() -> None:
         EV_SESSION_RELEASED,
         EV_SESSION_LEFT,
         EV_SESSION_CLOSED,
+        *("reserved", "effect started", "effect done", "correct", "abort"),
     ):
-        assert reached[event_type], event_type
+        assert reached[told], told
+
+
+def _told(audit: Envelope) -> str:
+    data = audit.event_data
+    if data["kind"] == "effect":
+        return f"effect {data['entry']['state']}"
+    return str(data["action"] if data["kind"] == "decision" else data["kind"])
