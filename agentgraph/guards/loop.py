@@ -67,6 +67,8 @@ class LoopDetector:
     threshold: int = 3
     failures: int = 3
     poll_threshold: int = 10
+    beside: LoopDetector | None = field(default=None, init=False, repr=False)
+    """Another one, whose limits hold as well."""
     _tail: list[_Message] = field(default_factory=list, init=False, repr=False, compare=False)
     _polls: dict[str, _Poll] = field(default_factory=dict, init=False, repr=False, compare=False)
     _streaks: FailureStreaks = field(
@@ -106,12 +108,20 @@ class LoopDetector:
         that are no part of what is asked, such as a request id.
         """
         made = _Call(tool, _asked(tool, args, volatile), _FAILED if failed else _digest(result))
-        decisions = [
-            *self._met(made, self._polled(made, message) if poll else self._looped(made, message)),
-            *self._failed(made, self._streaks.count(tool, failed, message)),
-        ]
+        decisions: list[Decision] = []
+        detector: LoopDetector | None = self
+        while detector is not None:
+            decisions += detector._judged(made, message, failed=failed, poll=poll)
+            detector = detector.beside
         worst = [one for one in decisions if one.action == "abort"] or decisions
         return worst[0] if worst else _ALLOW
+
+    def _judged(
+        self, made: _Call, message: str, *, failed: bool, poll: bool
+    ) -> Iterator[Decision]:
+        trips = self._polled(made, message) if poll else self._looped(made, message)
+        yield from self._met(made, trips)
+        yield from self._failed(made, self._streaks.count(made.tool, failed, message))
 
     def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
         again = [trip for trip in trips if trip.key in self._corrected]
@@ -210,7 +220,15 @@ class LoopDetector:
 
     def fresh(self) -> Self:
         """Return the same detector for another run."""
-        return replace(self)
+        other = replace(self)
+        other.beside = None if self.beside is None else self.beside.fresh()
+        return other
+
+    def held_to(self, other: LoopDetector) -> Self:
+        """Return this detector for another run, which has to keep to another one too."""
+        both = replace(self)
+        both.beside = other.fresh()
+        return both
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
@@ -220,6 +238,7 @@ class LoopDetector:
             "streaks": self._streaks.dump(),
             "corrected": list(self._corrected),
             "corrected_in": self._corrected_in,
+            **({} if self.beside is None else {"beside": self.beside.dump()}),
         }
 
     def load(self, dumped: Mapping[str, object]) -> None:
@@ -231,6 +250,8 @@ class LoopDetector:
         self._streaks.load(cast(Sequence[object], dumped.get("streaks", ("", {}, (), ()))))
         self._corrected = list(cast(Sequence[str], dumped.get("corrected", ())))
         self._corrected_in = cast("str | None", dumped.get("corrected_in"))
+        if self.beside is not None:
+            self.beside.load(cast(Mapping[str, object], dumped.get("beside", {})))
 
 
 def _digest(value: object) -> str:

@@ -28,6 +28,7 @@ from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.retry import Backoff, RetryBudget
 from agentgraph.guards.saga import Saga
 from agentgraph.guards.steps import StepLimit
+from agentgraph.guards.stricter import stricter
 from agentgraph.guards.velocity import CostVelocity
 from agentgraph.patching import AnyGraph
 
@@ -160,6 +161,10 @@ class Guards:
         if inner.tier != outer.tier and "decisions" not in self._given:
             inner.decisions = self.decisions
         inner._given = outer._given | self._given
+        alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
+        if alone:  # what it says of a stage of its own does not lift what is around it either
+            held = {name: stage.within(inner) for name, stage in alone.items()}
+            inner.stages = MappingProxyType({**inner.stages, **held})
         return inner
 
     def at(self, path: str) -> Guards:
@@ -318,7 +323,7 @@ def _coerced(name: str, value: object, faults: list[str]) -> object:
 
 
 def _tighter(name: str, own: Any, around: Any) -> Any:
-    """Return the stricter of two; what cannot be compared is the inner one's own."""
+    """Return what holds where one policy is inside of another."""
     if own is None or around is None:
         return own if around is None else around
     if name in _LIMITS:
@@ -331,7 +336,7 @@ def _tighter(name: str, own: Any, around: Any) -> Any:
     if name == "stages":
         both = {stage: own[stage].within(around[stage]) for stage in own.keys() & around.keys()}
         return MappingProxyType({**around, **own, **both})
-    return own
+    return stricter(name, own, around)
 
 
 def _least(own: float | None, around: float | None) -> float | None:
