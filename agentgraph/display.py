@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 __all__ = [
@@ -17,12 +17,15 @@ __all__ = [
     "row",
     "shortened",
     "signature",
+    "table",
 ]
 
 _LONGEST = 400
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CODE = "background:#8882;border-radius:3px;padding:0 4px;white-space:pre-wrap;color:inherit"
 _KIND = f"{_CODE};display:inline-block;min-width:9em;opacity:.75"
+_TABLE = "border-collapse:collapse;line-height:1.5;text-align:left"
+_CELL = "padding:3px 14px 3px 0;vertical-align:top;text-align:left;border-bottom:1px solid #8884"
 _PANEL = "border-left:3px solid {colour};padding:2px 0 2px 12px;margin:4px 0;line-height:1.6"
 
 
@@ -52,6 +55,16 @@ def panel(title: str, *html: str) -> str:
     return _panel("#6b87b0", title, *html)
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Show rows of HTML under a head of words; the first of each row names it."""
+    titles = "".join(_cell("th", escaped(title)) for title in head)
+    lines = (
+        f"<tr>{_cell('th', first)}{''.join(_cell('td', one) for one in others)}</tr>"
+        for first, *others in rows
+    )
+    return f'<table style="{_TABLE}"><tr>{titles}</tr>{"".join(lines)}</table>'
+
+
 def fault(title: str, message: str) -> str:
     """Show what is wrong with something."""
     return _panel("#c0504d", title, prose(message))
@@ -74,6 +87,10 @@ def signature(name: str, arguments: Mapping[str, object]) -> str:
 def shortened(text: str) -> str:
     """Return text that does not go on without end."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _cell(tag: str, html: str) -> str:
+    return f'<{tag} style="{_CELL}">{html}</{tag}>'
 
 
 def _panel(colour: str, title: str, *html: str) -> str:
@@ -99,6 +116,8 @@ def _content(values: Mapping[str, object]) -> str:
             return f"{_words(text)} {code(reason)}"
         case {"text": text}:
             return _words(text)
+        case {"decision": {"action": action, "guard": guard, "cause": cause}}:
+            return f"{code(action)} {_words(f'{guard}: {cause}')}"
         case {"decision": decision}:
             return code(decision)
     return ""

@@ -50,6 +50,9 @@ class AuditTrail:
         self._floor = 0
         self._lock = Lock()
 
+    def __repr__(self) -> str:
+        return f"AuditTrail({type(self.sink).__name__}, {self.on_failure!r})"
+
     def record(
         self,
         run: str,

@@ -44,3 +44,8 @@ class Decision:
     def to_dict(self) -> dict[str, object]:
         """Return the decision as JSON-able values."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        from agentgraph.guards.showing import decision_html
+
+        return decision_html(self)

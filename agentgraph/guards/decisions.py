@@ -194,6 +194,11 @@ class DecisionTable:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from agentgraph.guards.showing import cells_html
+
+        return cells_html(self)
+
 
 def _one_of(names: tuple[str, ...]) -> str:
     return ", ".join(repr(name) for name in names)

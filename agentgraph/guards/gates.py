@@ -137,6 +137,11 @@ class Gate:
                 if not callable(one):
                     yield f"Gate({name}={one!r}): give a function of a Subject"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its checks, in their order."""
+        return tuple(name for _, name, _ in self._checks())
+
     async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
         """Run the checks; a schema failure or a denial leaves out the rest."""
         return await _checked(self._checks(), subject, phase, stage)

@@ -27,6 +27,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.retry import Backoff, RetryBudget
 from agentgraph.guards.saga import Saga
+from agentgraph.guards.showing import policy_html, shown
 from agentgraph.guards.steps import StepLimit
 from agentgraph.guards.stricter import stricter
 from agentgraph.guards.velocity import CostVelocity
@@ -205,8 +206,12 @@ class Guards:
         return twin
 
     def __repr__(self) -> str:
-        told = "".join(f", {name}={getattr(self, name)!r}" for name in sorted(self._given))
+        told = "".join(f", {name}={shown(getattr(self, name))}" for name in sorted(self._given))
         return f"Guards({self.tier!r}{told})"
+
+    def _repr_html_(self) -> str:
+        held = {name: getattr(self, name) for name in Overrides.__annotations__}
+        return policy_html(self.tier, held, self._given)
 
 
 _Defaults = Mapping[str, Callable[[], Any]]
