@@ -80,6 +80,8 @@ class Run:
     deleted, maybe by another process, and the journal with it."""
     turns: set[str | None] = field(default_factory=set)
     """The ids of its own turn and of the one before: another in the store is somebody else's."""
+    is_resumed: bool = False
+    """Whether it goes on with what a human has decided."""
     has_ended: bool = False
     """Whether its turn on the thread is over: LangGraph goes on writing what was cut off."""
     tell: Callable[[Any], Awaitable[None]] | None = None

@@ -6,7 +6,7 @@ A graph without guards has nobody on duty, and its nodes do their work unasked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -98,6 +98,10 @@ class Sentry(Protocol):
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
         """Let workers begin; say of each that must not, by its position, why not."""
+        ...
+
+    def timed(self) -> AbstractAsyncContextManager[None]:
+        """Cut off what takes longer than its stage, or all of the run, may."""
         ...
 
     async def reported(self, worker: str, brief: str, reply: str, message_id: str) -> None:

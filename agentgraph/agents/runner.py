@@ -180,6 +180,7 @@ class Runner:
 
     async def _decided(self, command: Command[Any], run: Run) -> _Start:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
+        run.is_resumed = True
         snapshot = await self._graph.aget_state(_thread(run.thread_id), subgraphs=True)
         owner = (snapshot.values.get("turn") or {}).get("agent", self._agent.name)
         if owner != self._agent.name:

@@ -7,6 +7,7 @@ parent's messages nor returns them; a resumed node runs from its top and hands t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
@@ -102,13 +103,18 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
 async def _asked(
     level: Level, name: str, graph: Graph, messages: Sequence[AnyMessage]
 ) -> Mapping[str, Any]:
+    sentry = on_duty()
     try:
-        result: Mapping[str, Any] = await graph.ainvoke({"messages": list(messages)})
-    except (GraphBubbleUp, AgentGraphError):
+        async with nullcontext() if sentry is None else sentry.timed():
+            result: Mapping[str, Any] = await graph.ainvoke({"messages": list(messages)})
+    except GraphBubbleUp:
         raise
     except Exception as error:
+        if isinstance(error, AgentGraphError) and not isinstance(error, TimeoutError):
+            raise
         # The boundary to graphs of others: whatever they raise, users catch one type.
-        failure = ModelError(f"the graph of agent {name!r} failed: {kind_of(error)}")
+        told = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
+        failure = ModelError(f"the graph of agent {name!r} failed: {told}")
         path = f"{level.path}/{name}"
         await emit(ErrorEvent(agent=path, code=failure.code, message=str(failure)))
         raise failure from error

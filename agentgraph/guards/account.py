@@ -76,6 +76,11 @@ class Account:
         """How often the limits hold: a human who lets a stopped run go on grants them once more."""
         self.closed = ""
         self.deadline: Deadline | None = policy.deadlines.workflow()
+        self.seen_at = clock().wall()
+        """When it was last written down."""
+        self._free_until = 0.0
+        """Up to when its time was left out of the deadline."""
+        self._resumed_by = ""
         self.purse = Purse(policy.budget)
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
@@ -110,7 +115,9 @@ class Account:
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
         self.version += 1
+        self.seen_at = clock().wall()
         values: dict[str, Any] = {"input": self.input_id, "version": self.version}
+        values["seen_at"] = self.seen_at
         for name in _PLAIN:
             if value := getattr(self, name):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
@@ -133,6 +140,7 @@ class Account:
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
         self.version = dumped.get("version", 0)
+        self.seen_at = dumped.get("seen_at", self.seen_at)
         for name in _PLAIN:
             if name in dumped:
                 setattr(self, name, deepcopy(dumped[name]))
@@ -180,7 +188,7 @@ class Account:
     @property
     def prices(self) -> Prices:
         """The prices that the budget names."""
-        return self.policy.budget.prices if self.policy.budget is not None else {}
+        return self.policy.budget.price_list if self.policy.budget is not None else {}
 
     def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
         """Go on in an attempt at a round; one that begins anew is charged for no other one."""
@@ -229,7 +237,8 @@ class Account:
         self.steps = max(self.steps, logged.get("steps", 0))
         self.granted = max(self.granted, logged.get("granted", 1))
         if "deadline" in logged:
-            self.deadline = Deadline(logged["deadline"], "workflow")
+            known_at = self.deadline.at if self._stored and self.deadline is not None else 0
+            self.deadline = Deadline(max(known_at, logged["deadline"]), "workflow")
         self.purse.reconcile(logged.get("spends", {}), known.get("held", {}), known.get("dead", 0))
         if self.saga is not None and known.get("effects"):
             effects = {"entries": known["effects"]}
@@ -259,8 +268,16 @@ class Account:
 
     def suspend(self, since: float) -> None:
         """Leave the time in which a human has thought out of the deadline."""
+        now = clock().wall()
+        since, self._free_until = max(since, self._free_until), now
         if self.deadline is not None:
-            self.deadline = self.deadline.shifted(max(0.0, clock().wall() - since))
+            self.deadline = self.deadline.shifted(max(0.0, now - since))
+
+    def resume(self, run_id: str) -> None:
+        """Go on after a human's decision: the time since the run was last at work is theirs."""
+        if self._resumed_by != run_id:
+            self._resumed_by = run_id
+            self.suspend(self.seen_at)
 
     def grant(self) -> None:
         """Grant the limits once more: a human has looked at the run and lets it go on."""

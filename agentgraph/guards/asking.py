@@ -25,7 +25,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import Prices, cost_of, model_name_of, most_output_of, worst_cost
 from agentgraph.guards.recorder import Recorder
-from agentgraph.guards.stage import current_stage
+from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.running import current_run
 from agentgraph.sentry import Answerer, ControlFlow, ModelCall
 
@@ -58,7 +58,7 @@ class Asking:
         self._recorder = recorder
         self._asked = asked
         self._name = model_name_of(asked.model)
-        own = policy.budget.prices if policy.budget is not None else {}
+        own = policy.budget.price_list if policy.budget is not None else {}
         self._prices: Prices = {**account.prices, **own}
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -143,6 +143,7 @@ class Asking:
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> Answered:
+        await self._in_time()
         reservations = await self._reserve(name, messages, answerer)
         permit: Permit | None = None
         try:
@@ -152,14 +153,27 @@ class Asking:
                 model=name,
                 reserved_tokens=reservations[0].tokens if reservations else 0,
             )
-            deadline = self._policy.deadlines.step(current_stage(self._account.deadline))
-            async with clock().timeout(deadline.remaining() if deadline is not None else None):
-                message = await self._asked.ask(answerer, messages)
+            message = await self._timed(answerer, messages)
         except BaseException as error:
             _settle_failure(error, reservations, permit)
             raise
         await self._settle(name, message, reservations, parent)
         return Answered(message, permit)
+
+    async def _in_time(self) -> None:
+        """End the run where its stage, or all of it, has no time left for a call."""
+        deadline = current_stage(self._account.deadline)
+        decision = deadline.check() if deadline is not None else None
+        if decision is not None and not decision.allows:
+            raise GuardStopped(await self._recorder.by_table(decision, possible=False))
+
+    async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+        try:
+            async with in_time(self._policy.deadlines.step(current_stage(self._account.deadline))):
+                return await self._asked.ask(answerer, messages)
+        except Overdue:
+            await self._in_time()
+            raise
 
     async def _permit(self, key: str) -> Permit | None:
         breaker: CircuitBreaker | None = self._policy.breaker

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from threading import Lock
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.prices import Prices
 
 __all__ = ["CostBudget", "Reservation", "Spend"]
+
+Amount: TypeAlias = float | str | Decimal
+"""US dollars."""
 
 _GUARD = "cost_budget"
 
@@ -25,9 +28,9 @@ _GUARD = "cost_budget"
 class CostBudget:
     """The US dollars, the tokens, or both, that a run may spend."""
 
-    usd: float | str | Decimal | None = None
+    usd: Amount | None = None
     tokens: int | None = None
-    prices: Prices = field(default_factory=dict, hash=False)
+    prices: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict, hash=False)
     """US dollars for a million tokens, read and written, of models that no price book has."""
 
     def __post_init__(self) -> None:
@@ -46,6 +49,11 @@ class CostBudget:
             name: (_amount(read), _amount(written)) for name, (read, written) in self.prices.items()
         }
         object.__setattr__(self, "prices", known)
+
+    @property
+    def price_list(self) -> Prices:
+        """Return the prices, exactly as they were written."""
+        return cast("Prices", self.prices)
 
     @property
     def dollars(self) -> Decimal | None:

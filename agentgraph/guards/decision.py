@@ -41,6 +41,12 @@ class Decision:
         """Whether nothing stands in the way."""
         return self.action == "allow"
 
+    @property
+    def reason(self) -> str:
+        """Name what a run is closed for that it ends; of a deadline, whose that was."""
+        layer = self.evidence.get("layer")
+        return f"{self.guard}:{layer}" if layer else self.guard
+
     def to_dict(self) -> dict[str, object]:
         """Return the decision as JSON-able values."""
         return asdict(self)

@@ -71,11 +71,13 @@ class Humans:
 
     async def _carry_out(self, request: Request, answer: Answer, overdue: Decision) -> bool:
         account, spot = self._account, self._place.spot
-        payload = request.payload if isinstance(request.payload, dict) else {}
+        payload: dict[str, Any] = request.payload if isinstance(request.payload, dict) else {}
         held = str(payload.get("answer") or "")
         match answer.type:
             case "reject":
-                account.closed = request.guard if overdue.allows else overdue.guard
+                evidence = payload.get("evidence") or {}
+                asked = Decision("escalate", request.guard, evidence=evidence)
+                account.closed = asked.reason if overdue.allows else overdue.reason
                 return False
             case "respond":
                 account.give(spot, answer.message, by="respond")

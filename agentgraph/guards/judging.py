@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -116,23 +115,22 @@ class Judging:
         self, result: ValidationResult, failure: FailureClass, made: int, text: str
     ) -> Decision:
         """Decide by the table, as long as another try may bring something new."""
-        evidence = {"validation": result.model_dump(mode="json")}
+        evidence: Mapping[str, Any] = {"validation": result.model_dump(mode="json")}
         decide = partial(self._policy.decisions.decide, tier=self._policy.tier, made=made)
-        decision = decide(failure, guard="gate", cause=result.cause, evidence=evidence)
-        ends = self._policy.decisions.cell(failure, self._policy.tier).then
-        if decision.action == "fallback" and self._safe is None:
-            return replace(decision, action=ends)
+        cell = self._policy.decisions.cell(failure, self._policy.tier)
+        possible = cell.action != "fallback" or self._safe is not None
+        told: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
+        decision = decide(failure, possible=possible, **told)
         if decision.action not in _TRIES_AGAIN:
             return decision
         limit = self._limit().ask(self._place.path, plan=text)
         if limit.action == "replan":
             return decision
-        told = {**evidence, **limit.evidence}
+        told |= {"guard": limit.guard, "evidence": {**evidence, **limit.evidence}}
         if limit.failure_class:
-            same: FailureClass = limit.failure_class
-            return decide(same, guard=limit.guard, cause=limit.cause, evidence=told)
-        cause = f"{result.cause}; {limit.cause}"
-        return Decision(ends, limit.guard, cause, failure, told)
+            return decide(limit.failure_class, **{**told, "cause": limit.cause})
+        told["cause"] = f"{result.cause}; {limit.cause}"
+        return decide(failure, possible=False, **told)
 
 
 def subject_of(

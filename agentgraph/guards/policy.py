@@ -181,11 +181,12 @@ class Guards:
 
     def _overridden(self, stage: Guards) -> Guards:
         level = self._copy()
-        for name in stage._said - {"stages"}:
+        is_other = stage._names_tier and stage.tier != self.tier
+        for name in (stage._said if is_other else stage._given) - {"stages"}:
             setattr(level, name, getattr(stage, name))
-        if stage._names_tier:
+        if is_other:
             level.tier = stage.tier
-            if stage.tier != self.tier and "decisions" not in stage._given:
+            if "decisions" not in stage._given:
                 level.decisions = stage.decisions
         return level
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
+from agentgraph.clock import clock
+from agentgraph.errors import ModelError
 from agentgraph.guards.deadlines import Deadline
 from agentgraph.running import outer_run
 
-__all__ = ["current_stage", "inside_stage"]
+__all__ = ["Overdue", "current_stage", "in_time", "inside_stage"]
+
+_TOLERANCE_S = 0.1
+"""How much the wall clock and the one that cuts off may differ."""
 
 _stage: ContextVar[tuple[Deadline, float] | None] = ContextVar("agentgraph_stage", default=None)
 
@@ -37,6 +42,30 @@ def inside_stage(deadline: Deadline | None) -> Iterator[None]:
         yield
     finally:
         _stage.reset(token)
+
+
+class Overdue(ModelError, TimeoutError):
+    """A deadline has passed."""
+
+    code = "deadline"
+
+    def __init__(self, deadline: Deadline, seconds: float) -> None:
+        self.layer = deadline.layer
+        super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {self.layer}")
+
+
+@asynccontextmanager
+async def in_time(deadline: Deadline | None) -> AsyncIterator[None]:
+    """Cut off what is not over by then, and say whose deadline that was."""
+    seconds = deadline.remaining() if deadline is not None else None
+    try:
+        async with clock().timeout(seconds):
+            yield
+    except TimeoutError as error:
+        # Another limit, of a provider's client perhaps, is none of ours.
+        if deadline is None or seconds is None or deadline.remaining() > _TOLERANCE_S:
+            raise
+        raise Overdue(deadline, seconds) from error
 
 
 def _held_s() -> float:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from langchain_core.messages import ToolMessage
 
-from agentgraph.clock import clock
 from agentgraph.errors import kind_of
 from agentgraph.guards.account import Account
 from agentgraph.guards.decision import Decision
@@ -16,7 +15,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.saga import Saga
-from agentgraph.guards.stage import current_stage
+from agentgraph.guards.stage import current_stage, in_time
 from agentgraph.sentry import ControlFlow, ToolUse
 
 __all__ = ["RegisterFirst", "Using"]
@@ -97,6 +96,11 @@ class Using:
         if decision is not None:
             self._account.pend(self._place.spot, await self._recorder.by_table(decision))
             return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+        deadline = current_stage(self._account.deadline)
+        late = deadline.check() if deadline is not None else None
+        if late is not None and not late.allows:
+            # The next model's node meets the same, and acts on it.
+            return _answer(use, f"Not executed: {late.cause}.", failed=True)
         if not self._policy.gates:
             return None
         context = {"agent": self._place.path, "steps": self._account.steps}
@@ -115,9 +119,8 @@ class Using:
         return next((spent for spend in spends if (spent := spend.exhausted()) is not None), None)
 
     async def _run(self, use: ToolUse, effect: Effect | None) -> object:
-        deadline = current_stage(self._account.deadline)
         try:
-            async with clock().timeout(deadline.remaining() if deadline is not None else None):
+            async with in_time(current_stage(self._account.deadline)):
                 result = await use.run()
         except ControlFlow:
             raise

@@ -7,6 +7,7 @@ in the graph is the patcher's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from langchain_core.messages import AIMessage
 
@@ -18,6 +19,7 @@ from agentgraph.guards.judging import Judging
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
 from agentgraph.sentry import ModelCall, Refusal, ToolUse
 
@@ -45,6 +47,10 @@ class Watch:
         """Whether a model that has failed is asked again, so that nobody else is to."""
         return self.policy.retry is not None
 
+    def timed(self) -> AbstractAsyncContextManager[None]:
+        """Cut off what takes longer than its stage, or all of the run, may."""
+        return in_time(current_stage(self.account.deadline))
+
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account
@@ -69,8 +75,9 @@ class Watch:
         decision = _ALLOWED
         if policy.steps is not None:
             decision = policy.steps.check(account.steps, account.granted)
-        if decision.allows and account.deadline is not None:
-            decision = account.deadline.check()
+        deadline = current_stage(account.deadline)
+        if decision.allows and deadline is not None:
+            decision = deadline.check()
         if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
             account.steps += 1
         return decision
@@ -93,7 +100,12 @@ class Watch:
         messages = asking.corrected(asked.messages)
         while True:
             answered = await asking.answer(messages)
-            said = await judging.judge(answered, messages)
+            try:
+                async with self.timed():
+                    said = await judging.judge(answered, messages)
+            except Overdue:
+                await self._step()
+                raise
             if said is None:
                 return answered.message
             if isinstance(said, AIMessage):

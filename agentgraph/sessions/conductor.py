@@ -291,6 +291,7 @@ class Conductor:
         graph = self._graph(live)
         team = self._team(live)
         run = Run(new_id(), live.id, fence=lambda: self._verify(live))
+        run.is_resumed = isinstance(given, Command)
         config = self._config(live)
         self._hub.audience.connect(live, run)
         durability: Any = "exit" if team.durability == "round" else "sync"

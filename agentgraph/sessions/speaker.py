@@ -211,7 +211,7 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
         await asyncio.wait({working, timer}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise TimeoutError(f"it took longer than {seconds:g} s")
+        raise TimeoutError(f"cut off after {seconds:g} s by the deadline of the stage")
     finally:
         timer.cancel()
         await broken_off(working)
@@ -229,7 +229,7 @@ def _failure(error: Exception) -> tuple[str, str]:
         case GraphRecursionError():
             return "recursion_limit", str(error)
         case GuardStopped():
-            return "guard", str(getattr(error.decision, "guard", "guard"))
+            return "guard", str(getattr(error.decision, "reason", "guard"))
         case ModelError():
             return "model", str(error)
         case AgentGraphError():

@@ -138,7 +138,7 @@ async def answer(
     till: str,
     budget: int,
     looks: int,
-    durability: str = "sync",
+    durability: Any = "sync",
     dies_in: int | None = None,
 ) -> None:
     """Have a plain agent go on with its turn, or begin one."""
@@ -147,7 +147,7 @@ async def answer(
     agent = agent_of("alice", Till(f"{till}-alice", dies_in), looks, **given)
     config: Any = {"configurable": {"thread_id": THREAD}}
     known = await agent.graph.aget_state(config)
-    said = None if known.next else {"messages": [("user", "go")]}
+    said: Any = None if known.next else {"messages": [("user", "go")]}
     result = await agent.graph.ainvoke(said, config, durability=durability)
     tell(status="closed", reason=result["turn"].get("closed"))
 

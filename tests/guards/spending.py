@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage
@@ -44,7 +45,7 @@ def paid(turn: Scripted, *, read: int = READ, written: int = OUTPUT) -> Turn:
         case dict():
             return Turn(calls=[turn], usage=usage)
         case list() | tuple():
-            return Turn(calls=list(turn), usage=usage)  # type: ignore[arg-type]  # calls they are
+            return Turn(calls=list(turn), usage=usage)
     raise TypeError(f"{turn!r} is neither a text nor calls")
 
 
@@ -77,21 +78,56 @@ def actions(decisions: Sequence[Any]) -> list[tuple[str, str]]:
     return [(one["guard"], one["action"]) for one in decisions]
 
 
-async def driven(clock: FakeClock, work: Awaitable[T], step_s: float = 1.0) -> T:
-    """Bring work to its end; whenever it waits on the clock, that moves on by a step."""
+class Driven(FakeClock):
+    """A clock that knows when somebody waits for it to move on, and until when."""
 
-    async def drive() -> None:
-        while True:
-            await clock.asleep()
-            clock.advance(step_s)
-            await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, for whoever was woken
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._due: set[float] = set()
 
-    driving = asyncio.ensure_future(drive())
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await work
-    finally:
-        driving.cancel()
+    async def sleep(self, seconds: float) -> None:
+        self._due.add(self.monotonic() + seconds)
+        await super().sleep(seconds)
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
+        if seconds is not None:
+            self._due.add(self.monotonic() + seconds)
+        async with super().timeout(seconds):
+            yield
+
+    def move_on(self) -> None:
+        """Move to the next instant for which somebody may be waiting."""
+        now = self.monotonic()
+        self._due = {due for due in self._due if due > now}
+        if self._due:
+            self.advance(min(self._due) - now)
+
+    async def drive(self, work: Awaitable[T]) -> T:
+        """Bring work to its end; whenever it waits for the clock, that moves on."""
+
+        async def driving() -> None:
+            while True:
+                await self.asleep()
+                for _ in range(_TURNS):  # whoever was woken has to come to their next wait
+                    await super(Driven, self).sleep(0)
+                self.move_on()
+
+        driver = asyncio.ensure_future(driving())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work
+        finally:
+            driver.cancel()
+
+    async def lasting(self, work: Awaitable[T]) -> tuple[T, float]:
+        """Return what work comes to, and after how long."""
+        began = self.monotonic()
+        result = await self.drive(work)
+        return result, self.monotonic() - began
+
+
+_TURNS = 200
 
 
 def again(turn: Callable[[], Scripted]) -> Callable[[Any], Scripted]:

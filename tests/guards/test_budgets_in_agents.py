@@ -127,7 +127,7 @@ def crowd(kind: str, turn: Any, budget: CostBudget, **fields: Any) -> Agent:
     guards = Guards.interactive(budget=budget, fan_out=WORKERS, **fields)
     if kind == "tool":
         calls = [call(one.name, request=f"part {one.name}") for one in workers]
-        boss = {"agents": [one.as_tool() for one in workers]}
+        boss: dict[str, Any] = {"agents": [one.as_tool() for one in workers]}
     else:
         calls = [call(f"transfer_to_{one.name}") for one in workers]
         boss = {"agents": workers, "handoff": "delegate"}

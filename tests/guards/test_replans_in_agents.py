@@ -15,6 +15,7 @@ from agentgraph.guards.decision import Tier
 from agentgraph.guards.grounding import numbers_found
 from agentgraph.stream import AIMessageEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
+from agentgraph.testing.turns import Scripted
 from tests.guards.spending import actions, asked, told, worker
 from tests.sessions.talk import after, held
 
@@ -253,7 +254,8 @@ async def test_a_call_that_does_not_pass_does_not_run_and_the_model_is_told_why(
         ran.append(amount)
         return "paid"
 
-    turns = [[call("pay", amount=500), call("pay", amount=5, to="ann")], "Five were paid."]
+    both = [call("pay", amount=500), call("pay", amount=5, to="ann")]
+    turns: list[Scripted] = [both, "Five were paid."]
     payer = worker("a", turns, tools=[pay], guards=guards("interactive", gate))
     end, decisions = await told(payer, "pay")
     assert (end.text, ran) == ("Five were paid.", [5])

@@ -135,7 +135,7 @@ async def test_a_model_that_hangs_after_a_pause_is_cut_off_at_its_deadline(time:
     assert not reading.done()
     time.advance(1)
 
-    with pytest.raises(ModelError, match="TimeoutError"):
+    with pytest.raises(ModelError, match="by the deadline of the step"):
         await reading
 
 
@@ -154,5 +154,4 @@ async def test_a_stage_without_a_limit_is_held_to_the_one_around_it(time: FakeCl
 
     time.advance(STAGE_S + 1)
 
-    with pytest.raises(ModelError, match="TimeoutError"):
-        await answering
+    assert (await answering).close_reason == "deadline:stage"
