@@ -51,10 +51,10 @@ def take_in(page: Page, waiting: Waiting) -> None:
     elif kind == ev.EV_SESSION_LEFT:
         leave(page, data["participant"])
     elif kind in ev.SUBSTANTIVE:
-        updates = data.get("context_updates") or {}
-        if sender not in state.due and (updates.get("set") or updates.get("delete")):
+        updates = data.get("context_updates") if kind == ev.EV_PACKET else None
+        if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):
             # Who has not the floor may write the context all the same: ahead, so that it counts.
-            page.add(sender, Draft(ev.EV_CONTEXT_SET, updates))
+            page.add(sender, Draft(ev.EV_CONTEXT_SET, updates, audience=draft.audience))
         page.say(sender, draft, envelope_id=waiting.envelope_id)
     else:
         page.add(sender, draft, envelope_id=waiting.envelope_id)
@@ -77,8 +77,16 @@ def answer_invite(page: Page, waiting: Waiting) -> None:
     page.add(who, waiting.draft, envelope_id=waiting.envelope_id)
     if waiting.draft.event_type == ev.EV_SESSION_INVITE_REJECT:
         page.close("invite_rejected")
-    elif len(page.state.acks) >= int(waiting.draft.metadata.get("needed", 0)):
+    elif len(page.state.acks) >= int(waiting.draft.metadata.get("needed", 0)) or _have_all(page):
         open_session(page)
+
+
+def _have_all(page: Page) -> bool:
+    """Tell whether all who were invited, and have not left again, have accepted."""
+    state = page.state
+    invited = [name for name in state.humans if name != state.creator_id]
+    here = [name for name in invited if name in state.participant_order]
+    return all(name in state.acks for name in here)
 
 
 def open_session(page: Page) -> None:
@@ -101,6 +109,8 @@ def leave(page: Page, who: str) -> None:
     page.note(ev.EV_SESSION_LEFT, {"participant": who})
     if all(name in page.state.humans for name in page.state.participant_order):
         page.close("no_participants")
+    elif page.state.status == "pending" and _have_all(page):
+        open_session(page)  # whoever has left is not waited for
     if was_due:
         told = {"speaker": who, "round": page.state.round, "attempt": 0, "code": "left"}
         page.fail({**told, "message": f"{who} left the session"}, final=True)

@@ -14,13 +14,16 @@ from agentgraph.clock import clock, new_id
 from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StaleOwner, kind_of
 from agentgraph.routing import TransitionGraph
 from agentgraph.running import Run, inside_run
-from agentgraph.sessions.envelope import Envelope
+from agentgraph.sessions.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.live import ATTEMPTS, LiveSession, load_state
 from agentgraph.sessions.log import Stored
+from agentgraph.sessions.nested import inner_ids
 from agentgraph.sessions.owner import is_gone
 from agentgraph.sessions.page import Rules
 from agentgraph.sessions.questions import questions
+from agentgraph.sessions.record import Parent
 from agentgraph.sessions.speaker import broken_off
+from agentgraph.sessions.state import SessionState
 from agentgraph.sessions.supervisor import Watch
 from agentgraph.sessions.table import at_table
 
@@ -139,6 +142,7 @@ class Conductor:
         hub = self._hub
         known = await hub.log.load(self._id)
         if known is None:
+            self._is_over = True
             return None
         if known.state is not None and known.state.is_ended:
             self._is_over = True
@@ -183,10 +187,10 @@ class Conductor:
             await self._hub.log.release(self._id, self._hub.owner)
 
     async def _close_orphan(self, known: Stored) -> None:
-        """Close a session whose outer one has ended in the middle of a round."""
+        """Close a session whose outer one is no longer in the round that it serves."""
         parent = known.record.parent
         outer = await self._hub.log.load(parent.session_id) if parent is not None else None
-        if outer is not None and not (outer.state is not None and outer.state.is_ended):
+        if parent is not None and outer is not None and _serves_still(parent, outer.state):
             return
         epoch = await self._claimed()
         if epoch is not None:
@@ -196,6 +200,12 @@ class Conductor:
             await LiveSession(self._hub.log, known.record, rules, state, epoch).close("round_over")
             await self._hub.log.release(self._id, self._hub.owner)
             self._is_over = True
+            self._wake_inner(known.record.agents, state.round)
+
+    def _wake_inner(self, names: Sequence[str], round: int) -> None:
+        """Have the sessions looked at that were opened for a round which is over."""
+        for session_id in (key for name in names for key in inner_ids(self._id, round, name)):
+            self._hub.conductor(session_id).wake()
 
     async def _verify(self, live: LiveSession) -> None:
         """Raise `StaleOwner` where the session was taken over: a lease that has lapsed tells."""
@@ -351,14 +361,16 @@ class Conductor:
         await self._forget(live)
         await self._hub.log.release(live.id, self._hub.owner)
         self._is_over = True
-        for name in self._team(live).teams:
-            self._hub.conductor(f"{live.id}/{live.state.round}/{name}").wake()
+        self._wake_inner(self._team(live).teams, live.state.round)
         await self._lost()
 
     def look(self, envelopes: Sequence[Envelope]) -> None:
-        """Let the supervisor see what was said."""
+        """Let the supervisor see what was said, and end what served a turn that is over."""
         if self._watch is not None:
             self._watch.look(envelopes)
+        for failed in (one for one in envelopes if one.event_type == EV_ROUND_FAILED):
+            if failed.event_data.get("final") is True:
+                self._wake_inner([failed.event_data["speaker"]], failed.event_data["round"])
 
     def _team(self, live: LiveSession) -> Any:
         return self._hub.team_of(live.record)
@@ -368,6 +380,13 @@ class Conductor:
 
     def _config(self, live: LiveSession) -> RunnableConfig:
         return {"configurable": {"thread_id": live.id}, "recursion_limit": _STEPS}
+
+
+def _serves_still(parent: Parent, outer: SessionState | None) -> bool:
+    if outer is None:
+        return True  # its log alone knows
+    is_now = outer.round == parent.round and parent.speaker in outer.due
+    return is_now and not outer.is_ended
 
 
 _GO_ON = object()

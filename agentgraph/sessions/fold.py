@@ -143,8 +143,9 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
         if state.speakers and not state.spoken:
             said["round_began"] = envelope.sequence
         return changed(state, **said)
-    data = envelope.event_data
-    active = data.get("active") if envelope.event_type == ev.EV_PACKET else None
+    # A text is words alone, whatever else it carries.
+    data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
+    active = data.get("active")
     interrupts = _without(state, sender)
     return changed(
         state,
@@ -156,7 +157,7 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
         interrupts=interrupts,
         context_vars=net_context(state.context_vars, data.get("context_updates")),
         active={**state.active, sender: active} if active is not None else _idle(state, sender),
-        finish=state.finish or _finish(envelope),
+        finish=state.finish or _finish(sender, data),
     )
 
 
@@ -169,7 +170,8 @@ def _begun(envelope: Envelope) -> Mapping[str, Any]:
 def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
     """Return what a turn has used, in place of what it may have."""
     paid: dict[str, Any] = {}
-    usage, hops = envelope.event_data.get("usage"), envelope.event_data.get("hops")
+    told = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
+    usage, hops = told.get("usage"), told.get("hops")
     if usage and isinstance(usage, Mapping):
         paid["used"] = _added(state.used, usage)
     account, lost = envelope.event_data.get("account"), envelope.event_data.get("lost")
@@ -203,7 +205,9 @@ def _added(
         if isinstance(figures, Mapping):
             known = total.get(path, {})
             total[path] = {
-                key: known.get(key, 0) + figure if _is_count(figure) else figure
+                key: figure + (had if _is_count(had := known.get(key)) else 0)
+                if _is_count(figure)
+                else figure
                 for key, figure in figures.items()
             }
     return total
@@ -228,11 +232,11 @@ def _audited(state: SessionState, envelope: Envelope) -> SessionState:
     return state
 
 
-def _finish(envelope: Envelope) -> Mapping[str, Any] | None:
-    routing = envelope.event_data.get("routing")
+def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    routing = data.get("routing")
     if not isinstance(routing, Mapping) or routing.get("kind") != "finish":
         return None
-    return {"sender_id": envelope.sender_id, "routing": routing}
+    return {"sender_id": sender, "routing": routing}
 
 
 def _idle(state: SessionState, sender: str) -> Mapping[str, str | None]:

@@ -113,10 +113,10 @@ class LiveSession:
                 if loose:
                     ready = sorted(loose, key=urgency)
                     await self._write(lambda page: take_all(page, ready))
-        if not self.state.is_ended:
-            found = overdue(self.record, self.state)
-            if found:
-                async with self.lock:
+        if overdue(self.record, self.state):
+            async with self.lock:
+                # Asked again: who was waited for may have spoken as this waited for the lock.
+                if found := overdue(self.record, self.state):
                     await self._write(lambda page: [fire(page) for fire in found])
 
     async def commit(self, round: Round, packet: Mapping[str, Any], notes: Sequence[Any]) -> None:
@@ -143,7 +143,7 @@ class LiveSession:
             "round": round.number,
             "attempt": round.attempt,
             "code": code,
-            "message": message,
+            "message": message[:_MESSAGE],
             "usage": dict(usage),
             **_balance(round),
         }
@@ -279,6 +279,8 @@ async def load_state(log: Log, stored: Stored) -> SessionState:
     return folded(SessionState.initial(stored.record), envelopes)
 
 
+_MESSAGE = 2_000
+"""How much of what a failure says of itself is told: its envelope must fit into the log."""
 _HOPELESS = frozenset({"guard", "left"})
 """Failures that a second attempt would only repeat."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.clock import clock
-from agentgraph.errors import SessionError
-from agentgraph.sessions.live import LiveSession, load_state
+from agentgraph.errors import RoundConflict, SessionClosed, SessionError
+from agentgraph.sessions.live import RETRIES, LiveSession, load_state
 from agentgraph.sessions.packet import Spoken
 from agentgraph.sessions.record import Parent
 from agentgraph.sessions.round import Round
@@ -19,7 +20,7 @@ from agentgraph.sessions.table import at_table, begun
 if TYPE_CHECKING:
     from agentgraph.sessions.team import Team
 
-__all__ = ["TeamSpeaker"]
+__all__ = ["TeamSpeaker", "inner_ids"]
 
 _CALLER = "caller"
 
@@ -36,7 +37,8 @@ class TeamSpeaker(Speaker):
         stored = await round.live.log.load(self._id(round))
         if stored is not None and not (stored.state and stored.state.is_ended):
             inner = await self._session(round)
-            await inner.close("round_over")
+            with suppress(RoundConflict, SessionClosed):  # somebody has looked at it meanwhile
+                await inner.close("round_over")
             await _given_back(inner)
 
     async def run(self, round: Round) -> Spoken:
@@ -59,8 +61,7 @@ class TeamSpeaker(Speaker):
 
     def _id(self, round: Round) -> str:
         failures = round.state.failures.get(self.name, 0)
-        again = f"/{failures + 1}" if failures else ""
-        return f"{round.live.id}/{round.number}/{self.name}{again}"
+        return inner_ids(round.live.id, round.number, self.name)[failures]
 
     async def _used(self, inner: LiveSession) -> dict[str, Any]:
         envelopes = await inner.log.read(inner.id)
@@ -97,6 +98,12 @@ class TeamSpeaker(Speaker):
         live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
         live.handle = outer.handle
         return live
+
+
+def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
+    """Return what a team's sessions for a round are called: each try has its own."""
+    first = f"{outer_id}/{round}/{name}"
+    return [first, *(f"{first}/{again}" for again in range(2, RETRIES + 2))]
 
 
 async def _given_back(inner: LiveSession) -> None:

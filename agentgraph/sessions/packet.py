@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.notes import Note
+from agentgraph.routing.values import short
 from agentgraph.sessions.payload import encoded
 
 __all__ = ["Spoken", "packet_of"]
@@ -20,6 +21,8 @@ _TEXT = 2_000
 _SHORT = 100
 _ROOM = 80_000
 """What all steps of a packet may take: the packet must fit into the log."""
+_DEPTH = 50
+"""How deep the arguments of a call are shown; what is deeper is clipped, as it may be nonsense."""
 _BODY = 100_000
 _BODY_ROOM = 120_000
 
@@ -140,8 +143,8 @@ def _step(message: AIMessage, answers: Mapping[str, ToolMessage], limit: int) ->
 
 
 def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, Any]:
-    args = json.dumps(call["args"], default=str)
-    is_short = len(args) <= limit
+    args = _written(call["args"])
+    is_short = len(args) <= limit and not _is_deep(call["args"], _DEPTH)
     return {
         "tool": call["name"],
         # A model may write NaN, which JSON does not have.
@@ -149,6 +152,23 @@ def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, A
         "result": _clipped(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
         "status": answer.status if answer is not None else "error",
     }
+
+
+def _written(args: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(args, default=str)
+    except (RecursionError, ValueError):  # nested without end, or beyond what can be written
+        return short(args)
+
+
+def _is_deep(value: object, left: int) -> bool:
+    """Tell whether something is nested deeper than a packet can hold beside its own levels."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    return left < 0 or any(_is_deep(one, left - 1) for one in inner)
 
 
 def _clipped(text: str, limit: int) -> str:

@@ -137,6 +137,8 @@ class Page:
     def _decision(
         self, before: SessionState, after: SessionState, said: Envelope
     ) -> TransitionDecision | None:
+        if before.status == "closing":
+            return None  # what comes in beside the end does not undo it
         heard = Heard.of(said)
         graph = self.rules.graph
         if before.round == 0 and said.sender_id == before.creator_id:
@@ -174,7 +176,8 @@ class Page:
                 "channel_escalation": routing.get("channel_escalation") or "same",
             }
             was = self.state.phase
-            self.note(ev.EV_HANDOFF, told, causation_id=envelope.envelope_id)
+            cause = {"causation_id": envelope.envelope_id, "audience": envelope.audience}
+            self.note(ev.EV_HANDOFF, told, **cause)
             if self.state.phase != was:
                 self._tell_phase(was, self.state.phase, envelope)
         elif decision.phase is not None and decision.phase != self.state.phase:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import GraphInterrupt
 from langgraph.types import StateSnapshot
 from pydantic_core import from_json, to_json
 
-from agentgraph.sessions.payload import encoded
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.values import short
+from agentgraph.sessions.payload import canonical, encoded
 
-__all__ = ["questions"]
+__all__ = ["is_storable", "questions"]
+
+_SERDE = JsonPlusSerializer()
 
 _LONGEST = 100_000
+_SHOWN = 2_000
 
 
 def questions(snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
@@ -22,7 +29,7 @@ def questions(snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
             "id": asked.id,
             "speaker": task.name,
             "payload": _told(asked.value),
-            "response_schema": getattr(asked, "response_schema", None),
+            "response_schema": _told(getattr(asked, "response_schema", None)),
             "round": round,
         }
         for task in snapshot.tasks
@@ -30,8 +37,24 @@ def questions(snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
     ]
 
 
+def is_storable(asked: GraphInterrupt) -> bool:
+    """Tell whether a checkpoint can hold what is asked: without one nobody could be answered."""
+    try:
+        _SERDE.dumps_typed(asked.args)
+    except Exception:  # of whatever is in there
+        return False
+    return True
+
+
 def _told(payload: object) -> Any:
     """Return a question as JSON has it; of one that no envelope holds, the beginning."""
-    value = from_json(to_json(payload, fallback=str, inf_nan_mode="null"))
-    text = encoded(value)
-    return value if len(text) <= _LONGEST else {"clipped": text[:2_000]}
+    try:
+        value = from_json(to_json(payload, fallback=str, inf_nan_mode="null"))
+        text = encoded(value)
+    except (ValueError, RecursionError):  # what cannot even be written
+        return {"clipped": short(payload)}
+    try:
+        canonical({"payload": value}, "a question")
+    except ConfigurationError:
+        return {"clipped": text[:_SHOWN]}
+    return value if len(text) <= _LONGEST else {"clipped": text[:_SHOWN]}

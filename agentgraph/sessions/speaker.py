@@ -11,7 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
-from langgraph.errors import GraphBubbleUp, GraphRecursionError
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, GraphRecursionError
 
 from agentgraph.clock import clock
 from agentgraph.errors import (
@@ -31,6 +31,7 @@ from agentgraph.sentry import keeping
 from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.packet import Spoken, is_silent, packet_of
+from agentgraph.sessions.questions import is_storable
 from agentgraph.sessions.round import Round, inside
 from agentgraph.sessions.state import SessionState
 from agentgraph.sessions.summary import Summarize, summarise, unsummarised
@@ -63,6 +64,13 @@ class Speaker:
         with inside(round), inside_round(round.key), keeping(RoundLedger(round)):
             try:
                 spoken = await within(self.deadline_s, self.run(round))
+            except GraphInterrupt as asked:
+                if is_storable(asked):
+                    raise
+                told = "what it asks a human cannot be stored: ask with what JSON has"
+                await _tell(round, "payload", told)
+                await round.live.fail(round, "payload", told, self._usage(()))
+                return
             except (GraphBubbleUp, StaleOwner, RoundConflict):
                 raise
             except Exception as error:

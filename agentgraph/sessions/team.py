@@ -41,6 +41,8 @@ from agentgraph.usage import Usage
 
 if TYPE_CHECKING:
     from agentgraph.sessions.escalation import Escalate
+    from agentgraph.sessions.hub import Hub
+    from agentgraph.sessions.session import Session
 
 __all__ = ["Team", "TeamResult"]
 
@@ -127,7 +129,7 @@ class Team:
         from agentgraph.sessions.hub import Hub
 
         async with await Hub.open(teams=[self]) as hub:
-            session = await hub.session(self, creator=creator, context=context, ttl=None)
+            session = await self._begun(hub, creator, context)
             await session.send(creator, input)
             await session.settled()
             return TeamResult.of(await session.history(), session.state)
@@ -139,9 +141,15 @@ class Team:
         from agentgraph.sessions.hub import Hub
 
         async with await Hub.open(teams=[self]) as hub:
-            session = await hub.session(self, creator=creator, context=context, ttl=None)
+            session = await self._begun(hub, creator, context)
             async for one in stream_until_settled(session, creator, input):
                 yield one
+
+    async def _begun(self, hub: Hub, creator: str, context: Mapping[str, Any] | None) -> Session:
+        session = await hub.session(self, creator=creator, context=context, ttl=None)
+        for name in session.record.invited:
+            await session.join(name)  # nobody else is there to answer for them
+        return session
 
     def run(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None

@@ -27,12 +27,16 @@ async def watch(hub: Hub, session_id: str, after: int) -> AsyncGenerator[Envelop
         return bool(await hub.log.read(session_id, after, 1))
 
     stored = await hub.log.load(session_id)
-    is_over = stored is not None and stored.state is not None and stored.state.is_ended
+    state = stored.state if stored is not None else None
+    is_over = state is not None and state.is_ended
+    # Whoever waits for what is far ahead must see the end all the same, should it come before.
+    wanted, after = after, after if state is None else min(after, state.sequence)
     while True:
         found = await hub.log.read(session_id, after, _BATCH)
         for envelope in found:
             after = envelope.sequence
-            yield envelope
+            if after > wanted:
+                yield envelope
             if envelope.event_type == EV_SESSION_CLOSED:
                 return
         if not found:
