@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
@@ -35,7 +35,9 @@ from agentgraph.sessions import (
     packet_envelope,
     text_envelope,
 )
+from agentgraph.sessions.handlers import Handlers
 from agentgraph.sessions.log import Waiting
+from agentgraph.sessions.round import Round, current_round
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, until
 
@@ -248,6 +250,38 @@ async def test_a_run_of_one_call_does_not_wait_for_the_invited() -> None:
     assert (result.text, result.state.status) == ("a speaks", "waiting_human")
     assert result.state.expected_next_speaker == "ann"
     assert "a speaks" in [one.text async for one in team.astream("go") if isinstance(one, Envelope)]
+
+
+async def test_a_turn_that_is_committed_again_does_nothing() -> None:
+    rounds: list[Round] = []
+
+    def note() -> str:
+        """Note."""
+        rounds.append(cast("Round", current_round()))
+        return "noted"
+
+    team = Team([answering("a", note)], TransitionGraph("a", [], HumanTarget()))
+    async with held(team) as session:
+        await after(session, "user", "go")
+        before = await session.history()
+        (packet,) = await of_type(session, EV_PACKET)
+        (round,) = rounds
+        data = {key: value for key, value in packet.event_data.items() if key != "decision"}
+        await round.live.commit(round, data, ())
+        await round.live.fail(round, "error", "too late", {})
+        assert await session.history() == before
+
+
+async def test_a_handler_hears_once_what_is_told_twice() -> None:
+    async with held(Team([agent("a")], sequence(["a"]))) as session:
+        await after(session, "user", "go")
+        told = await session.history()
+    heard: list[int] = []
+    handlers = Handlers(asyncio.ensure_future)
+    handlers.add(session.id, "*", lambda envelope: heard.append(envelope.sequence), after=1)
+    for told_now in (told[:3], told[:2], told):
+        handlers.tell(session.id, told_now)
+    assert heard == [2, 3, 4]
 
 
 # Teams in teams: what serves a turn ends with it.
