@@ -13,7 +13,6 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from langchain_core.messages import AIMessage
 from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
@@ -44,7 +43,12 @@ def latest(left: Dumped, right: Dumped) -> Dumped:
     """Merge accounts: a new input's replaces the old one, of one input's the later one wins."""
     if left.get("input") != right.get("input"):
         return right
-    return right if right.get("version", 0) >= left.get("version", 0) else left
+    later = right if right.get("version", 0) >= left.get("version", 0) else left
+    sagas = [one["saga"] for one in (left, right) if "saga" in one]
+    if len(sagas) < 2 or sagas[0] == sagas[1]:
+        return later
+    # A branch that was killed and runs again numbers on from before: no action may get lost.
+    return {**later, "saga": merge_entries(*sagas)}
 
 
 class _Memory(Protocol):
@@ -75,6 +79,9 @@ class Account:
         self.granted = 1
         """How often the limits hold: a human who lets a stopped run go on grants them once more."""
         self.closed = ""
+        """The guard that has ended it."""
+        self.is_undoing = False
+        """Whether what was done is being undone: then nothing else is done any more."""
         self.deadline: Deadline | None = policy.deadlines.workflow()
         self.seen_at = clock().wall()
         """When it was last written down."""
@@ -90,14 +97,14 @@ class Account:
         self.pending: dict[str, list[Decision]] = {}
         """What was decided where nobody could act on it, by the spot that is to."""
         self.corrections: dict[str, list[str]] = {}
-        self.requests: dict[str, dict[str, Any]] = {}
-        """What humans are asked, by the spot at which they are."""
-        self.given: dict[str, dict[str, Any]] = {}
-        """What humans have said in an agent's place, by its spot."""
+        self.resumed_at = 0.0
+        """When a human has decided last: two who think at the same time stop the clock once."""
         self.tries: dict[str, int] = {}
         """How often each stage has been told to try again."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
+        self.undoing = asyncio.Lock()
+        """Held while an action is undone."""
         self.filing = asyncio.Lock()
         """Held while it is written down what may be spent: no call overtakes its record."""
         self.round = 0
@@ -147,12 +154,13 @@ class Account:
         for name in _MEMORIES:
             memory = getattr(self, name)
             if memory is not None and name in dumped:
-                memory.load(dumped[name])
+                known = merge_entries(memory.dump(), dumped[name]) if name == "saga" else None
+                memory.load(known or dumped[name])
         self._stored = self._dumped = dumped
         self.purse.load(dumped.get("spends", {}))
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
-        self.pending = _decisions(dumped.get("pending", {}))
+        self.pending |= _decisions(dumped.get("pending", {}))
 
     def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one run: parallel ones do not fill each other's windows."""
@@ -194,10 +202,13 @@ class Account:
         """Go on in an attempt at a round; one that begins anew is charged for no other one."""
         if self.round != ledger.round:
             self.round, self._turns = ledger.round, {}
+            self.closed = ""
             self._forget_turns()
             self.moved = Tally(ledger.account.get("hops", 0))
         if self._attempt != ledger.round_key:
             self._attempt = ledger.round_key
+            self.is_undoing = bool(ledger.account.get("undoing"))
+            self.closed = ledger.account.get("undoing") or self.closed
             self.purse.begin_attempt()
         if self._turns.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
             self._turns[ledger.speaker] = ledger.round_key
@@ -257,15 +268,6 @@ class Account:
         """Have an agent's model told something with its next call."""
         self.corrections.setdefault(spot, []).append(text)
 
-    def give(self, spot: str, text: str, *, by: str) -> None:
-        """Have an agent say what a human has decided."""
-        self.given[spot] = {"text": text, "by": by}
-
-    def take_given(self, spot: str) -> tuple[AIMessage, str] | None:
-        """Return what an agent is to say for a human, once, and which way they decided."""
-        given = self.given.pop(spot, None)
-        return None if given is None else (AIMessage(given["text"]), str(given["by"]))
-
     def suspend(self, since: float) -> None:
         """Leave the time in which a human has thought out of the deadline."""
         now = clock().wall()
@@ -282,7 +284,6 @@ class Account:
     def grant(self) -> None:
         """Grant the limits once more: a human has looked at the run and lets it go on."""
         self.granted += 1
-        self.closed = ""
         self.pending.clear()
         self.replans.clear()
         self.deadline = self.policy.deadlines.workflow()
@@ -290,8 +291,8 @@ class Account:
         self.purse.grant()
 
 
-_BY_SPOT = ("corrections", "requests", "given", "tries")
-_PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
+_BY_SPOT = ("corrections", "tries")
+_PLAIN = ("steps", "round", "granted", "closed", "resumed_at", *_BY_SPOT)
 _MEMORIES = ("moved", "deadlock", "velocity", "saga")
 _BY_PATH = ("loops", "replans")
 
@@ -323,13 +324,13 @@ def account_of(
     found = known.get(input_id)
     if stored is not None and stored.get("input") != input_id:
         stored = None
-    if found is None or (stored is not None and stored["version"] > found.version):
-        found = Account(policy, input_id)
-        if stored is not None:
-            found.load(stored)
-        if ledger is not None:
-            found.reconcile(ledger.account, ledger.speaker)
-        known[input_id] = found
+    is_new = found is None
+    if found is None:
+        found = known[input_id] = Account(policy, input_id)
+    if stored is not None and stored["version"] > found.version:
+        found.load(stored)  # into the same account: who works with it must not count elsewhere
+    if is_new and ledger is not None:
+        found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:
         ledger.hold(found)
         found.enter_round(ledger, anew=stored is None)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -16,7 +16,17 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.gates import Subject, is_control_flow
 
-__all__ = ["VERBS", "Answer", "Critic", "Escalation", "Request", "Verb", "late", "response_schema"]
+__all__ = [
+    "CONFIDENCE",
+    "VERBS",
+    "Answer",
+    "Critic",
+    "Escalation",
+    "Request",
+    "Verb",
+    "late",
+    "response_schema",
+]
 
 Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
 """Says how sure one can be of a result, from 0 to 1."""
@@ -24,7 +34,8 @@ Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
 Verb: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
-_GUARD = "escalation"
+CONFIDENCE: Final = "escalation"
+"""The guard that asks because nobody is sure, and not because something has failed."""
 _LONGEST = 80
 _EDITED = ("edited", "edited_action")
 _FIELDS: Mapping[Verb, Sequence[str]] = {
@@ -108,17 +119,17 @@ class Escalation:
         shown = _shown(score) if number is None else number
         evidence = {"score": shown, "threshold": self.threshold}
         if number is not None and number >= self.threshold:
-            return Decision("allow", _GUARD, evidence=evidence)
+            return Decision("allow", CONFIDENCE, evidence=evidence)
         if number is None:
             cause = f"the critic gave {shown}, which is no number from 0 to 1"
         else:
             cause = f"the critic gave {shown}; {self.threshold} is needed"
-        return Decision("escalate", _GUARD, cause, evidence=evidence)
+        return Decision("escalate", CONFIDENCE, cause, evidence=evidence)
 
     async def score(self, subject: Subject) -> Decision:
         """Ask the critic; without one everything passes."""
         if self.critic is None:
-            return Decision("allow", _GUARD)
+            return Decision("allow", CONFIDENCE)
         try:
             score: object = self.critic(subject)
             if inspect.isawaitable(score):
@@ -127,7 +138,7 @@ class Escalation:
             if is_control_flow(error):
                 raise
             cause = f"the critic raised {type(error).__name__}"
-            return Decision("escalate", _GUARD, cause, evidence={"threshold": self.threshold})
+            return Decision("escalate", CONFIDENCE, cause, evidence={"threshold": self.threshold})
         return self.judge(score)
 
     def ask(

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic_core import to_json
+from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
 from agentgraph.guards.account import Account
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.escalation import Answer, Request, late, response_schema
+from agentgraph.guards.escalation import CONFIDENCE, Answer, Request, late, response_schema
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.sentry import wait_for_human
 
-__all__ = ["Humans"]
+__all__ = ["HumanState", "Humans"]
+
+
+class HumanState(TypedDict, total=False):
+    """What one run of one agent asks a human, then what it has been given to say.
+
+    It stays in its graph: of two delegates that wait, even of one agent, each has its own.
+    """
+
+    human: dict[str, Any]
 
 
 class Humans:
@@ -25,8 +38,8 @@ class Humans:
         self._account = account
         self._recorder = recorder
 
-    def ask(self, decision: Decision, text: str) -> None:
-        """Put a question down; it is asked in the next node, and the same whenever that runs."""
+    def ask(self, decision: Decision, text: str) -> dict[str, Any]:
+        """Return a question to be kept; it is asked in the next node, whenever that runs."""
         payload: dict[str, Any] = {
             "type": "escalation",
             "failure_class": decision.failure_class,
@@ -35,16 +48,17 @@ class Humans:
             "evidence": dict(decision.evidence),
         }
         request = self._policy.escalation.ask(decision, self._place.path, payload=payload)
-        self._account.requests[self._place.spot] = request.model_dump(mode="json")
+        return {"request": request.model_dump(mode="json")}
 
-    async def decide(self) -> bool:
-        """Wait for a decision and carry it out; False where the run is to end."""
-        request = Request.model_validate(self._account.requests[self._place.spot])
-        answer = self._answered(request)
-        overdue = late(request)
+    async def decide(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Wait for a decision and carry it out; None where the run is to end.
+
+        Else what the agent is to say, nothing where its model is asked again.
+        """
+        request = Request.model_validate(asked["request"])
+        answer, overdue = self._answered(request)
         if not overdue.allows:
             await self._recorder.decided(overdue)
-            answer = Answer(type="reject", message=overdue.cause)
         await self._recorder.note(
             "human",
             request=request.id,
@@ -52,47 +66,48 @@ class Humans:
             reviewer=answer.reviewer,
             latency_s=round(clock().wall() - request.asked_at, 3),
             message=answer.message,
+            **({"edited": _text(answer)} if answer.type == "edit" else {}),
         )
-        del self._account.requests[self._place.spot]
         self._account.suspend(request.asked_at)
-        return await self._carry_out(request, answer, overdue)
+        return self._carry_out(request, answer, overdue)
 
-    def _answered(self, request: Request) -> Answer:
-        """Ask until the answer is one; nothing stands before the first question."""
+    def _answered(self, request: Request) -> tuple[Answer, Decision]:
+        """Ask until the answer is one, or it is too late; nothing stands before the question."""
         shown = request.model_dump(mode="json")
         told = {**shown.pop("payload"), **shown}
         schema = response_schema(request.allowed)
         while True:
             raw = wait_for_human(told, schema)
+            overdue = late(request)
+            if not overdue.allows:
+                return Answer(type="reject", message=overdue.cause), overdue
             try:
-                return Answer.read(raw, request.allowed)
+                return Answer.read(raw, request.allowed), overdue
             except ValueError as error:
                 told = {**told, "error": str(error)}
 
-    async def _carry_out(self, request: Request, answer: Answer, overdue: Decision) -> bool:
-        account, spot = self._account, self._place.spot
+    def _carry_out(
+        self, request: Request, answer: Answer, overdue: Decision
+    ) -> dict[str, Any] | None:
         payload: dict[str, Any] = request.payload if isinstance(request.payload, dict) else {}
-        held = str(payload.get("answer") or "")
         match answer.type:
             case "reject":
                 evidence = payload.get("evidence") or {}
                 asked = Decision("escalate", request.guard, evidence=evidence)
-                account.closed = asked.reason if overdue.allows else overdue.reason
-                return False
+                self._account.closed = asked.reason if overdue.allows else overdue.reason
+                return None
             case "respond":
-                account.give(spot, answer.message, by="respond")
+                return {"text": answer.message, "by": "respond"}
             case "edit":
-                account.give(spot, _text(answer), by="edit")
-            case "approve" if held:
-                account.give(spot, held, by="approve")
-            case "approve":
-                account.grant()
-        return True
+                return {"text": _text(answer), "by": "edit"}
+            case "approve" if request.guard == CONFIDENCE:
+                return {"text": str(payload.get("answer") or ""), "by": "approve"}
+        # What has failed is no answer: it is tried once more, whatever was spent on it.
+        self._account.grant()
+        return {}
 
 
 def _text(answer: Answer) -> str:
-    from pydantic_core import to_json
-
     edited = answer.edited
     if isinstance(edited, dict) and isinstance(edited.get("text"), str) and len(edited) == 1:
         return str(edited["text"])

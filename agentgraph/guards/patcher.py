@@ -17,10 +17,10 @@ from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import Account, GuardedState, account_of
+from agentgraph.guards.account import GuardedState, account_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
-from agentgraph.guards.humans import Humans
+from agentgraph.guards.humans import Humans, HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
@@ -43,18 +43,20 @@ Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 _MODELS = ("call_model", "model", "agent")
 _TOOLS = ("call_tools", "tools")
+_KEPT = ("turn", "guarded", "human")
 
 
 def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> Patcher:
     """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds."""
-    post = _Post(policy, place)
 
     def patch(graph: AnyGraph) -> AnyGraph:
         model = _found(graph, _MODELS, "a model")
         policy.effects.update(_effects(place))
         tools = next((name for name in _TOOLS if name in graph.nodes), None)
-        if "guarded" not in graph.channels:
-            add_state(graph, GuardedState)
+        for channel, extra in (("guarded", GuardedState), ("human", HumanState)):
+            if channel not in graph.channels:
+                add_state(graph, extra)
+        post = _Post(policy, place, tuple(name for name in _KEPT if name in graph.channels))
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
             graph = wrap_node(tools, post.around_tools(tools))(graph)
@@ -80,18 +82,19 @@ class _Post:
 
     policy: Guards
     place: Place
+    kept: tuple[str, ...] = _KEPT
+    """The channels of its graph that guards read."""
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the model asked under guard, and act on what its guards say."""
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
-            turn = state.get("turn") or {}
-            if turn.get("closed"):
-                return Command(goto=END)
+            if watch.turn.get("closed") or watch.account.is_undoing:
+                return self._close(watch)
             decision = await watch.opening()
             if not decision.allows:
-                return self._act(watch, state, decision, "")
+                return self._act(watch, decision, "")
             try:
                 with posted(watch):
                     result = await call(state)
@@ -99,8 +102,8 @@ class _Post:
                 if not isinstance(stop.decision, Decision):
                     raise
                 text = stop.text if isinstance(stop, Held) else ""
-                return self._act(watch, state, stop.decision, text)
-            return _with(result, self._dumped(watch.account))
+                return self._act(watch, stop.decision, text)
+            return _with(result, {**self._dumped(watch), **_said(watch)})
 
         return wrapped
 
@@ -114,8 +117,8 @@ class _Post:
                     result = await call(state)
             except RegisterFirst:
                 again: Any = Send(node, dict(state)) if "sent" in state else node
-                return Command(goto=again, update=self._dumped(watch.account))
-            return _with(result, self._dumped(watch.account))
+                return Command(goto=again, update=self._dumped(watch))
+            return self._onward(watch, _with(result, self._dumped(watch)))
 
         return wrapped
 
@@ -127,7 +130,7 @@ class _Post:
             watch = self._watch(state)
             with inside_stage(inner.deadlines.stage()), posted(watch):
                 result = await call(state)
-            return _with(result, self._dumped(watch.account))
+            return self._onward(watch, _with(result, self._dumped(watch)))
 
         return wrapped
 
@@ -137,44 +140,57 @@ class _Post:
         async def ask(state: State) -> Any:
             watch = self._watch(state)
             humans = Humans(watch.policy, watch.place, watch.account, watch.recorder)
-            goes_on = await humans.decide()
-            if not goes_on:
-                return self._close(watch, state, watch.account.closed)
-            return Command(goto=model, update=self._dumped(watch.account))
+            given = await humans.decide(watch.kept["human"])
+            if given is None:
+                return self._close(watch)
+            said = {"human": {**given, "input": watch.account.input_id}}
+            return Command(goto=model, update={**self._dumped(watch), **said})
 
         return ask
 
     async def compensate(self, state: State) -> Any:
         """Undo one action, the last that was begun, and come back for the others."""
         watch = self._watch(state)
-        left = await undo_last(watch.account, self.policy.effects, watch.recorder)
+        async with watch.account.undoing:  # of speakers side by side, one after the other
+            left = await undo_last(watch.account, self.policy.effects, watch.recorder)
         goto = COMPENSATE if left else END
-        return Command(goto=goto, update=self._dumped(watch.account))
+        return Command(goto=goto, update=self._dumped(watch))
 
-    def _act(self, watch: Watch, state: State, decision: Decision, text: str) -> Any:
+    def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
         if decision.action == "escalate":
-            Humans(watch.policy, watch.place, watch.account, watch.recorder).ask(decision, text)
-            return Command(goto=AWAIT_HUMAN, update=self._dumped(watch.account))
-        return self._close(watch, state, decision.reason)
+            humans = Humans(watch.policy, watch.place, watch.account, watch.recorder)
+            asked = {"human": humans.ask(decision, text)}
+            return Command(goto=AWAIT_HUMAN, update={**self._dumped(watch), **asked})
+        watch.account.closed = decision.reason
+        return self._close(watch)
 
-    def _close(self, watch: Watch, state: State, reason: str) -> Any:
-        watch.account.closed = reason
-        update = self._dumped(watch.account)
-        if "turn" in state:
-            update["turn"] = {**state["turn"], "closed": reason}
+    def _close(self, watch: Watch) -> Any:
+        """End the run of this agent, and with it that of all above."""
+        update = {**self._dumped(watch), **_said(watch)}
+        if watch.turn:
+            update["turn"] = {**watch.turn, "closed": watch.account.closed}
+        return self._onward(watch, Command(goto=END, update=update))
+
+    def _onward(self, watch: Watch, result: Any) -> Any:
+        """Undo what was done before a run ends that was closed: the root does, where all meet."""
         saga = watch.account.saga
-        undoes = saga is not None and saga.plan()
-        return Command(goto=COMPENSATE if undoes else END, update=update)
+        if self.place.depth > 1 or not watch.account.closed or saga is None or not saga.plan():
+            return result
+        if isinstance(result, list):
+            return [self._onward(watch, one) for one in result]
+        if isinstance(result, Command) and result.goto == END:
+            return replace(result, goto=COMPENSATE)
+        return result
 
     def _watch(self, state: State) -> Watch:
-        if "sent" in state and "turn" not in state:
-            state = read_state(get_config(), ("turn", "guarded"))
+        kept = read_state(get_config(), self.kept)
         ledger, run = current_ledger(), current_run()
-        turn = state.get("turn") or {}
+        turn = kept.get("turn") or {}
         input_id = ledger.input_id if ledger is not None else turn.get("id") or _last_said(state)
         owner = None if run is None else run.owner
         home = owner if ledger is None else ledger.home
-        account = account_of(self.policy, input_id, state.get("guarded"), ledger, home)
+        account = account_of(self.policy, input_id, kept.get("guarded"), ledger, home)
+        account.closed = account.closed or turn.get("closed") or ""
         if run is not None:
             run.account = account
             if run.is_resumed:
@@ -183,10 +199,15 @@ class _Post:
         place = replace(self.place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger)
-        return Watch(level, place, account, recorder)
+        return Watch(level, place, account, recorder, kept)
 
-    def _dumped(self, account: Account) -> dict[str, Any]:
-        return {"guarded": account.dump()}
+    def _dumped(self, watch: Watch) -> dict[str, Any]:
+        return {"guarded": watch.account.dump()}
+
+
+def _said(watch: Watch) -> dict[str, Any]:
+    """Forget what a human was asked, or has given an agent to say."""
+    return {"human": {}} if watch.kept.get("human") else {}
 
 
 def _and(ends: Any, *more: str) -> Any:

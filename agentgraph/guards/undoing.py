@@ -19,6 +19,10 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
     saga = account.saga
     if saga is None:
         return False
+    if not account.is_undoing:
+        # A round that is cut off from now on must not begin anew: it has to go on with this.
+        await recorder.keep(kind="undoing", reason=account.closed)
+        account.is_undoing = True
 
     async def undo(entry: Entry) -> None:
         effect = effects.get(entry.tool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from langchain_core.messages import AIMessage
 
@@ -31,11 +32,23 @@ _ALLOWED = Decision("allow", "none")
 class Watch:
     """What holds at one agent, for one outside input."""
 
-    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        policy: Guards,
+        place: Place,
+        account: Account,
+        recorder: Recorder,
+        kept: Mapping[str, Any],
+    ) -> None:
         self.policy = policy
         self.place = place
         self.account = account
         self.recorder = recorder
+        self.kept = kept
+        """What its graph has of the account, the turn, and of humans."""
+        self.turn: Mapping[str, Any] = kept.get("turn") or {}
+        human = kept.get("human") or {}
+        self._given = human if human.get("input") == account.input_id and "by" in human else None
 
     @property
     def judges(self) -> bool:
@@ -54,7 +67,7 @@ class Watch:
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account
-        if self.place.spot in account.given:
+        if self._given is not None:
             return Decision("allow", "human")
         left = account.take_pending(self.place.spot)
         if left is not None:
@@ -90,12 +103,11 @@ class Watch:
     async def model(self, asked: ModelCall) -> AIMessage:
         """Have a model asked until its answer passes, as often as it may be."""
         judging = Judging(self.policy, self.place, self.account, self.recorder)
-        given = self.account.take_given(self.place.spot)
+        given, self._given = self._given, None
         if given is not None:
-            message, by = given
-            if by == "edit":
-                await judging.pass_edit(str(message.text), asked.messages)
-            return message
+            if given["by"] == "edit":
+                await judging.pass_edit(given["text"], asked.messages)
+            return AIMessage(given["text"])
         asking = Asking(self.policy, self.place, self.account, self.recorder, asked)
         messages = asking.corrected(asked.messages)
         while True:

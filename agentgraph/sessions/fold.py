@@ -163,7 +163,8 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
 
 def _begun(envelope: Envelope) -> Mapping[str, Any]:
     """Return the accounts as they are when something has come from outside."""
-    empty: Mapping[str, Any] = {"used": {}, "account": {}, "held": {}, "effects": {}}
+    names = ("used", "account", "held", "effects", "undoing")
+    empty: Mapping[str, Any] = {name: {} for name in names}
     return {**empty, "hops": 0, "input": envelope.sequence}
 
 
@@ -229,6 +230,9 @@ def _audited(state: SessionState, envelope: Envelope) -> SessionState:
             entry = data.get("entry")
             if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
                 return changed(state, effects={**state.effects, entry["key"]: entry})
+        case "undoing":
+            told = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
+            return changed(state, undoing=told)
     return state
 
 

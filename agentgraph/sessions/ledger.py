@@ -50,6 +50,7 @@ class RoundLedger:
     def account(self) -> Mapping[str, Any]:
         """What the log has of this input; it stands in the state, so nobody has to read the log."""
         state = self.turn.live.state
+        undoing = state.undoing
         # Each attempt that died may have spent what needs no record; one that failed has told all.
         died = self.turn.attempt - 1 - sum(state.failures.values())
         return {
@@ -58,6 +59,7 @@ class RoundLedger:
             "held": _summed(state.held.values()),
             "dead": SHARE * max(0, died),
             "effects": state.effects,
+            "undoing": undoing.get("reason") if undoing.get("round") == self.turn.number else "",
         }
 
     def hold(self, account: object) -> None:

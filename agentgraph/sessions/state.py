@@ -70,6 +70,8 @@ class SessionState:
     """Which share of which budget rounds may have used beyond that, by speaker."""
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What has been done for it that changed the world, by its key."""
+    undoing: Mapping[str, Any] = field(default_factory=dict)
+    """In which round that began to be undone, and why; such a round does nothing else any more."""
     said: Mapping[str, int] = field(default_factory=dict)
     """How often everybody has spoken."""
     summary: Mapping[str, Any] | None = None
@@ -155,7 +157,7 @@ class SessionState:
         """Return the state for somebody who may write into it: what is live is not theirs."""
         held = (
             *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
-            *("used", "account", "held", "effects"),
+            *("used", "account", "held", "effects", "undoing"),
         )
         return changed(self, **{name: deepcopy(getattr(self, name)) for name in held})
 

@@ -119,7 +119,7 @@ async def test_where_stakes_are_high_a_human_is_asked_at_once(kind: str) -> None
 @pytest.mark.parametrize(
     ("decision", "text", "reason"),
     [
-        ("approve", "seven", None),
+        ("approve", GOOD, None),
         ({"type": "edit", "edited": '{"total": 8}'}, '{"total": 8}', None),
         ({"type": "respond", "message": "Ask again."}, "Ask again.", None),
         ("reject", "", "gate"),
@@ -128,10 +128,11 @@ async def test_where_stakes_are_high_a_human_is_asked_at_once(kind: str) -> None
 async def test_what_the_human_decides_is_what_is_answered(
     decision: Any, text: str, reason: str | None
 ) -> None:
-    waiting, question = await held_by("regulated", Gate(schema=Total), "seven")
+    waiting, question = await held_by("regulated", Gate(schema=Total), "seven", GOOD)
     reply = await waiting.aresume("t", {question.id: decision})
     assert (reply.text, reply.close_reason, reply.interrupts) == (text, reason, ())
-    assert tries(waiting) == 1
+    # What has failed is no answer: to approve is to let the model try once more.
+    assert tries(waiting) == (2 if decision == "approve" else 1)
 
 
 async def test_an_edit_has_to_pass_the_gate_too() -> None:
