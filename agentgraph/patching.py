@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph._internal._constants import CONF, CONFIG_KEY_READ
+from langgraph._internal._constants import CONF, CONFIG_KEY_READ, CONFIG_KEY_SCRATCHPAD
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, is_typeddict
@@ -21,6 +21,7 @@ __all__ = [
     "add_state",
     "apply_patchers",
     "insert_node",
+    "is_answered",
     "merge_states",
     "patched",
     "read_state",
@@ -162,6 +163,11 @@ def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, An
     """Read channels in a task that was started by a `Send`, which carries no state."""
     values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ](list(keys), False)
     return values
+
+
+def is_answered(config: RunnableConfig) -> bool:
+    """Tell whether a task goes on with what a human has decided on a question of its own."""
+    return bool(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
 def _copy(builder: AnyGraph) -> AnyGraph:

@@ -31,6 +31,7 @@ from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped, RoutingError
 from agentgraph.guards import Decision
+from agentgraph.guards.patcher import COMPENSATE
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
@@ -152,7 +153,7 @@ class Runner:
         if isinstance(input, Command):
             start = await self._decided(input, run)
         else:
-            start = await self._prepared(input, run)
+            start = await self._prepared(input, run, context, config)
         outcome = await self._run(start.given, context, config)
         if outcome.interrupts:
             asked = await self._asked(run.thread_id)
@@ -167,8 +168,16 @@ class Runner:
         snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
         return list(reachable(snapshot, self._agent, self._agent.name))
 
-    async def _prepared(self, input: Said, run: Run) -> _Start:
-        left = await self._taken_over(run.thread_id, await self._saved(run.thread_id, run))
+    async def _prepared(
+        self, input: Said, run: Run, context: Any, config: RunnableConfig
+    ) -> _Start:
+        saved = await self._saved(run.thread_id, run)
+        if saved is not None and not is_finished(saved):
+            snapshot = await self._graph.aget_state(_thread(run.thread_id))
+            if COMPENSATE in snapshot.next:  # what a guard has ended is undone before all else
+                await self._run(None, context, config)
+                saved = await self._saved(run.thread_id, run)
+        left = await self._taken_over(run.thread_id, saved)
         messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
         if left.active is not None:
@@ -189,9 +198,11 @@ class Runner:
                 f"{self._agent.name!r}: give it the decision",
                 code="other_agent",
             )
-        questions = Questions.of(snapshot, await self._saved(run.thread_id, run))
-        accepted = questions.accept(run.thread_id, _decisions(command))
+        saved = await self._saved(run.thread_id, run)
         known = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        if COMPENSATE in snapshot.next:  # it has been decided, and is being carried out
+            return _Start(None, known)
+        accepted = Questions.of(snapshot, saved).accept(run.thread_id, _decisions(command))
         return _Start(Command(resume=accepted), known, unsaved(snapshot, run.journal))
 
     async def _saved(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:

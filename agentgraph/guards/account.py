@@ -97,12 +97,12 @@ class Account:
         self.pending: dict[str, list[Decision]] = {}
         """What was decided where nobody could act on it, by the spot that is to."""
         self.corrections: dict[str, list[str]] = {}
-        self.resumed_at = 0.0
-        """When a human has decided last: two who think at the same time stop the clock once."""
         self.tries: dict[str, int] = {}
         """How often each stage has been told to try again."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
+        self.running: set[str] = set()
+        """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
         """Held while an action is undone."""
         self.filing = asyncio.Lock()
@@ -292,7 +292,7 @@ class Account:
 
 
 _BY_SPOT = ("corrections", "tries")
-_PLAIN = ("steps", "round", "granted", "closed", "resumed_at", *_BY_SPOT)
+_PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
 _MEMORIES = ("moved", "deadlock", "velocity", "saga")
 _BY_PATH = ("loops", "replans")
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
 __all__ = ["Entry", "EntryState", "entries_of", "merge_entries", "rank"]
 
-EntryState = Literal["started", "done", "failed", "compensated", "compensation_failed"]
+EntryState = Literal["started", "waiting", "done", "failed", "compensated", "compensation_failed"]
 
-_PROGRESS = {"started": 0, "failed": 0, "done": 1, "compensation_failed": 2, "compensated": 3}
+_PROGRESS = {
+    "started": 0,
+    "waiting": 0,
+    "failed": 0,
+    "done": 1,
+    "compensation_failed": 2,
+    "compensated": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action, from before it starts; "failed" is one that surely changed nothing."""
+    """One action, from before it starts.
+
+    "waiting" is one that has asked a human before it did anything, "failed" one that surely changed
+    nothing.
+    """
 
     number: int
     key: str
@@ -27,6 +38,8 @@ class Entry:
     result: object = None
     compensates: bool = False
     tries: int = 1
+    beside: Mapping[str, object] = field(default_factory=dict)
+    """What it has led to beside its result, and leads to again where that is given again."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the entry as JSON-able values."""
@@ -50,7 +63,7 @@ def merge_entries(left: Mapping[str, object], right: Mapping[str, object]) -> di
 def rank(entry: Entry) -> tuple[int, int, bool]:
     """Return how far an action has come, for comparison with the same one."""
     # One that failed is begun again by the same key, and then is further than before.
-    return _PROGRESS[entry.state], entry.tries, entry.state == "failed"
+    return _PROGRESS[entry.state], entry.tries, entry.state in ("failed", "waiting")
 
 
 def _exact_rank(entry: Entry) -> tuple[object, ...]:

@@ -29,7 +29,14 @@ from agentgraph.guards.stage import inside_stage
 from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
 from agentgraph.guards.watch import Watch
-from agentgraph.patching import AnyGraph, Patcher, add_state, read_state, wrap_node
+from agentgraph.patching import (
+    AnyGraph,
+    Patcher,
+    add_state,
+    is_answered,
+    read_state,
+    wrap_node,
+)
 from agentgraph.running import current_errand, current_run
 from agentgraph.sentry import current_ledger, posted
 
@@ -118,6 +125,8 @@ class _Post:
             except RegisterFirst:
                 again: Any = Send(node, dict(state)) if "sent" in state else node
                 return Command(goto=again, update=self._dumped(watch))
+            except GuardStopped as stop:
+                return self._stopped(watch, stop, node)
             return self._onward(watch, _with(result, self._dumped(watch)))
 
         return wrapped
@@ -128,8 +137,11 @@ class _Post:
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
-            with inside_stage(inner.deadlines.stage()), posted(watch):
-                result = await call(state)
+            try:
+                with inside_stage(inner.deadlines.stage()), posted(watch):
+                    result = await call(state)
+            except GuardStopped as stop:
+                return self._stopped(watch, stop, END)
             return self._onward(watch, _with(result, self._dumped(watch)))
 
         return wrapped
@@ -163,6 +175,14 @@ class _Post:
             return Command(goto=AWAIT_HUMAN, update={**self._dumped(watch), **asked})
         watch.account.closed = decision.reason
         return self._close(watch)
+
+    def _stopped(self, watch: Watch, stop: GuardStopped, goto: str) -> Any:
+        """End the run where no model's node can: the node of the tools answers what is open."""
+        if not isinstance(stop.decision, Decision):
+            raise stop
+        watch.account.closed = stop.decision.guard
+        closed = self._close(watch)
+        return replace(closed, goto=goto) if watch.turn else closed
 
     def _close(self, watch: Watch) -> Any:
         """End the run of this agent, and with it that of all above."""
@@ -199,7 +219,8 @@ class _Post:
         place = replace(self.place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger)
-        return Watch(level, place, account, recorder, kept)
+        answered = is_answered(get_config())
+        return Watch(level, place, account, recorder, kept, is_answered=answered)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}

@@ -18,7 +18,8 @@ from agentgraph.guards.entries import Entry, EntryState, entries_of, merge_entri
 
 __all__ = ["Begun", "Entry", "EntryState", "Saga", "merge_entries"]
 
-_OPEN = frozenset({"started", "done"})
+_OPEN = frozenset({"started", "waiting", "done"})
+_BEGINS_AGAIN = frozenset({"waiting", "failed"})
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 
@@ -86,7 +87,7 @@ class Saga:
         known = self._entries.get(key)
         if known is not None and known.input_hash != digest:
             return _conflict(known, tool)
-        if known is not None and known.state != "failed":
+        if known is not None and known.state not in _BEGINS_AGAIN:
             return _again(known)
         if known is None and len(self._entries) >= self.limit:
             cause = f"{tool} is the action after the last of {self.limit} that a run may register"
@@ -98,9 +99,19 @@ class Saga:
         self._entries[key] = entry
         return Begun("run", Decision("allow", "saga"), entry)
 
-    def done(self, key: str, result: object) -> Entry:
-        """Note that an action has come to its end, and with what result."""
-        return self._move(key, "done", _plain(result))
+    def done(self, key: str, result: object, beside: Mapping[str, object] | None = None) -> Entry:
+        """Note that an action has come to its end, with what result, and what that leads to."""
+        given = _plain(beside or {})
+        return self._move(key, "done", _plain(result), given if isinstance(given, dict) else {})
+
+    def waits(self, key: str) -> Entry:
+        """Note that an action asks a human first: it begins again once that is decided."""
+        return self._move(key, "waiting")
+
+    def is_waiting(self, key: str) -> bool:
+        """Tell whether an action has asked a human first."""
+        known = self._entries.get(key)
+        return known is not None and known.state == "waiting"
 
     def failed(self, key: str) -> Entry:
         """Note that an action surely changed nothing; one that may have, stays started."""
@@ -178,11 +189,18 @@ class Saga:
             await clock().sleep(pause)
             attempt += 1
 
-    def _move(self, key: str, state: EntryState, result: object = None) -> Entry:
+    def _move(
+        self,
+        key: str,
+        state: EntryState,
+        result: object = None,
+        beside: Mapping[str, object] | None = None,
+    ) -> Entry:
         known = self._entries.get(key)
         if known is None:
             raise AgentGraphError(f"no action began under the key {key!r}: begin it first")
-        moved = replace(known, state=state, result=known.result if result is None else result)
+        result = known.result if result is None else result
+        moved = replace(known, state=state, result=result, beside=beside or known.beside)
         # What comes late does not turn it back: an undone action stays undone.
         if rank(moved) > rank(known):
             self._entries[key] = moved

@@ -17,12 +17,14 @@ __all__ = ["undo_last"]
 async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: Recorder) -> bool:
     """Undo the last action that is still to be undone; tell whether more are."""
     saga = account.saga
-    if saga is None:
+    plan = saga.plan() if saga is not None else []
+    if saga is None or not plan:
         return False
     if not account.is_undoing:
         # A round that is cut off from now on must not begin anew: it has to go on with this.
         await recorder.keep(kind="undoing", reason=account.closed)
         account.is_undoing = True
+    await recorder.note("effect", tool=plan[0].tool, key=plan[0].key, state="undoing")
 
     async def undo(entry: Entry) -> None:
         effect = effects.get(entry.tool)

@@ -14,8 +14,10 @@ from agentgraph.guards.gates import Subject
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
-from agentgraph.guards.saga import Saga
+from agentgraph.guards.replaying import beside_of, given_again
+from agentgraph.guards.saga import Begun, Entry, Saga
 from agentgraph.guards.stage import current_stage, in_time
+from agentgraph.notes import noted
 from agentgraph.sentry import ControlFlow, ToolUse
 
 __all__ = ["RegisterFirst", "Using"]
@@ -28,11 +30,21 @@ class RegisterFirst(ControlFlow):
 class Using:
     """One tool call."""
 
-    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        policy: Guards,
+        place: Place,
+        account: Account,
+        recorder: Recorder,
+        *,
+        is_answered: bool = False,
+    ) -> None:
         self._policy = policy
         self._place = place
         self._account = account
         self._recorder = recorder
+        self._is_answered = is_answered
+        """Whether it goes on with what a human has decided."""
 
     async def use(self, use: ToolUse) -> object:
         """Run the tool, or say why not."""
@@ -42,15 +54,37 @@ class Using:
             known = await self._known(saga, effect, use)
             if known is not None:
                 return known
-        refusal = await self._refusal(use)
+        refusal = await self._refusal(use, effect)
         if refusal is not None:
             if saga is not None:
-                await self._kept(saga, use.key, "failed")
+                await self._kept(saga.failed(use.key))
             return refusal
         await self._recorder.note("tool", tool=use.name, key=use.key)
-        result = await self._run(use, effect)
-        if saga is not None:
-            await self._kept(saga, use.key, *_outcome(result))
+        if saga is None:
+            return await self._run(use, effect)
+        return await self._act(saga, use, effect)
+
+    async def _act(self, saga: Saga, use: ToolUse, effect: Effect | None) -> object:
+        """Run a tool that changes the world, and keep what came of it."""
+        notes = noted() or []
+        before = len(notes)
+        self._account.running.add(use.key)  # it stays there where this is cut off
+        try:
+            result = await self._run(use, effect)
+        except ControlFlow:
+            self._account.running.discard(use.key)
+            await self._kept(saga.waits(use.key))
+            raise
+        except Exception:
+            self._account.running.discard(use.key)
+            raise
+        self._account.running.discard(use.key)
+        if isinstance(result, ToolMessage) and result.status == "error":
+            # An answer that says "error" is one to arguments that do not fit: nothing has run.
+            await self._kept(saga.failed(use.key))
+        else:
+            text = str(result.text) if isinstance(result, ToolMessage) else ""
+            await self._kept(saga.done(use.key, text, beside_of(result, notes[before:])))
         return result
 
     async def _known(self, saga: Saga, effect: Effect, use: ToolUse) -> ToolMessage | None:
@@ -58,40 +92,62 @@ class Using:
         if use.key in self._account.registered:
             self._account.registered.discard(use.key)
             return None
+        has_waited = saga.is_waiting(use.key)
         begun = saga.begin(
             key=use.key,
             tool=f"{self._place.path}:{use.name}",
             args=use.args,
             compensates=effect.compensate is not None,
         )
-        if begun.kind == "run":
-            kept = await self._recorder.keep(
-                kind="effect", entry=begun.entry.to_dict() if begun.entry is not None else {}
-            )
-            await self._recorder.note("effect", tool=use.name, key=use.key, state="started")
-            if kept:
+        match begun.kind:
+            case "run":
+                await self._register(begun, use, has_waited)
                 return None
+            case "replay":
+                return given_again(begun, use.name)
+            case "unknown":
+                return await self._looked_up(saga, effect, use, begun)
+        return await self._not_done(use, begun)
+
+    async def _register(self, begun: Begun, use: ToolUse, has_waited: bool) -> None:
+        """Have an action stored before it runs, in the log or in the graph's state."""
+        entry = begun.entry.to_dict() if begun.entry is not None else {}
+        await self._recorder.note("effect", tool=use.name, key=use.key, state="started")
+        kept = await self._recorder.keep(kind="effect", entry=entry)
+        if not kept and not has_waited:  # else its task would lose what the human has decided
             self._account.registered.add(use.key)
             raise RegisterFirst
-        if begun.kind == "replay":
-            return _answer(use, str(begun.result))
-        if begun.kind == "unknown" and effect.lookup is not None:
+
+    async def _looked_up(
+        self, saga: Saga, effect: Effect, use: ToolUse, begun: Begun
+    ) -> ToolMessage | None:
+        """Find out what came of an action that was cut off; None where it is to run (again)."""
+        if effect.lookup is not None:
             found = await effect.look_up(use.args, key=use.key)
             if found is None:
-                return None  # it never happened: it is registered still, and runs now
-            await self._kept(saga, use.key, "done", str(found))
+                return None  # it never happened: it is registered still
+            await self._kept(saga.done(use.key, str(found)))
             return _answer(use, str(found))
+        has_waited = self._recorder.ledger is None and self._is_answered
+        if has_waited and use.key not in self._account.running:
+            return None  # in another process, which could not store that it waits
+        return await self._not_done(use, begun)
+
+    async def _not_done(self, use: ToolUse, begun: Begun) -> ToolMessage:
         decision = await self._recorder.by_table(begun.decision)
         if decision.action in ("escalate", "abort"):
             self._account.pend(self._place.spot, decision)
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
-    async def _kept(self, saga: Saga, key: str, state: str, result: object = None) -> None:
-        entry = saga.done(key, result) if state == "done" else saga.failed(key)
-        await self._recorder.note("effect", tool=entry.tool, key=key, state=state)
+    async def _kept(self, entry: Entry) -> None:
+        await self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await self._recorder.keep(kind="effect", entry=entry.to_dict())
 
-    async def _refusal(self, use: ToolUse) -> ToolMessage | None:
+    async def _refusal(self, use: ToolUse, effect: Effect | None) -> ToolMessage | None:
+        if effect is not None and self._account.closed:
+            cause = f"{self._account.closed} has ended the run: nothing more is to be done"
+            await self._recorder.decided(Decision("deny", "saga", cause))
+            return _answer(use, f"Not executed: {cause}.", failed=True)
         decision = self._exhausted()
         if decision is not None:
             self._account.pend(self._place.spot, await self._recorder.by_table(decision))
@@ -154,13 +210,6 @@ class Using:
         elif not decision.allows:
             decided = await self._recorder.by_table(decision, made=1)
             self._account.pend(self._place.spot, decided)
-
-
-def _outcome(result: object) -> tuple[str, object]:
-    if isinstance(result, ToolMessage):
-        # An answer that says "error" is one to arguments that do not fit: nothing has run.
-        return ("failed", None) if result.status == "error" else ("done", str(result.text))
-    return "done", ""
 
 
 def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:

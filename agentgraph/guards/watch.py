@@ -39,11 +39,14 @@ class Watch:
         account: Account,
         recorder: Recorder,
         kept: Mapping[str, Any],
+        *,
+        is_answered: bool = False,
     ) -> None:
         self.policy = policy
         self.place = place
         self.account = account
         self.recorder = recorder
+        self.is_answered = is_answered
         self.kept = kept
         """What its graph has of the account, the turn, and of humans."""
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
@@ -127,7 +130,14 @@ class Watch:
 
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may, and see whether it leads anywhere."""
-        return await Using(self.policy, self.place, self.account, self.recorder).use(use)
+        using = Using(
+            self.policy,
+            self.place,
+            self.account,
+            self.recorder,
+            is_answered=self.is_answered,
+        )
+        return await using.use(use)
 
     async def handoff(self, target: str, digest: str) -> Refusal | None:
         """Let the conversation move to a peer, or say who does not and why."""
