@@ -20,6 +20,7 @@ from langgraph.types import interrupt
 __all__ = [
     "Answerer",
     "Ledger",
+    "LedgerLost",
     "ModelCall",
     "Refusal",
     "Sentry",
@@ -34,6 +35,11 @@ __all__ = [
 
 ControlFlow = GraphBubbleUp
 """What passes through every guard: an interrupt is no failure, though it is an `Exception`."""
+
+
+class LedgerLost(ControlFlow):
+    """Nothing can be written down just now, so nothing is to be done: the run is broken off."""
+
 
 Answerer: TypeAlias = BaseChatModel | str
 """A model, or its name."""
@@ -147,7 +153,7 @@ class Ledger(Protocol):
         ...
 
     async def write(self, record: Mapping[str, object]) -> None:
-        """Write a record; it is durable when this returns."""
+        """Write a record; it is durable when this returns, else `LedgerLost` is raised."""
         ...
 
 

@@ -190,8 +190,13 @@ def progress(messages: Sequence[AnyMessage]) -> str:
     for message in reversed(messages):
         is_answer = isinstance(message, ToolMessage) and not _is_move(message)
         if message.text and (is_answer or not isinstance(message, ToolMessage)):
-            return hashlib.sha256(f"{message.type} {message.text}".encode()).hexdigest()
+            return _digest(f"{message.type} {message.text}")
     return ""
+
+
+def _digest(text: str) -> str:
+    # A provider may cut a character in two, and half of one has no encoding of its own.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_move(message: ToolMessage) -> bool:

@@ -129,7 +129,7 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
     goes_on = sender == state.asked_by
     said: dict[str, Any] = {
-        **(_begun(envelope) if is_outside else _paid(state, sender, envelope)),
+        **(_begun(state, envelope) if is_outside else _paid(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
@@ -161,11 +161,21 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
     )
 
 
-def _begun(envelope: Envelope) -> Mapping[str, Any]:
+def _begun(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
     """Return the accounts as they are when something has come from outside."""
-    names = ("used", "account", "held", "effects", "undoing")
-    empty: Mapping[str, Any] = {name: {} for name in names}
+    empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_of_the_round(state)}
     return {**empty, "hops": 0, "input": envelope.sequence}
+
+
+def _of_the_round(state: SessionState) -> Mapping[str, Any]:
+    """Return what a round has done that is to run again: it is not to be done again."""
+    if all(name in state.humans for name in state.due):
+        return {"effects": {}, "undoing": {}}
+    now = state.round
+    return {
+        "effects": {key: one for key, one in state.effects.items() if one.get("round") == now},
+        "undoing": state.undoing if state.undoing.get("round") == now else {},
+    }
 
 
 def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
@@ -229,11 +239,21 @@ def _audited(state: SessionState, envelope: Envelope) -> SessionState:
         case "effect":
             entry = data.get("entry")
             if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
-                return changed(state, effects={**state.effects, entry["key"]: entry})
+                return changed(state, effects=_done(state, entry, data.get("round")))
         case "undoing":
             told = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
             return changed(state, undoing=told)
     return state
+
+
+def _done(
+    state: SessionState, entry: Mapping[str, Any], round: object
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the actions with one more, or with what has become of one."""
+    known = state.effects.get(entry["key"], {})
+    if "args" not in entry and "args" not in known:
+        return state.effects
+    return {**state.effects, entry["key"]: {"round": round, **known, **entry}}
 
 
 def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -287,7 +307,7 @@ def _released(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     conversation = state.conversation
     moved = conversation.transition(conversation.phase, agent, "released", at=_at(envelope))
-    return changed(state, **_begun(envelope), conversation=_trimmed(moved))
+    return changed(state, **_begun(state, envelope), conversation=_trimmed(moved))
 
 
 def _closed(state: SessionState, envelope: Envelope) -> SessionState:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from agentgraph.errors import ConfigurationError, kind_of
 from agentgraph.guards import SHARE
 from agentgraph.guards.account import Account
+from agentgraph.sentry import LedgerLost
 from agentgraph.sessions.envelope import EV_AUDIT, Draft
+from agentgraph.sessions.payload import clipped
 from agentgraph.sessions.round import Round
 
 __all__ = ["RoundLedger"]
 
+_LONGEST = 4_000
+"""The longest result that is given again to a round that runs again: each append writes it."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class RoundLedger:
     """The session's log, as the guards of one round see it."""
 
     turn: Round
+    lost: Exception | None = None
+    """Why it could not be written to."""
 
     @property
     def home(self) -> object:
@@ -76,8 +85,37 @@ class RoundLedger:
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""
-        told = {**record, "speaker": self.turn.speaker, "round": self.turn.number}
-        await self.turn.live.note(Draft(EV_AUDIT, {**told, "attempt": self.turn.attempt}))
+        turn = self.turn
+        by = {"speaker": turn.speaker, "round": turn.number, "attempt": turn.attempt}
+        draft = _drafted(record, by)
+        try:
+            await turn.live.note(draft)
+        except Exception as error:
+            self.lost = error
+            raise LedgerLost(f"the log cannot be written to: {kind_of(error)}") from error
+
+    @contextmanager
+    def intact(self) -> Iterator[None]:
+        """Let what goes wrong with the log go wrong with what runs in here, whoever caught it."""
+        try:
+            yield
+        finally:
+            if self.lost is not None:
+                raise self.lost
+
+
+def _drafted(record: Mapping[str, object], by: Mapping[str, object]) -> Draft:
+    entry = record.get("entry")
+    if not isinstance(entry, Mapping) or entry.get("state") == "started":
+        return Draft(EV_AUDIT, {**record, **by})
+    # It has happened: what the log has no room for is no reason to say that it has not.
+    told = {key: value for key, value in entry.items() if key != "args"}
+    if isinstance(told.get("result"), str):
+        told["result"] = clipped(told["result"], _LONGEST)
+    try:
+        return Draft(EV_AUDIT, {**record, **by, "entry": told})
+    except ConfigurationError:
+        return Draft(EV_AUDIT, {**record, **by, "entry": {**told, "beside": {}}})
 
 
 def _summed(held: Iterable[Mapping[str, float]]) -> Mapping[str, float]:

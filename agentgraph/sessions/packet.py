@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.notes import Note
 from agentgraph.routing.values import short
-from agentgraph.sessions.payload import encoded
+from agentgraph.sessions.payload import clipped, encoded
 
 __all__ = ["Spoken", "packet_of"]
 
@@ -113,7 +113,7 @@ def _body(spoken: Spoken) -> str:
     limit = _BODY
     while len(encoded(body[:limit])) > _BODY_ROOM:  # a character takes up to twelve bytes
         limit //= 2
-    return _clipped(body, limit)
+    return clipped(body, limit)
 
 
 def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:
@@ -139,7 +139,7 @@ def _steps(
 
 def _step(message: AIMessage, answers: Mapping[str, ToolMessage], limit: int) -> dict[str, Any]:
     calls = [_call(call, answers.get(call["id"] or ""), limit) for call in message.tool_calls]
-    return {"agent": message.name, "text": _clipped(str(message.text), limit), "calls": calls}
+    return {"agent": message.name, "text": clipped(str(message.text), limit), "calls": calls}
 
 
 def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, A
         "tool": call["name"],
         # A model may write NaN, which JSON does not have.
         "args": json.loads(args, parse_constant=str) if is_short else {"clipped": args[:limit]},
-        "result": _clipped(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
+        "result": clipped(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
         "status": answer.status if answer is not None else "error",
     }
 
@@ -169,7 +169,3 @@ def _is_deep(value: object, left: int) -> bool:
     elif isinstance(value, list | tuple):
         inner = value
     return left < 0 or any(_is_deep(one, left - 1) for one in inner)
-
-
-def _clipped(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more]"

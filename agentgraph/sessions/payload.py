@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import as_json, short
 
-__all__ = ["MAX_BYTES", "canonical", "decoded", "encoded"]
+__all__ = ["MAX_BYTES", "canonical", "clipped", "decoded", "encoded"]
 
 MAX_BYTES = 256_000
 
@@ -35,6 +35,11 @@ def canonical(data: object, what: str) -> dict[str, Any]:
             code="payload",
         )
     return value
+
+
+def clipped(text: str, limit: int) -> str:
+    """Return the beginning of a text that is too long, and how much more there was."""
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more]"
 
 
 def encoded(value: object) -> str:

@@ -61,9 +61,11 @@ class Speaker:
 
     async def speak(self, round: Round) -> None:
         """Run a round and commit what it comes to; whatever goes wrong with it, it is told."""
-        with inside(round), inside_round(round.key), keeping(RoundLedger(round)):
+        ledger = RoundLedger(round)
+        with inside(round), inside_round(round.key), keeping(ledger):
             try:
-                spoken = await within(self.deadline_s, self.run(round))
+                with ledger.intact():
+                    spoken = await within(self.deadline_s, self.run(round))
             except GraphInterrupt as asked:
                 if is_storable(asked):
                     raise
@@ -74,6 +76,8 @@ class Speaker:
             except (GraphBubbleUp, StaleOwner, RoundConflict):
                 raise
             except Exception as error:
+                if error is ledger.lost:  # the store is away: that is no failure of the round
+                    raise
                 code, message = _failure(error)
                 await _tell(round, code, message)
                 await round.live.fail(round, code, message, self._usage(()))

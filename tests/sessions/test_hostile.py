@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command
 
-from agentgraph import Agent
+from agentgraph import Agent, effect
 from agentgraph.errors import (
     AgentGraphError,
     ConfigurationError,
@@ -691,6 +691,23 @@ async def test_whatever_a_tool_returns_the_session_goes_on(name: str, kind: str)
         await session.send("user", "hello")
         state = await settled(session)
         assert state.status == "waiting_human", state.pending_close_reason
+        await still_works(session)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_after_an_answer_with_half_a_character_another_tool_can_be_called(
+    marked: bool,
+) -> None:
+    def cut() -> str:
+        """Cut."""
+        return "\ud800"
+
+    turns = iter([call("cut"), call("cut"), "a speaks"])
+    one = agent_of(lambda _: next(turns, "a speaks"), tool(effect(cut) if marked else cut))
+    async with held(answering(one), clock=FakeClock()) as session:
+        state = await after(session, "user", "hello")
+        assert state.status == "waiting_human", state.pending_close_reason
+        assert await of_type(session, EV_ROUND_FAILED) == []
         await still_works(session)
 
 
