@@ -282,6 +282,10 @@ class Session:
     async def refresh(self) -> SessionState:
         """Look at the session again, if another hub drives it."""
         self._hub.check_open()
+        live = self._hub.live(self.id)
+        if live is not None:
+            async with live.lock:  # what the store has already is not to be missed
+                pass
         if self._hub.live(self.id) is None:
             stored = await self._hub.log.load(self.id)
             if stored is not None:

@@ -272,6 +272,28 @@ async def test_a_turn_that_is_committed_again_does_nothing() -> None:
         assert await session.history() == before
 
 
+async def test_who_looks_again_sees_what_the_store_has_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with held(Team([agent("a")], TransitionGraph("a", [], HumanTarget()))) as session:
+        await after(session, "user", "go")
+        hub, gate, stored = session._hub, asyncio.Event(), asyncio.Event()
+        append = hub.log.append
+
+        async def slow(*args: Any, **fields: Any) -> None:
+            await append(*args, **fields)
+            stored.set()
+            await gate.wait()
+
+        monkeypatch.setattr(hub.log, "append", slow)
+        setting = asyncio.ensure_future(session.set_context("tier", "gold"))
+        await stored.wait()
+        looking = asyncio.ensure_future(session.refresh())
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+        assert (await looking).context_vars == {"tier": "gold"}
+        await setting
+
+
 async def test_a_handler_hears_once_what_is_told_twice() -> None:
     async with held(Team([agent("a")], sequence(["a"]))) as session:
         await after(session, "user", "go")
