@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -179,7 +180,7 @@ class Gate:
                 self.schema.model_validate_json(subject.text)
         except ValidationError as error:
             return _misfit(name, error)
-        return CheckResult(name=name, status="pass")
+        return _passed(name)
 
 
 _Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]
@@ -238,13 +239,18 @@ async def _ran(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckRe
         return CheckResult(name=name, status="error", code="check_raised", message=message)
 
 
+@lru_cache(maxsize=256)
+def _passed(name: str) -> CheckResult:
+    return CheckResult(name=name, status="pass")
+
+
 def _judged_by(judge: Policy, kind: _Kind) -> _Check:
     async def check(name: str, subject: Subject) -> CheckResult:
         verdict: object = judge(subject)
-        if inspect.isawaitable(verdict):
+        if verdict is not True and inspect.isawaitable(verdict):
             verdict = await verdict
         if verdict is True or verdict is None:
-            return CheckResult(name=name, status="pass")
+            return _passed(name)
         if verdict is False or isinstance(verdict, str):
             why = verdict or "no reason given"
             return CheckResult(name=name, status="fail", code=_CODES[kind], message=why)

@@ -116,9 +116,7 @@ class LoopDetector:
         worst = [one for one in decisions if one.action == "abort"] or decisions
         return worst[0] if worst else _ALLOW
 
-    def _judged(
-        self, made: _Call, message: str, *, failed: bool, poll: bool
-    ) -> Iterator[Decision]:
+    def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> Iterator[Decision]:
         trips = self._polled(made, message) if poll else self._looped(made, message)
         yield from self._met(made, trips)
         yield from self._failed(made, self._streaks.count(made.tool, failed, message))
@@ -156,7 +154,7 @@ class LoopDetector:
 
     def _looped(self, made: _Call, message: str) -> list[_Trip]:
         self._polls.clear()
-        if not self._entered(made, message):
+        if not self._entered(made, message) or not self._is_known(made):
             return []
         trips = []
         count = self._repeated(made)
@@ -183,6 +181,10 @@ class LoopDetector:
         if len(self._tail[-1].calls) < _MOST_CALLS:
             self._tail[-1].calls.append(made)
         return True
+
+    def _is_known(self, made: _Call) -> bool:
+        """Whether an earlier message made the call: else there is no repetition to look for."""
+        return any(made in asked.calls for asked in self._tail[:-1])
 
     def _heeds(self, made: _Call, message: str) -> bool:
         """Whether a call does what the correction before it asked for: something new."""
