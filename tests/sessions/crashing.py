@@ -21,7 +21,7 @@ from typing import Any
 from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
-from agentgraph import Agent, Team, current_session, idempotency_key, set_context
+from agentgraph import Agent, Team, current_session, effect, idempotency_key, set_context
 from agentgraph.clock import SystemClock
 from agentgraph.errors import SessionClosed
 from agentgraph.routing import (
@@ -39,7 +39,7 @@ from agentgraph.sessions import Hub, Log, Session, open_log
 from agentgraph.storage import open_saver
 from agentgraph.testing import ScriptedModel, call
 
-KINDS = ("turns", "parallel", "asked", "asked-parallel")
+KINDS = ("turns", "parallel", "asked", "asked-parallel", "once", "once-parallel")
 REASON = "all is paid"
 SAID = ("pay, please", "and once more")
 PURCHASES = {"alice": ("tea", "milk"), "bob": ("bread",), "carol": ("jam",)}
@@ -71,6 +71,11 @@ class Ledger:
             query = "SELECT round, what, times FROM paid ORDER BY round, what"
             return file.execute(query).fetchall()
 
+    def receipt(self, key: str) -> str | None:
+        """Return what came of a payment, None if it was never made."""
+        with closing(self._open()) as file:
+            return "paid" if file.execute(_PAID, (key,)).fetchone() else None
+
     def _open(self) -> sqlite3.Connection:
         file = sqlite3.connect(self.path, timeout=20)
         file.execute(
@@ -78,6 +83,9 @@ class Ledger:
             "(key TEXT PRIMARY KEY, round INTEGER, what TEXT, times INTEGER NOT NULL DEFAULT 1)"
         )
         return file
+
+
+_PAID = "SELECT 1 FROM paid WHERE key = ?"
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,8 @@ def team_of(
 ) -> Team:
     """Return three agents who pay for what they are asked to."""
     asks = {"bob"} if kind.startswith("asked") else set()
-    agents = [payer(name, ledger, hazards, asks=name in asks) for name in PURCHASES]
+    once = kind.startswith("once")
+    agents = [payer(name, ledger, hazards, asks=name in asks, once=once) for name in PURCHASES]
     rules = in_parallel() if kind.endswith("parallel") else in_turns()
     return Team(agents, rules, name=kind, durability=durability, expectations=())
 
@@ -134,27 +143,38 @@ def in_parallel() -> TransitionGraph:
     return TransitionGraph("alice", rules)
 
 
-def payer(name: str, ledger: Ledger, hazards: Hazards, *, asks: bool) -> Agent:
+def payer(name: str, ledger: Ledger, hazards: Hazards, *, asks: bool, once: bool) -> Agent:
+    """Return an agent that pays; `once` leaves it to its guards that nothing is paid for twice."""
+
+    def note() -> str:
+        """Note how far it all is."""
+        said = current_session().state.said
+        set_context("laps", said["user"])
+        if name == "alice":
+            set_context("said", said.get(name, 0) + 1)
+        return "noted"
+
     def pay(item: str) -> str:
         """Pay for something."""
         if asks and interrupt(f"may {name} buy {item}?") != "yes":
             return "refused"
         hazards.befall()
-        state = current_session().state
-        said = state.said
-        set_context("laps", said["user"])
-        if name == "alice":
-            set_context("said", said.get(name, 0) + 1)
-        ledger.book(state.round, item)
+        if not once:
+            note()
+        ledger.book(current_session().state.round, item)
         return "paid"
 
     def turn(messages: Any) -> Any:
         if isinstance(messages[-1], ToolMessage):
             return f"{name} has paid"
         tell(round=name)
-        return [call("pay", item=item) for item in PURCHASES[name]]
+        return [*(call("pay", item=item) for item in PURCHASES[name]), *notes]
 
-    return Agent(name, model=ScriptedModel(turn), tools=[pay], default_tools=False)
+    notes = [call("note")] if once else []
+    tools: list[Callable[..., Any]] = [pay]
+    if once:
+        tools = [effect(lookup=ledger.receipt)(pay), note]
+    return Agent(name, model=ScriptedModel(turn), tools=tools, default_tools=False)
 
 
 class DeadlyLog:

@@ -300,6 +300,8 @@ def _wrong_ledger(result: Played) -> Iterator[str]:
     paid = [(number, what) for number, what, _ in entries]
     if paid != sorted(due):
         yield f"paid: {paid}, expected {sorted(due)}"
+    if result.kind.startswith("once") and any(times > 1 for _, _, times in entries):
+        yield f"paid more than once: {entries}"
 
 
 def checkpoint_rows(url: str, thread_id: str) -> int:

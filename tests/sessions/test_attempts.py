@@ -49,16 +49,13 @@ async def test_calls_of_an_attempt_that_failed_are_no_part_of_a_loop() -> None:
         assert (await decided(session), state.pending_close_reason) == ([], "sequence_complete")
 
 
-async def test_calls_of_the_rounds_before_are_part_of_a_loop_in_each_attempt() -> None:
-    one = agent(
-        *("a", call("look"), "one"),
-        *(call("look"), FAILS),
-        *(call("look"), call("look"), "two"),
-        tools=[look],
-    )
+async def test_what_was_there_before_the_round_counts_in_each_attempt() -> None:
+    ask = call("transfer_to_worker", reason="count")
+    worker = agent("worker", "three", "three", "three")
+    one = agent("a", ask, "one", ask, FAILS, ask, "two", agents=[worker], handoff="delegate")
     async with held(Team([one], sequence(["a", "a"]))) as session:
         state = await after(session, "user", "hello")
-        assert await decided(session) == [("loop_detector", "correct")]
+        assert await decided(session) == [("deadlock_monitor", "correct")] * 2
         assert state.pending_close_reason == "sequence_complete"
 
 

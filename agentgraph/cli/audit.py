@@ -1,0 +1,124 @@
+"""`agentgraph audit`: who acted in a session, what it cost, and what was decided and done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentgraph.cli.faults import faults_told
+
+if TYPE_CHECKING:
+    from agentgraph.guards import Record
+    from agentgraph.sessions.audit import Audit
+
+__all__ = ["audit"]
+
+
+def audit(
+    url: Annotated[str, typer.Argument(metavar="URL", show_default=False)],
+    session: Annotated[str, typer.Argument(metavar="SESSION", show_default=False)],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: a record in each line, then their sum.")
+    ] = False,
+) -> None:
+    """Print the audit of a session: path, spend, decisions, effects.
+
+    The store is sqlite:///file.db or postgresql://…; the agents' code is not needed.
+    """
+    import asyncio
+
+    from agentgraph.cli.text import clean
+
+    with faults_told():
+        found = asyncio.run(_audited(url, session))
+        if as_json:
+            for record in found.records:
+                typer.echo(json.dumps(record.to_dict()))
+            typer.echo(json.dumps(found.to_dict()))
+            return
+        for record in found.records:
+            for line in _lines(record):
+                typer.echo(clean(line).rstrip())
+        for line in _sum(found):
+            typer.echo(clean(line).rstrip())
+
+
+async def _audited(url: str, session_id: str) -> Audit:
+    from agentgraph.cli.reading import envelopes_of, reading
+    from agentgraph.errors import SessionError
+    from agentgraph.sessions.audit import audit_of
+
+    async with reading(url) as log:
+        stored = await log.load(session_id)
+        if stored is None:
+            raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
+        envelopes = [one async for one in envelopes_of(log, session_id, upto=stored.head)]
+    return audit_of(stored.record, envelopes)
+
+
+def _lines(record: Record) -> Iterator[str]:
+    """Tell a record in a line, and what speaks for a decision below it."""
+    from agentgraph.cli.text import clip
+
+    told = " ".join(_told(record).split())
+    if told:
+        number = f"{record.seq:4} "
+        yield f"{number}{record.agent + ' ' if record.agent else ''}{told}"
+        for name, value in _evidence(record.decision or {}).items():
+            yield f"{' ' * len(number)}  {name}: {clip(_plain(value))}"
+
+
+def _told(record: Record) -> str:
+    from agentgraph.cli.text import clip
+
+    data, decision = record.data, record.decision or {}
+    match record.kind:
+        case "input":
+            return f"{data.get('from')} says: {clip(data.get('text'))}"
+        case "tool":
+            failed = ", which fails" if data.get("status") == "error" else ""
+            return f"calls {data.get('tool')}({clip(_plain(data.get('args')))}){failed}"
+        case "settled":
+            cost = f", ${data['usd']}" if "usd" in data else ""
+            return f"has used {data.get('total_tokens') or 0:,} tokens{cost}"
+        case "handoff" if data.get("target"):
+            return f"hands over to {data.get('target')}: {clip(data.get('reason') or '')}"
+        case "handoff":
+            return "moves the conversation"
+        case "decision":
+            return f"{decision.get('guard')}: {decision.get('action')}: {decision.get('cause')}"
+        case "effect" | "compensated":
+            return f"{data.get('tool')} is {data.get('state')}, under key {data.get('key')}"
+        case "human" if "asked" in data:
+            return f"asks a human: {clip(_plain(data.get('payload')))}"
+        case "human":
+            return f"{data.get('reviewer')} decides: {clip(_plain(data.get('decision')))}"
+        case "end":
+            return f"closed: {data.get('reason')}"
+    return ""  # that a model was asked is told in the sum
+
+
+def _sum(audit: Audit) -> Iterator[str]:
+    trail, usage = audit.trail, audit.usage
+    cost = "" if usage.cost is None else f", ${usage.cost}"
+    yield ""
+    yield f"path       {' → '.join(trail.path) or 'nobody'}"
+    yield f"steps      {trail.steps} model calls, {trail.hops} hops"
+    yield f"spend      {trail.spend.total_tokens:,} tokens{cost}"
+    for path, part in usage.by_agent.items():
+        yield f"             {path}: {part.total_tokens:,}"
+    yield f"decisions  {len(trail.decisions)}"
+    done = [f"{tool} {state}" for tool, state in trail.effects]
+    yield f"effects    {', '.join(done) or 'none'}"
+
+
+def _evidence(decision: Mapping[str, object]) -> Mapping[str, Any]:
+    evidence = decision.get("evidence")
+    return evidence if isinstance(evidence, Mapping) else {}
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,218 @@
+"""The audit of a session, read from its log: who acted, what was spent, decided and done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agentgraph.guards import Record, Trail, folded
+from agentgraph.guards.audit import RecordKind
+from agentgraph.sessions import envelope as ev
+from agentgraph.sessions.envelope import Envelope
+from agentgraph.sessions.fold import fold
+from agentgraph.sessions.record import SessionRecord
+from agentgraph.sessions.state import SessionState
+from agentgraph.usage import Usage
+
+__all__ = ["Audit", "audit_of"]
+
+_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
+_UNDONE = ("compensated", "compensation_failed")
+_HUMAN = "human"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What happened in a session, record by record, and what it comes to."""
+
+    records: tuple[Record, ...]
+    usage: Usage
+
+    @property
+    def trail(self) -> Trail:
+        """Add the records up."""
+        return folded(self.records)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what it comes to as JSON-able values."""
+        return {**self.trail.to_dict(), "usage": self.usage.to_dict()}
+
+    def _repr_html_(self) -> str:
+        return self.trail._repr_html_()
+
+
+def audit_of(record: SessionRecord, envelopes: Iterable[Envelope]) -> Audit:
+    """Read the audit of a session from its envelopes, which begin with the first."""
+    reading = _Reading(SessionState.initial(record))
+    records = tuple(one for envelope in envelopes for one in reading.read(envelope))
+    return Audit(records, Usage.of_records(reading.used))
+
+
+class _Reading:
+    """Reads one envelope after the other."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.used: list[Mapping[str, Mapping[str, Any]]] = []
+        self._state = state
+        self._run = f"{state.session_id}@0"
+        self._seq = 0
+        self._steps = 0
+        self._at = 0.0
+
+    def read(self, envelope: Envelope) -> Iterator[Record]:
+        """Tell an envelope in records: one of another input belongs to another run."""
+        data = envelope.event_data
+        before, self._state = self._state, fold(self._state, envelope)
+        self._at = _instant(envelope.created_at)
+        if self._state.input != before.input:
+            self._run, self._steps = f"{envelope.session_id}@{envelope.sequence}", 0
+            yield self._record("input", **{"from": envelope.sender_id, "text": envelope.text})
+            return
+        match envelope.event_type:
+            case ev.EV_PACKET:
+                yield from self._acted(envelope.sender_id, data)
+            case ev.EV_ROUND_FAILED:
+                yield from self._acted(str(data.get("speaker")), data)
+                yield self._decided(str(data.get("speaker")), _failure(data))
+            case ev.EV_AUDIT:
+                yield from self._audited(data)
+            case ev.EV_HANDOFF:
+                yield self._handed_over(data)
+            case ev.EV_EXPECTATION_VIOLATED:
+                yield self._decided("", _violation(data))
+            case ev.EV_INTERRUPT:
+                asked = {"asked": data.get("id"), "payload": data.get("payload")}
+                yield self._record(_HUMAN, str(data.get("speaker")), **asked)
+            case ev.EV_DECISION:
+                answer = {"request": data.get("interrupt_id"), "decision": data.get("decision")}
+                yield self._record(_HUMAN, **answer, reviewer=envelope.sender_id)
+            case ev.EV_SESSION_CLOSED:
+                yield self._record("end", reason=data.get("reason"))
+
+    def _acted(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Tell a round: its model calls with their tools, and what they have used."""
+        usage = _by_agent(data.get("usage"))
+        paths = {path.rpartition("/")[2]: path for path in usage}
+        asked: dict[str, int] = {}
+        records = list(self._called(speaker, data, paths))
+        made = sum(one.kind == "model" for one in records)
+        # A packet has not room for every call, and none of those who worked below its speaker.
+        for _ in range(self._counted(data, made) - made):
+            records.append(self._model(speaker))
+        for record in records:
+            if record.kind == "model":
+                asked.setdefault(record.agent, record.seq)
+            yield record
+        for _ in range(_count(data.get("hops"))):
+            yield self._record("handoff", speaker)
+        if usage:
+            self.used.append(usage)
+        for path, figures in usage.items():
+            yield self._record("settled", path, asked.get(path), **_spent(path, figures))
+
+    def _called(
+        self, speaker: str, data: Mapping[str, Any], paths: Mapping[str, str]
+    ) -> Iterator[Record]:
+        for step in _objects(data.get("steps")):
+            agent = paths.get(str(step.get("agent")), speaker)
+            yield self._model(agent)
+            for call in _objects(step.get("calls")):
+                told = {name: call.get(name) for name in ("tool", "args", "status")}
+                yield self._record("tool", agent, **told)
+        if data.get("body"):
+            active = data.get("active")
+            yield self._model(f"{speaker}/{active}" if active else speaker)
+
+    def _counted(self, data: Mapping[str, Any], made: int) -> int:
+        """Return how many model calls the guards have counted in a round, else those in sight."""
+        account = data.get("account")
+        total = _count(account.get("steps")) if isinstance(account, Mapping) else 0
+        before, self._steps = self._steps, max(self._steps, total)
+        return max(made, self._steps - before)
+
+    def _model(self, agent: str) -> Record:
+        # What it has used is told in one sum for each agent; by itself it adds nothing.
+        return self._record("model", agent, reserved_usd="0")
+
+    def _audited(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        agent, entry = str(data.get("agent")), data.get("entry")
+        if data.get("kind") == "decision":
+            names = ("action", "guard", "cause", "failure_class", "evidence")
+            yield self._decided(agent, {name: data.get(name) for name in names})
+        elif data.get("kind") == "effect" and isinstance(entry, Mapping):
+            kind: RecordKind = "compensated" if entry.get("state") in _UNDONE else "effect"
+            told = {name: entry.get(name) for name in ("tool", "key", "state")}
+            yield self._record(kind, agent, **told)
+
+    def _handed_over(self, data: Mapping[str, Any]) -> Record:
+        told = {name: data.get(name) for name in ("target", "reason")}
+        is_hop = data.get("target") not in (_HUMAN, *self._state.humans)
+        return self._record("handoff", str(data.get("from")), **told, hop=is_hop)
+
+    def _decided(self, agent: str, decision: Mapping[str, object]) -> Record:
+        return self._record("decision", agent, decision=decision)
+
+    def _record(
+        self,
+        kind: RecordKind,
+        agent: str = "",
+        parent: int | None = None,
+        *,
+        decision: Mapping[str, object] | None = None,
+        **data: object,
+    ) -> Record:
+        self._seq += 1
+        thread = self._state.session_id
+        return Record(
+            self._run,
+            self._seq,
+            self._at,
+            kind,
+            agent,
+            thread,
+            self._steps,
+            decision,
+            data,
+            parent,
+        )
+
+
+def _failure(data: Mapping[str, Any]) -> Mapping[str, object]:
+    evidence = {name: data.get(name) for name in ("round", "attempt")}
+    action = "abort" if data.get("final") else "replan"
+    cause = f"{data.get('code')}: {data.get('message')}"
+    return {"action": action, "guard": "round", "cause": cause, "evidence": evidence}
+
+
+def _violation(data: Mapping[str, Any]) -> Mapping[str, object]:
+    cause = f"{data.get('name')} of {data.get('seconds')} s is not kept"
+    action = data.get("on_violation")
+    return {"action": action, "guard": "expectation", "cause": cause, "evidence": dict(data)}
+
+
+def _spent(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
+    cost = Usage.of_records([{path: figures}]).cost
+    told: dict[str, object] = {name: figures.get(name) for name in _FIGURES}
+    return told if cost is None else {**told, "usd": str(cost)}
+
+
+def _by_agent(usage: object) -> Mapping[str, Mapping[str, Any]]:
+    given = usage.items() if isinstance(usage, Mapping) else ()
+    return {str(path): figures for path, figures in given if isinstance(figures, Mapping)}
+
+
+def _objects(values: object) -> Iterable[Mapping[str, Any]]:
+    return [one for one in values if isinstance(one, Mapping)] if isinstance(values, list) else ()
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _instant(created_at: str) -> float:
+    try:
+        return datetime.fromisoformat(created_at).timestamp()
+    except ValueError:
+        return 0.0
