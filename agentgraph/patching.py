@@ -8,7 +8,19 @@ from dataclasses import replace
 from typing import Any, TypeAlias, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph._internal._constants import CONF, CONFIG_KEY_READ, CONFIG_KEY_SCRATCHPAD
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+)
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, is_typeddict
@@ -20,12 +32,14 @@ __all__ = [
     "Patcher",
     "add_state",
     "apply_patchers",
+    "begun_from",
     "insert_node",
     "is_answered",
     "merge_states",
     "patched",
     "read_state",
     "states_of",
+    "stores_each_step",
     "wrap_node",
 ]
 
@@ -168,6 +182,25 @@ def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, An
 def is_answered(config: RunnableConfig) -> bool:
     """Tell whether a task goes on with what a human has decided on a question of its own."""
     return bool(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
+
+
+def begun_from(
+    config: RunnableConfig,
+) -> tuple[BaseCheckpointSaver[Any], RunnableConfig] | None:
+    """Return the store of a node's run, and the checkpoint there that the node has begun from."""
+    values = config.get(CONF, {})
+    saver = values.get(CONFIG_KEY_CHECKPOINTER)
+    level = str(values.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
+    known = (values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get(level)
+    if known is None or not isinstance(saver, BaseCheckpointSaver):
+        return None
+    at = {CONFIG_KEY_CHECKPOINT_NS: level, CONFIG_KEY_CHECKPOINT_ID: known}
+    return saver, {CONF: {CONFIG_KEY_THREAD_ID: values[CONFIG_KEY_THREAD_ID], **at}}
+
+
+def stores_each_step(config: RunnableConfig) -> bool:
+    """Tell whether each step of a run is stored before the next one begins."""
+    return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"
 
 
 def _copy(builder: AnyGraph) -> AnyGraph:

@@ -8,6 +8,7 @@ the other has.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
@@ -157,7 +158,6 @@ class Account:
                 known = merge_entries(memory.dump(), dumped[name]) if name == "saga" else None
                 memory.load(known or dumped[name])
         self._stored = self._dumped = dumped
-        self.purse.load(dumped.get("spends", {}))
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
         self.pending |= _decisions(dumped.get("pending", {}))
@@ -306,7 +306,14 @@ class _Nowhere:
 
 
 _NOWHERE = _Nowhere()
+_kept: deque[Account] = deque(maxlen=64)
 _open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
+
+
+def hold(account: Account) -> None:
+    """Keep an account for a while: a graph that runs without its agent has nobody to do so."""
+    if account not in _kept:
+        _kept.append(account)
 
 
 def account_of(
@@ -329,6 +336,8 @@ def account_of(
         found = known[input_id] = Account(policy, input_id)
     if stored is not None and stored["version"] > found.version:
         found.load(stored)  # into the same account: who works with it must not count elsewhere
+    if stored is not None:
+        found.purse.meet(stored.get("spends", {}))
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:

@@ -200,6 +200,7 @@ class Asking:
             spend.budget is not None and spend.budget.dollars is not None for spend in accounts
         )
         usd = worst_cost(self._prices, name, tokens - output, output) if priced else None
+        await self._recall()
         for spend in accounts:
             decision, reservation = spend.reserve(tokens=tokens, usd=usd)
             if reservation is None:
@@ -215,8 +216,18 @@ class Asking:
             raise
         return held
 
+    async def _recall(self) -> None:
+        """Count in what a process has written down that was killed in this very node."""
+        notes, purse = self._recorder.notes, self._account.purse
+        if notes is not None and notes.level not in purse.recalled:
+            for figures in await notes.read():
+                purse.meet(figures)
+            purse.recalled.add(notes.level)
+
     async def _file(self) -> None:
-        """Have it on file what may be spent now, before it is: a kill would forget it."""
+        """Have it written down what may be spent now, before it is: a kill would forget it."""
+        if self._recorder.notes is not None:
+            await self._recorder.notes.write(self._account.purse.dump())
         if self._recorder.ledger is None:
             return
         async with self._account.filing:

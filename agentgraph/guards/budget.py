@@ -156,14 +156,21 @@ class Spend:
         with self._lock:
             self.granted += 1
 
-    def raise_to(self, tokens: int, usd: Decimal | None, share: float) -> None:
-        """Count at least what a log has: what was paid, and a share that may have been."""
+    def count_in(self, tokens: int, usd: Decimal, granted: int = 1) -> None:
+        """Count what others have paid for the same input."""
+        with self._lock:
+            self.tokens += tokens
+            self.usd += usd
+            self.granted = max(self.granted, granted)
+
+    def hold(self, tokens: int, usd: Decimal, share: float) -> None:
+        """Count at least what was paid and a share of the budget that may have been too."""
         limit, dollars = self._limit, self._dollars
         held = math.ceil((limit or 0) * share)
         with self._lock:
             self.estimated_tokens = max(self.estimated_tokens, held)
             self.tokens = max(self.tokens, tokens + held)
-            self.usd = max(self.usd, (usd or Decimal(0)) + (dollars or Decimal(0)) * _amount(share))
+            self.usd = max(self.usd, usd + (dollars or Decimal(0)) * _amount(share))
 
     @property
     def _limit(self) -> int | None:

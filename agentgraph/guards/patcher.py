@@ -17,7 +17,7 @@ from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import GuardedState, account_of
+from agentgraph.guards.account import GuardedState, account_of, hold
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
 from agentgraph.guards.humans import Humans, HumanState
@@ -25,6 +25,7 @@ from agentgraph.guards.judging import Held
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.side_notes import side_notes
 from agentgraph.guards.stage import inside_stage
 from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
@@ -207,18 +208,28 @@ class _Post:
         ledger, run = current_ledger(), current_run()
         turn = kept.get("turn") or {}
         input_id = ledger.input_id if ledger is not None else turn.get("id") or _last_said(state)
-        owner = None if run is None else run.owner
-        home = owner if ledger is None else ledger.home
-        account = account_of(self.policy, input_id, kept.get("guarded"), ledger, home)
+        notes = side_notes(get_config()) if ledger is None else None
+        home: object = notes.saver if notes is not None else None
+        if run is not None and run.owner is not None:
+            home = run.owner
+        account = account_of(
+            self.policy,
+            input_id,
+            kept.get("guarded"),
+            ledger,
+            home if ledger is None else ledger.home,
+        )
         account.closed = account.closed or turn.get("closed") or ""
         if run is not None:
             run.account = account
             if run.is_resumed:
                 account.resume(run.id)
+        elif notes is not None:
+            hold(account)  # nobody else does between two nodes
         level = self.policy.at(self.place.path)
         place = replace(self.place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
-        recorder = Recorder(level, place, account, thread, ledger)
+        recorder = Recorder(level, place, account, thread, ledger, notes)
         answered = is_answered(get_config())
         return Watch(level, place, account, recorder, kept, is_answered=answered)
 

@@ -10,6 +10,7 @@ from agentgraph.guards.audit import RecordKind
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
+from agentgraph.guards.side_notes import SideNotes
 from agentgraph.sentry import Ledger
 from agentgraph.stream import GuardEvent, emit
 
@@ -25,6 +26,7 @@ class Recorder:
     account: Account
     thread_id: str = ""
     ledger: Ledger | None = None
+    notes: SideNotes | None = None
 
     @property
     def speaker(self) -> str:

@@ -133,18 +133,33 @@ async def play(
         tell(status=state.status, reason=state.pending_close_reason)
 
 
+def boss_of(till: Till, looks: int, count: int) -> Agent:
+    """Return an agent that asks several others at once, again and again."""
+    workers = [agent_of(f"w{number}", till, looks) for number in range(count)]
+
+    def turn(messages: Any) -> Scripted:
+        till.pay()
+        return paid([call(one.name, request=f"look, {len(messages)}") for one in workers])
+
+    tools = [one.as_tool() for one in workers]
+    return Agent("boss", model=Metered(turn), agents=tools, default_tools=False)
+
+
 async def answer(
     url: str,
     till: str,
     budget: int,
     looks: int,
+    workers: int = 0,
     durability: Any = "sync",
     dies_in: int | None = None,
 ) -> None:
     """Have a plain agent go on with its turn, or begin one."""
-    guards = Guards.interactive(budget=CostBudget(tokens=budget))
+    guards = Guards.interactive(budget=CostBudget(tokens=budget), loop=None, fan_out=16)
     given: Any = {"durability": durability, "guards": guards, "checkpointer": url}
     agent = agent_of("alice", Till(f"{till}-alice", dies_in), looks, **given)
+    if workers:
+        agent = boss_of(Till(f"{till}-alice", dies_in), looks, workers).replace(**given)
     config: Any = {"configurable": {"thread_id": THREAD}}
     known = await agent.graph.aget_state(config)
     said: Any = None if known.next else {"messages": [("user", "go")]}

@@ -101,3 +101,21 @@ def test_a_session_that_nobody_kills_spends_what_it_may(
     order = order_of(url, tmp_path, 40)
     assert ended(kept, **order) == "cost_budget"
     assert order["budget"] * 0.8 < spent(order["till"]) <= order["budget"]
+
+
+@pytest.mark.parametrize(("workers", "looks", "calls"), [(0, 100, 2), (4, 2, 3), (4, 2, 6)])
+def test_an_agent_that_is_killed_in_the_middle_of_calls_never_overspends(
+    kept: Pen, url: str, tmp_path: Path, workers: int, looks: int, calls: int
+) -> None:
+    order = order_of(url, tmp_path, 40, run="answer", looks=looks, workers=workers)
+    reason = None
+    for _ in range(30):
+        reason = reason or killed(kept, calls, **order)
+    assert reason == "cost_budget"
+    assert order["budget"] / 4 < spent(order["till"]) <= order["budget"]
+
+
+def test_an_agent_that_nobody_kills_spends_what_it_may(kept: Pen, url: str, tmp_path: Path) -> None:
+    order = order_of(url, tmp_path, 24, run="answer", looks=100)
+    assert ended(kept, **order) == "cost_budget"
+    assert order["budget"] / 2 < spent(order["till"]) <= order["budget"]
