@@ -1,4 +1,4 @@
-"""The command line: `agentgraph serve`, `chat`, `graph`, `log` and `replay`."""
+"""The command line: `agentgraph serve`, `chat`, `graph`, `log`, `replay` and `audit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentgraph import __version__
-from agentgraph.cli import chat, graph, log, replay, serve
+from agentgraph.cli import audit, chat, graph, log, replay, serve
 
 __all__ = ["app", "main"]
 
@@ -23,6 +23,7 @@ app.command("chat")(chat.chat)
 app.command("graph")(graph.graph)
 app.command("log")(log.log)
 app.command("replay")(replay.replay)
+app.command("audit")(audit.audit)
 
 
 def _show_version(asked: bool) -> None:

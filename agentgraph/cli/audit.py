@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,45 +60,70 @@ async def _audited(url: str, session_id: str) -> Audit:
 
 
 def _lines(record: Record) -> Iterator[str]:
-    """Tell a record in a line, and what speaks for a decision below it."""
+    """Tell a record in a line, by the number of its envelope, and the grounds of a decision."""
     from agentgraph.cli.text import clip
 
-    told = " ".join(_told(record).split())
+    told = clip(" ".join(_told(record).split()))
     if told:
-        number = f"{record.seq:4} "
+        number = f"{record.data.get('sequence', 0):4} "
         yield f"{number}{record.agent + ' ' if record.agent else ''}{told}"
-        for name, value in _evidence(record.decision or {}).items():
-            yield f"{' ' * len(number)}  {name}: {clip(_plain(value))}"
+        if why := _evidence(record.decision or {}):
+            yield f"{' ' * len(number)}  {clip(why)}"
 
 
 def _told(record: Record) -> str:
+    tell = _TOLD.get(record.kind)
+    return tell(record.data, record.decision or {}) if tell is not None else ""
+
+
+def _asked(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     from agentgraph.cli.text import clip
 
-    data, decision = record.data, record.decision or {}
-    match record.kind:
-        case "input":
-            return f"{data.get('from')} says: {clip(data.get('text'))}"
-        case "tool":
-            failed = ", which fails" if data.get("status") == "error" else ""
-            return f"calls {data.get('tool')}({clip(_plain(data.get('args')))}){failed}"
-        case "settled":
-            cost = f", ${data['usd']}" if "usd" in data else ""
-            return f"has used {data.get('total_tokens') or 0:,} tokens{cost}"
-        case "handoff" if data.get("target"):
-            return f"hands over to {data.get('target')}: {clip(data.get('reason') or '')}"
-        case "handoff":
-            return "moves the conversation"
-        case "decision":
-            return f"{decision.get('guard')}: {decision.get('action')}: {decision.get('cause')}"
-        case "effect" | "compensated":
-            return f"{data.get('tool')} is {data.get('state')}, under key {data.get('key')}"
-        case "human" if "asked" in data:
-            return f"asks a human: {clip(_plain(data.get('payload')))}"
-        case "human":
-            return f"{data.get('reviewer')} decides: {clip(_plain(data.get('decision')))}"
-        case "end":
-            return f"closed: {data.get('reason')}"
-    return ""  # that a model was asked is told in the sum
+    if "asked" in data:
+        payload = data.get("payload")
+        cause = payload.get("cause") if isinstance(payload, Mapping) else None
+        return f"asks a human: {clip(cause or _plain(payload))}"
+    return f"{data.get('reviewer')} decides: {clip(_plain(data.get('decision')))}"
+
+
+def _called(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    from agentgraph.cli.text import clip
+
+    failed = ", which fails" if data.get("status") == "error" else ""
+    return f"calls {data.get('tool')}({clip(_plain(data.get('args')))}){failed}"
+
+
+def _used(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    cost = f", ${data['usd']}" if "usd" in data else ""
+    return f"has used {data.get('total_tokens') or 0:,} tokens{cost}"
+
+
+def _moved(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    if not data.get("target"):
+        return "moves the conversation"
+    why = f": {data['reason']}" if data.get("reason") else ""
+    return f"hands over to {data['target']}{why}"
+
+
+def _done(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    state = str(data.get("state")).replace("_", " ")
+    return f"{data.get('tool')}: {state} (key {str(data.get('key'))[:12]})"
+
+
+# That a model was asked is told in the sum.
+_TOLD: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
+    "input": lambda data, decision: f"{data.get('from')} says: {data.get('text')}",
+    "tool": _called,
+    "settled": _used,
+    "handoff": _moved,
+    "decision": lambda data, decision: (
+        f"{decision.get('guard')}: {decision.get('action')}: {decision.get('cause')}"
+    ),
+    "effect": _done,
+    "compensated": _done,
+    "human": _asked,
+    "end": lambda data, decision: f"closed: {data.get('reason')}",
+}
 
 
 def _sum(audit: Audit) -> Iterator[str]:
@@ -115,9 +140,10 @@ def _sum(audit: Audit) -> Iterator[str]:
     yield f"effects    {', '.join(done) or 'none'}"
 
 
-def _evidence(decision: Mapping[str, object]) -> Mapping[str, Any]:
+def _evidence(decision: Mapping[str, object]) -> str:
     evidence = decision.get("evidence")
-    return evidence if isinstance(evidence, Mapping) else {}
+    shown = evidence.items() if isinstance(evidence, Mapping) else ()
+    return ", ".join(f"{name} {_plain(value)}" for name, value in shown)
 
 
 def _plain(value: object) -> str:

@@ -146,6 +146,16 @@ def _progress(envelope: Envelope, data: Mapping[str, Any]) -> str:
     return f"a task of {data.get('agent')}:{share} {clip(data.get('message'))}"
 
 
+def _recorded(envelope: Envelope, data: Mapping[str, Any]) -> str:
+    entry = data.get("entry")
+    if data.get("kind") == "decision":
+        why = clip(data.get("cause"))
+        return f"guard {data.get('guard')} at {data.get('agent')}: {data.get('action')}: {why}"
+    if data.get("kind") == "effect" and isinstance(entry, Mapping):
+        return f"action {entry.get('tool')}: {entry.get('state')}"
+    return f"audit {_json(data)}"
+
+
 def _task(what: str) -> _Tell:
     return lambda envelope, data: f"a task of {data.get('agent')} {what}"
 
@@ -202,7 +212,7 @@ _TOLD: Mapping[str, tuple[_Tell, str]] = {
         ),
         QUESTION,
     ),
-    ev.EV_AUDIT: (lambda one, data: f"audit {_json(data)}", ASIDE),
+    ev.EV_AUDIT: (_recorded, ASIDE),
     ev.EV_SUMMARY: (
         lambda one, data: f"summary up to {data.get('upto')}: {clip(data.get('text'))}",
         ASIDE,

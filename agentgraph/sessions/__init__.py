@@ -6,6 +6,7 @@ from agentgraph.sessions.asides import (
     report_progress,
     set_context,
 )
+from agentgraph.sessions.audit import Audit, audit_of
 from agentgraph.sessions.envelope import (
     EV_AUDIT,
     EV_CONTEXT_SET,
@@ -78,6 +79,7 @@ __all__ = [
     "EV_TASK_PROGRESS",
     "EV_TASK_STARTED",
     "EV_TEXT",
+    "Audit",
     "Draft",
     "Envelope",
     "Expectation",
@@ -96,6 +98,7 @@ __all__ = [
     "TeamResult",
     "View",
     "WindowedSummary",
+    "audit_of",
     "current_session",
     "delete_context",
     "fold",

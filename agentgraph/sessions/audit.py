@@ -20,7 +20,6 @@ __all__ = ["Audit", "audit_of"]
 
 _FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 _UNDONE = ("compensated", "compensation_failed")
-_HUMAN = "human"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +59,28 @@ class _Reading:
         self._seq = 0
         self._steps = 0
         self._at = 0.0
+        self._sequence = 0
 
     def read(self, envelope: Envelope) -> Iterator[Record]:
         """Tell an envelope in records: one of another input belongs to another run."""
-        data = envelope.event_data
         before, self._state = self._state, fold(self._state, envelope)
-        self._at = _instant(envelope.created_at)
+        self._at, self._sequence = _instant(envelope.created_at), envelope.sequence
         if self._state.input != before.input:
             self._run, self._steps = f"{envelope.session_id}@{envelope.sequence}", 0
-            yield self._record("input", **{"from": envelope.sender_id, "text": envelope.text})
+            told = {"from": envelope.sender_id, "text": envelope.text}
+            yield self._record("input", data=told)
             return
+        yield from self._told(envelope)
+
+    def _told(self, envelope: Envelope) -> Iterator[Record]:
+        data = envelope.event_data
         match envelope.event_type:
             case ev.EV_PACKET:
                 yield from self._acted(envelope.sender_id, data)
             case ev.EV_ROUND_FAILED:
                 yield from self._acted(str(data.get("speaker")), data)
-                yield self._decided(str(data.get("speaker")), _failure(data))
+                if data.get("code") != "guard":  # whose decision is on record already
+                    yield self._decided(str(data.get("speaker")), _failure(data))
             case ev.EV_AUDIT:
                 yield from self._audited(data)
             case ev.EV_HANDOFF:
@@ -84,12 +89,12 @@ class _Reading:
                 yield self._decided("", _violation(data))
             case ev.EV_INTERRUPT:
                 asked = {"asked": data.get("id"), "payload": data.get("payload")}
-                yield self._record(_HUMAN, str(data.get("speaker")), **asked)
+                yield self._record("human", str(data.get("speaker")), asked)
             case ev.EV_DECISION:
                 answer = {"request": data.get("interrupt_id"), "decision": data.get("decision")}
-                yield self._record(_HUMAN, **answer, reviewer=envelope.sender_id)
+                yield self._record("human", data={**answer, "reviewer": envelope.sender_id})
             case ev.EV_SESSION_CLOSED:
-                yield self._record("end", reason=data.get("reason"))
+                yield self._record("end", data={"reason": data.get("reason")})
 
     def _acted(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
         """Tell a round: its model calls with their tools, and what they have used."""
@@ -99,8 +104,8 @@ class _Reading:
         records = list(self._called(speaker, data, paths))
         made = sum(one.kind == "model" for one in records)
         # A packet has not room for every call, and none of those who worked below its speaker.
-        for _ in range(self._counted(data, made) - made):
-            records.append(self._model(speaker))
+        unseen = self._counted(data, made) - made
+        records += [self._model(speaker) for _ in range(unseen)]
         for record in records:
             if record.kind == "model":
                 asked.setdefault(record.agent, record.seq)
@@ -110,7 +115,7 @@ class _Reading:
         if usage:
             self.used.append(usage)
         for path, figures in usage.items():
-            yield self._record("settled", path, asked.get(path), **_spent(path, figures))
+            yield self._record("settled", path, _spent(path, figures), parent=asked.get(path))
 
     def _called(
         self, speaker: str, data: Mapping[str, Any], paths: Mapping[str, str]
@@ -120,7 +125,7 @@ class _Reading:
             yield self._model(agent)
             for call in _objects(step.get("calls")):
                 told = {name: call.get(name) for name in ("tool", "args", "status")}
-                yield self._record("tool", agent, **told)
+                yield self._record("tool", agent, told)
         if data.get("body"):
             active = data.get("active")
             yield self._model(f"{speaker}/{active}" if active else speaker)
@@ -134,7 +139,7 @@ class _Reading:
 
     def _model(self, agent: str) -> Record:
         # What it has used is told in one sum for each agent; by itself it adds nothing.
-        return self._record("model", agent, reserved_usd="0")
+        return self._record("model", agent, {"reserved_usd": "0"})
 
     def _audited(self, data: Mapping[str, Any]) -> Iterator[Record]:
         agent, entry = str(data.get("agent")), data.get("entry")
@@ -144,12 +149,12 @@ class _Reading:
         elif data.get("kind") == "effect" and isinstance(entry, Mapping):
             kind: RecordKind = "compensated" if entry.get("state") in _UNDONE else "effect"
             told = {name: entry.get(name) for name in ("tool", "key", "state")}
-            yield self._record(kind, agent, **told)
+            yield self._record(kind, agent, told)
 
     def _handed_over(self, data: Mapping[str, Any]) -> Record:
         told = {name: data.get(name) for name in ("target", "reason")}
-        is_hop = data.get("target") not in (_HUMAN, *self._state.humans)
-        return self._record("handoff", str(data.get("from")), **told, hop=is_hop)
+        is_hop = data.get("target") not in ("human", *self._state.humans)
+        return self._record("handoff", str(data.get("from")), {**told, "hop": is_hop})
 
     def _decided(self, agent: str, decision: Mapping[str, object]) -> Record:
         return self._record("decision", agent, decision=decision)
@@ -158,24 +163,23 @@ class _Reading:
         self,
         kind: RecordKind,
         agent: str = "",
-        parent: int | None = None,
+        data: Mapping[str, object] | None = None,
         *,
         decision: Mapping[str, object] | None = None,
-        **data: object,
+        parent: int | None = None,
     ) -> Record:
         self._seq += 1
-        thread = self._state.session_id
         return Record(
-            self._run,
-            self._seq,
-            self._at,
-            kind,
-            agent,
-            thread,
-            self._steps,
-            decision,
-            data,
-            parent,
+            run=self._run,
+            seq=self._seq,
+            at=self._at,
+            kind=kind,
+            agent=agent,
+            thread=self._state.session_id,
+            step=self._steps,
+            decision=decision,
+            data={"sequence": self._sequence, **(data or {})},
+            parent=parent,
         )
 
 

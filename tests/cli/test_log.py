@@ -144,6 +144,14 @@ LINES = [
         "round 2 of a failed at attempt 2: silent: a said nothing; it is given up",
     ),
     (noted(ev.EV_AUDIT, what="it"), 'audit {"what": "it"}'),
+    (
+        noted(ev.EV_AUDIT, kind="decision", agent="a", guard="g", action="deny", cause="no"),
+        "guard g at a: deny: no",
+    ),
+    (
+        noted(ev.EV_AUDIT, kind="effect", agent="a", entry={"tool": "a:pay", "state": "done"}),
+        "action a:pay: done",
+    ),
     (noted(ev.EV_SUMMARY, upto=4, text="They met."), "summary up to 4: They met."),
     (noted(ev.EV_TASK_STARTED, agent="a"), "a task of a begins"),
     (noted(ev.EV_TASK_PROGRESS, agent="a", message="half", fraction=0.5), "a task of a: 50% half"),
