@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, get_type_hints
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -23,6 +23,7 @@ from langgraph._internal._constants import (
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
 from typing_extensions import TypedDict, is_typeddict
 
 from agentgraph.errors import ConfigurationError
@@ -33,6 +34,7 @@ __all__ = [
     "add_state",
     "apply_patchers",
     "begun_from",
+    "hold_edges",
     "insert_node",
     "is_answered",
     "merge_states",
@@ -40,6 +42,7 @@ __all__ = [
     "read_state",
     "states_of",
     "stores_each_step",
+    "updates_of",
     "wrap_node",
 ]
 
@@ -117,13 +120,47 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
     return Patcher(patch, state=state)
 
 
+def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
+    """Let no edge out of a node be followed where it has set a flag: then it says where to go."""
+    ends = [end for start, end in graph.edges if start == node]
+    graph.edges -= {(node, end) for end in ends}
+    branches = graph.branches[node]
+    for name, branch in branches.items():
+        branches[name] = branch._replace(path=_unless(flag, branch.path))
+    if ends:
+        always: Any = RunnableLambda(lambda _: list(ends))
+        graph.add_conditional_edges(node, _unless(flag, always), {end: end for end in ends})
+
+
+def _unless(flag: str, path: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    async def goes(state: Any, config: RunnableConfig) -> Any:
+        values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ]([flag], True)
+        return [] if values.get(flag) else await path.ainvoke(state, config)
+
+    def never(state: Any) -> Any:
+        raise TypeError("its nodes are asynchronous: await ainvoke")
+
+    return RunnableLambda(never, goes)
+
+
+def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the updates in what a node returns, whichever of LangGraph's forms that has."""
+    if isinstance(result, Command):
+        result = result.update
+    if isinstance(result, Mapping):
+        yield result
+    elif isinstance(result, list):
+        for part in result:
+            yield from updates_of(part)
+
+
 def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
     """Return a patched copy of a compiled graph; the given one stays as it is."""
     builder = _copy(compiled.builder)
     for extra in states_of(patchers):
         add_state(builder, extra)
     builder = apply_patchers(builder, patchers)
-    return builder.compile(
+    copied = builder.compile(
         compiled.checkpointer,
         cache=compiled.cache,
         store=compiled.store,
@@ -131,7 +168,9 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
         interrupt_after=_node_names(compiled.interrupt_after_nodes),
         debug=compiled.debug,
         name=compiled.name,
+        transformers=compiled.stream_transformers,
     )
+    return copied.with_config(compiled.config) if compiled.config else copied
 
 
 def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
@@ -179,11 +218,6 @@ def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, An
     return values
 
 
-def is_answered(config: RunnableConfig) -> bool:
-    """Tell whether a task goes on with what a human has decided on a question of its own."""
-    return bool(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
-
-
 def begun_from(
     config: RunnableConfig,
 ) -> tuple[BaseCheckpointSaver[Any], RunnableConfig] | None:
@@ -201,6 +235,11 @@ def begun_from(
 def stores_each_step(config: RunnableConfig) -> bool:
     """Tell whether each step of a run is stored before the next one begins."""
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"
+
+
+def is_answered(config: RunnableConfig) -> bool:
+    """Tell whether a task goes on with what a human has decided on a question of its own."""
+    return bool(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
 def _copy(builder: AnyGraph) -> AnyGraph:

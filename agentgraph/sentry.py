@@ -51,10 +51,12 @@ Ask: TypeAlias = Callable[[Answerer | None, Sequence[BaseMessage]], Awaitable[AI
 class ModelCall:
     """A model is about to be asked."""
 
-    model: BaseChatModel
+    model: object
     messages: Sequence[BaseMessage]
     specs: Sequence[object]
     ask: Ask
+    is_foreign: bool = False
+    """Whether a node of somebody else's asks, who has a prompt and tools of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ BANNED = {
     "routing": ("langgraph*", "langchain*", "asyncio", "time", "random", "agentgraph.clock"),
     "guards": ("langgraph", "langgraph_*"),
 }
-ACTS_ON_GRAPHS = "agentgraph/guards/patcher.py"
+ACTS_ON_GRAPHS = ("agentgraph/guards/patcher.py", "agentgraph/guards/foreign_patcher.py")
 MAY_IMPORT_PRIVATE_NAMES = "agentgraph/patching.py"
 
 
@@ -119,7 +119,7 @@ def fault_of(path: str, found: Import) -> str | None:
     unit = unit_of(path)
     if found.private and path != MAY_IMPORT_PRIVATE_NAMES:
         return f"only {MAY_IMPORT_PRIVATE_NAMES} may import the private {found.name}"
-    if path != ACTS_ON_GRAPHS and any(found.is_of(ban) for ban in BANNED.get(unit, ())):
+    if path not in ACTS_ON_GRAPHS and any(found.is_of(ban) for ban in BANNED.get(unit, ())):
         return f"{unit} may not import {found.name}"
     if found.unit in (None, unit):
         return None

@@ -29,6 +29,7 @@ from agentgraph.agents.toolset import (
     transfer_tool_name,
 )
 from agentgraph.guards import DEFAULT, GuardedState, Guards, Place
+from agentgraph.guards.foreign_patcher import guarded_copy
 from agentgraph.guards.patcher import guarding
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.notes import NotesState
@@ -167,7 +168,10 @@ def _node_of(
     name = participant.name
     path = f"{level.path}/{name}"
     if not isinstance(participant, Agent):
-        tagged = participant.graph.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
+        theirs = participant.graph
+        if level.guards is not None:
+            theirs = guarded_copy(theirs, level.guards, path)
+        tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
         return foreign_agent(level, name, tagged)
     inside = _inside(level, participant)
     nested = _build(participant, path, level.agent.name, inside, None, shared, level.seat)

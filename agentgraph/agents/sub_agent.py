@@ -93,9 +93,12 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         for message in fresh:
             if isinstance(message, AIMessage) and message.text:
                 await emit(_said(level, name, message))
+        update: dict[str, Any] = {}
+        if (guard := result.get("stopped_by")) and "turn" in state:
+            update["turn"] = {**state["turn"], "closed": guard}
         if sent is not None:
-            return await _answered(level, name, sent, fresh, {}, None)
-        return await _entered(level, name, fresh, {}, {})
+            return await _answered(level, name, sent, fresh, update, None)
+        return await _entered(level, name, fresh, {}, update)
 
     return enter
 

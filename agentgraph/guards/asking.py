@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from agentgraph.clock import clock
@@ -67,9 +67,11 @@ class Asking:
         if not told:
             return list(messages)
         text = "\n\n".join(told)
-        head, *rest = messages
-        if isinstance(head, SystemMessage):  # a second one is refused by some providers
-            return [SystemMessage(f"{head.text}\n\n{text}"), *rest]
+        if messages and isinstance(head := messages[0], SystemMessage):
+            # A second one is refused by some providers.
+            return [SystemMessage(f"{head.text}\n\n{text}"), *messages[1:]]
+        if self._asked.is_foreign:  # whose prompt is put before the messages later
+            return [*messages, HumanMessage(text)]
         return [SystemMessage(text), *messages]
 
     async def answer(self, messages: Sequence[BaseMessage]) -> Answered:
@@ -126,6 +128,8 @@ class Asking:
     ) -> Answered:
         """Do what the table says where a provider is down: ask another, escalate, or fail."""
         fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
+        if self._asked.is_foreign and not isinstance(fallback, AIMessage):
+            fallback = None
         cell = self._policy.decisions.cell("provider_error", self._policy.tier)
         guard = "circuit_breaker" if refused is not None else "retry"
         possible = fallback is not None or cell.action != "fallback"

@@ -11,21 +11,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import HumanMessage
 from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import GuardedState, account_of, hold
+from agentgraph.guards.account import Account, GuardedState, account_of, hold
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
+from agentgraph.guards.foreign import last_said
 from agentgraph.guards.humans import Humans, HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
-from agentgraph.guards.side_notes import side_notes
+from agentgraph.guards.side_notes import SideNotes, side_notes
 from agentgraph.guards.stage import inside_stage
 from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
@@ -41,7 +41,19 @@ from agentgraph.patching import (
 from agentgraph.running import current_errand, current_run
 from agentgraph.sentry import current_ledger, posted
 
-__all__ = ["AWAIT_HUMAN", "COMPENSATE", "guarding"]
+__all__ = [
+    "AWAIT_HUMAN",
+    "COMPENSATE",
+    "MODELS",
+    "TOOLS",
+    "Post",
+    "also_to",
+    "found",
+    "guarding",
+    "refuse_guarded",
+    "said",
+    "with_update",
+]
 
 AWAIT_HUMAN = "await_human"
 COMPENSATE = "compensate"
@@ -49,8 +61,8 @@ COMPENSATE = "compensate"
 State: TypeAlias = Mapping[str, Any]
 Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 
-_MODELS = ("call_model", "model", "agent")
-_TOOLS = ("call_tools", "tools")
+MODELS = ("call_model", "model", "agent")
+TOOLS = ("call_tools", "tools")
 _KEPT = ("turn", "guarded", "human")
 
 
@@ -58,13 +70,14 @@ def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> 
     """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
-        model = _found(graph, _MODELS, "a model")
+        model = found(graph, MODELS, "a model")
+        refuse_guarded(graph)
         policy.effects.update(_effects(place))
-        tools = next((name for name in _TOOLS if name in graph.nodes), None)
+        tools = next((name for name in TOOLS if name in graph.nodes), None)
         for channel, extra in (("guarded", GuardedState), ("human", HumanState)):
             if channel not in graph.channels:
                 add_state(graph, extra)
-        post = _Post(policy, place, tuple(name for name in _KEPT if name in graph.channels))
+        post = Post(policy, place, tuple(name for name in _KEPT if name in graph.channels))
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
             graph = wrap_node(tools, post.around_tools(tools))(graph)
@@ -73,7 +86,7 @@ def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> 
         state = graph.state_schema
         back = (model, COMPENSATE, END)
         spec = graph.nodes[model]
-        graph.nodes[model] = replace(spec, ends=_and(spec.ends, AWAIT_HUMAN, COMPENSATE))
+        graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, COMPENSATE))
         asks: Any = post.await_human(model)
         graph.add_node(AWAIT_HUMAN, asks, destinations=back, input_schema=state)
         graph.add_node(
@@ -85,7 +98,7 @@ def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Post:
+class Post:
     """The guards' post at one agent's graph."""
 
     policy: Guards
@@ -111,7 +124,7 @@ class _Post:
                     raise
                 text = stop.text if isinstance(stop, Held) else ""
                 return self._act(watch, stop.decision, text)
-            return _with(result, {**self._dumped(watch), **_said(watch)})
+            return with_update(result, {**self._dumped(watch), **said(watch)})
 
         return wrapped
 
@@ -128,7 +141,7 @@ class _Post:
                 return Command(goto=again, update=self._dumped(watch))
             except GuardStopped as stop:
                 return self._stopped(watch, stop, node)
-            return self._onward(watch, _with(result, self._dumped(watch)))
+            return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
 
@@ -143,7 +156,7 @@ class _Post:
                     result = await call(state)
             except GuardStopped as stop:
                 return self._stopped(watch, stop, END)
-            return self._onward(watch, _with(result, self._dumped(watch)))
+            return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
 
@@ -187,7 +200,7 @@ class _Post:
 
     def _close(self, watch: Watch) -> Any:
         """End the run of this agent, and with it that of all above."""
-        update = {**self._dumped(watch), **_said(watch)}
+        update = {**self._dumped(watch), **said(watch)}
         if watch.turn:
             update["turn"] = {**watch.turn, "closed": watch.account.closed}
         return self._onward(watch, Command(goto=END, update=update))
@@ -207,7 +220,8 @@ class _Post:
         kept = read_state(get_config(), self.kept)
         ledger, run = current_ledger(), current_run()
         turn = kept.get("turn") or {}
-        input_id = ledger.input_id if ledger is not None else turn.get("id") or _last_said(state)
+        turn_id = turn.get("id") or last_said(state.get("messages") or ())
+        input_id = ledger.input_id if ledger is not None else turn_id
         notes = side_notes(get_config()) if ledger is None else None
         home: object = notes.saver if notes is not None else None
         if run is not None and run.owner is not None:
@@ -226,8 +240,17 @@ class _Post:
                 account.resume(run.id)
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
-        level = self.policy.at(self.place.path)
-        place = replace(self.place, visit=current_errand())
+        return self._at(self.place, account, kept, notes)
+
+    def _at(
+        self,
+        place: Place,
+        account: Account,
+        kept: Mapping[str, Any],
+        notes: SideNotes | None = None,
+    ) -> Watch:
+        ledger, level = current_ledger(), self.policy.at(place.path)
+        place = replace(place, visit=current_errand())
         thread = str(get_config().get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger, notes)
         answered = is_answered(get_config())
@@ -237,12 +260,18 @@ class _Post:
         return {"guarded": watch.account.dump()}
 
 
-def _said(watch: Watch) -> dict[str, Any]:
+def said(watch: Watch) -> dict[str, Any]:
     """Forget what a human was asked, or has given an agent to say."""
     return {"human": {}} if watch.kept.get("human") else {}
 
 
-def _and(ends: Any, *more: str) -> Any:
+def refuse_guarded(graph: AnyGraph) -> None:
+    """Say what to do where a graph has guards: with two of them none would know what happens."""
+    if AWAIT_HUMAN in graph.nodes:
+        raise ConfigurationError("the graph is guarded already: patch the one that it was before")
+
+
+def also_to(ends: Any, *more: str) -> Any:
     """Draw where a node may go beside the ends that it declares."""
     return (
         {**ends, **dict(zip(more, more, strict=True))} if isinstance(ends, dict) else (*ends, *more)
@@ -254,7 +283,7 @@ def _effects(place: Place) -> dict[str, Effect]:
     return {name: known for name, known in found if known is not None}
 
 
-def _with(result: Any, update: Mapping[str, Any]) -> Any:
+def with_update(result: Any, update: Mapping[str, Any]) -> Any:
     """Add an update to what a node returns, whichever of LangGraph's forms that has."""
     if isinstance(result, Command):
         given = result.update or {}
@@ -270,23 +299,17 @@ def _with(result: Any, update: Mapping[str, Any]) -> Any:
         *others, last = result or [Command()]
         if not isinstance(last, Command) or last.graph is not None:
             return [*result, Command(update=update)]
-        added = _with(last, update)  # one Command less for LangGraph to write
+        added = with_update(last, update)  # one Command less for LangGraph to write
         return [*others, *(added if isinstance(added, list) else [added])]
     return {**(result or {}), **update}
 
 
-def _found(graph: AnyGraph, names: tuple[str, ...], what: str) -> str:
-    found = next((name for name in names if name in graph.nodes), None)
-    if found is None:
+def found(graph: AnyGraph, names: tuple[str, ...], what: str) -> str:
+    """Return the node of a graph that has one of these names."""
+    name = next((name for name in names if name in graph.nodes), None)
+    if name is None:
         raise ConfigurationError(
             f"there is no node of {what} to guard: name it one of {', '.join(names)}; "
             f"the nodes are {', '.join(graph.nodes)}"
         )
-    return found
-
-
-def _last_said(state: State) -> str:
-    """Return the id of the message that began this input, in a graph that keeps no account."""
-    messages = state.get("messages") or ()
-    humans = [m for m in messages if isinstance(m, HumanMessage)]
-    return str(humans[-1].id) if humans else "input"
+    return name

@@ -181,10 +181,16 @@ class Guards:
     state = GuardedState
 
     def __call__(self, graph: AnyGraph) -> AnyGraph:
-        """Guard a graph of others: its nodes of the model and of the tools are found by name."""
+        """Guard a graph of others: its nodes of the model and of the tools are found by name.
+
+        The model is asked as often as the guards say, and the tools are seen by what they answer;
+        who has ended an input is in its state, as `stopped_by`.
+        """
+        from agentgraph.guards.foreign_patcher import guarding_foreign
         from agentgraph.guards.patcher import guarding
 
-        return guarding(self, Place())(graph)
+        is_ours = "turn" in graph.channels
+        return (guarding if is_ours else guarding_foreign)(self, Place())(graph)
 
     def within(self, outer: Guards | None) -> Guards:
         """Return this policy inside of another one: it may tighten it, never lift it."""

@@ -54,7 +54,7 @@ class Using:
             known = await self._known(saga, effect, use)
             if known is not None:
                 return known
-        refusal = await self._refusal(use, effect)
+        refusal = await self.refusal(use)
         if refusal is not None:
             if saga is not None:
                 await self._kept(saga.failed(use.key))
@@ -143,8 +143,9 @@ class Using:
         await self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await self._recorder.keep(kind="effect", entry=entry.to_dict())
 
-    async def _refusal(self, use: ToolUse, effect: Effect | None) -> ToolMessage | None:
-        if effect is not None and self._account.closed:
+    async def refusal(self, use: ToolUse) -> ToolMessage | None:
+        """Say why a tool may not run, None where it may."""
+        if self._account.closed and effect_of(use.tool) is not None:
             cause = f"{self._account.closed} has ended the run: nothing more is to be done"
             await self._recorder.decided(Decision("deny", "saga", cause))
             return _answer(use, f"Not executed: {cause}.", failed=True)
@@ -189,6 +190,12 @@ class Using:
         if isinstance(result, ToolMessage):
             await self._observe(use, effect, result.content, failed=failed)
         return result
+
+    async def seen(self, use: ToolUse, told: ToolMessage) -> None:
+        """See what somebody else's tool has answered."""
+        await self._recorder.note("tool", tool=use.name)
+        effect = effect_of(use.tool)
+        await self._observe(use, effect, told.content, failed=told.status == "error")
 
     async def _observe(
         self, use: ToolUse, effect: Effect | None, result: object, *, failed: bool

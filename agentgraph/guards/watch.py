@@ -130,14 +130,18 @@ class Watch:
 
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may, and see whether it leads anywhere."""
-        using = Using(
+        return await self.using.use(use)
+
+    @property
+    def using(self) -> Using:
+        """What decides on tools."""
+        return Using(
             self.policy,
             self.place,
             self.account,
             self.recorder,
             is_answered=self.is_answered,
         )
-        return await using.use(use)
 
     async def handoff(self, target: str, digest: str) -> Refusal | None:
         """Let the conversation move to a peer, or say who does not and why."""

@@ -8,6 +8,8 @@ from typing import Any
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from agentgraph.guards import Guards
+from agentgraph.guards.foreign_patcher import guarded_copy
 from agentgraph.notes import Note, NotesState, collecting
 from agentgraph.participant import Graph
 from agentgraph.patching import patched, wrap_node
@@ -19,9 +21,10 @@ _STEPS = 1_000
 """The super-steps of one turn; the team's own limit, which would else hold, is far beyond."""
 
 
-def seated_foreign(name: str, graph: Graph) -> Graph:
+def seated_foreign(name: str, graph: Graph, guards: Guards | None) -> Graph:
     """Return a copy of a graph that collects notes, and whose models say whose they are."""
     limit = (getattr(graph, "config", None) or {}).get("recursion_limit", _STEPS)
+    graph = graph if guards is None else guarded_copy(graph, guards, name)
     if isinstance(graph, CompiledStateGraph):
         nodes = [node for node in graph.builder.nodes if not node.startswith("__")]
         graph = patched(graph, *(wrap_node(node, _collected, state=NotesState) for node in nodes))

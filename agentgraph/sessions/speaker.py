@@ -122,7 +122,8 @@ class Speaker:
             for message in result["messages"]
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
         ]
-        return Spoken(fresh, result.get("notes") or (), usage=self._usage(fresh))
+        notes, guard = result.get("notes") or (), result.get("stopped_by")
+        return Spoken(fresh, notes, stopped_by=guard, usage=self._usage(fresh))
 
     async def _commit(self, round: Round, spoken: Spoken) -> None:
         live = round.live

@@ -306,7 +306,7 @@ class Team:
         if isinstance(participant, Seatable):
             graph = participant.seated(self._seat(participant.name, watches), self._guards)
             return Speaker(graph=graph, is_seated=True, deadline_s=limit, **common)
-        foreign = seated_foreign(participant.name, participant.graph)
+        foreign = seated_foreign(participant.name, participant.graph, self._guards)
         return Speaker(graph=foreign, is_seated=False, deadline_s=limit, **common)
 
     def _seat(self, name: str, watches: bool) -> TeamSeat:

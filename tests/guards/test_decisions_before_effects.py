@@ -144,7 +144,7 @@ async def test_a_refused_answer_is_recorded_before_another_is_asked_for(diary: D
 
 async def test_a_refused_call_is_recorded_and_never_made(diary: Diary) -> None:
     def forbids(subject: Subject) -> Any:
-        return subject.action != "look"
+        return subject.tool != "look"
 
     agent = run_by(diary, call("look", what="it"), "Done.", gates=Gate(policy=forbids))
     await agent.ainvoke("go")

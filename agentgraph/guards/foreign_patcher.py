@@ -1,0 +1,181 @@
+"""Guards for a graph that agentgraph did not build, as far as its nodes show what they do.
+
+The node of its model is run in the model's place, and that of its tools is seen by its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langgraph.config import get_config
+from langgraph.graph import END
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+
+from agentgraph.clock import new_id
+from agentgraph.errors import GuardStopped
+from agentgraph.guards.account import Account, account_of
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.foreign import Asked, ForeignState, Uses, last_said
+from agentgraph.guards.humans import HumanState
+from agentgraph.guards.judging import Held
+from agentgraph.guards.patcher import (
+    AWAIT_HUMAN,
+    MODELS,
+    TOOLS,
+    Call,
+    Post,
+    State,
+    also_to,
+    found,
+    refuse_guarded,
+    said,
+    with_update,
+)
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.watch import Watch
+from agentgraph.participant import Graph
+from agentgraph.patching import (
+    AnyGraph,
+    Patcher,
+    add_state,
+    hold_edges,
+    patched,
+    read_state,
+    updates_of,
+    wrap_node,
+)
+from agentgraph.running import current_run
+from agentgraph.sentry import current_ledger, posted
+from agentgraph.telling import AGENT_TAG
+
+__all__ = ["guarded_copy", "guarding_foreign"]
+
+_STOPPED_BY = "stopped_by"
+
+
+def guarded_copy(graph: Graph, policy: Guards, path: str) -> Graph:
+    """Return a guarded copy of somebody else's graph, if it is one of a model with its tools."""
+    if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
+        return graph
+    return patched(graph, guarding_foreign(policy, Place(path)))
+
+
+def _is_agent(graph: AnyGraph) -> bool:
+    model = next((graph.nodes[name] for name in MODELS if name in graph.nodes), None)
+    if model is None or "messages" not in graph.channels or AWAIT_HUMAN in graph.nodes:
+        return False
+    has_tools = any(name in graph.nodes for name in TOOLS)
+    return has_tools and not isinstance(model.runnable, CompiledStateGraph)
+
+
+def guarding_foreign(policy: Guards, place: Place) -> Patcher:
+    """Guard a graph of others."""
+    post = _ForeignPost(policy, place)
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        model = found(graph, MODELS, "a model")
+        refuse_guarded(graph)
+        for extra in (ForeignState, HumanState):
+            add_state(graph, extra)
+        graph = wrap_node(model, post.around_model(model))(graph)
+        for tools in (name for name in TOOLS if name in graph.nodes):
+            known = getattr(graph.nodes[tools].runnable, "tools_by_name", {})
+            at_tools = _ForeignPost(policy, place, tools=known)
+            graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
+        hold_edges(graph, model, _STOPPED_BY)
+        spec = graph.nodes[model]
+        graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
+        asks: Any = post.await_human(model)
+        graph.add_node(AWAIT_HUMAN, asks, destinations=(model, END))
+        return graph
+
+    return Patcher(patch, state=ForeignState)
+
+
+@dataclass(frozen=True, slots=True)
+class _ForeignPost(Post):
+    """The guards' post at a graph of others."""
+
+    tools: Mapping[str, Any] = field(default_factory=dict)
+
+    def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have the node asked under guard, as if it were its model."""
+
+        async def wrapped(state: State, call: Call) -> Any:
+            if not isinstance(state, Mapping):  # it was sent something of its own
+                return await call(state)
+            watch = self._watch(state)
+            decision = await watch.opening()
+            if not decision.allows:
+                return self._act(watch, decision, "")
+            asked = Asked(state, call, updates_of)
+            try:
+                with posted(None):
+                    message = await watch.model(asked.of(watch.place.path))
+            except GuardStopped as stop:
+                if not isinstance(stop.decision, Decision):
+                    raise
+                text = stop.text if isinstance(stop, Held) else ""
+                return self._act(watch, stop.decision, text)
+            update = {**self._dumped(watch), **said(watch)}
+            return with_update(asked.result_for(message), update)
+
+        return wrapped
+
+    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have the tools run that may, and see what they answered."""
+
+        async def wrapped(state: Any, call: Call) -> Any:
+            watch = self._watch(state)
+            uses = Uses(state, read_state(get_config(), ("messages",)).get("messages") or ())
+            for one in uses.calls:
+                if (why_not := await watch.using.refusal(uses.use(one, self.tools))) is not None:
+                    uses.refuse(one, why_not)
+            left = uses.left()
+            with posted(None):
+                result = await call(left) if left is not None else []
+            for one, answer in uses.answered(updates_of(result)):
+                await watch.using.seen(uses.use(one, self.tools), answer)
+            results = result if isinstance(result, list) else [result]
+            told: Any = Command(update={**self._dumped(watch), "messages": uses.refused})
+            return [*results, told]
+
+        return wrapped
+
+    def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
+        return with_update(Post._act(self, watch, decision, text), {_STOPPED_BY: decision.reason})
+
+    def _close(self, watch: Watch) -> Any:
+        return with_update(Post._close(self, watch), {_STOPPED_BY: watch.account.closed})
+
+    def _onward(self, watch: Watch, result: Any) -> Any:
+        return result  # nobody has registered what its tools do
+
+    def _watch(self, state: State) -> Watch:
+        config, ledger, run = get_config(), current_ledger(), current_run()
+        kept = read_state(config, ("messages", "guarded", "human"))
+        input_id, home = _input_of(kept, config), None if run is None else run.owner
+        if ledger is not None:
+            input_id, home = ledger.input_id, ledger.home
+        elif run is not None and isinstance(run.account, Account):
+            input_id = run.account.input_id
+        account = account_of(self.policy, input_id, kept.get("guarded"), ledger, home)
+        if run is not None:
+            run.account = account
+        path = (config.get("metadata") or {}).get(AGENT_TAG)
+        return self._at(replace(self.place, path=path) if path else self.place, account, kept)
+
+    def _dumped(self, watch: Watch) -> dict[str, Any]:
+        return {"guarded": watch.account.dump(), _STOPPED_BY: None}
+
+
+def _input_of(kept: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Name the input: a message may be given to several runs, on one thread or on none."""
+    thread = config.get("configurable", {}).get("thread_id") or ""
+    prefix = f"{thread}/{last_said(kept.get('messages') or ())}/"
+    known = str((kept.get("guarded") or {}).get("input") or "")
+    return known if known.startswith(prefix) else prefix + new_id()
