@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Account", "Dumped", "GuardedState", "account_of", "latest"]
 
+ANYWHERE = ""
+"""The spot of what concerns the whole run."""
+
 Dumped = Mapping[str, Any]
 """An account as JSON-able values."""
 
@@ -171,12 +174,14 @@ class Account:
         self.pending.setdefault(spot, []).append(decision)
 
     def take_pending(self, spot: str) -> Decision | None:
-        """Return the next decision that was left to a spot, once."""
-        left = self.pending.get(spot)
-        decision = left.pop(0) if left else None
-        if not left:
-            self.pending.pop(spot, None)
-        return decision
+        """Return the next decision that was left to a spot, or to whichever comes first, once."""
+        for place in (spot, ANYWHERE):
+            if left := self.pending.get(place):
+                decision = left.pop(0)
+                if not left:
+                    del self.pending[place]
+                return decision
+        return None
 
     def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
         """Return how often one stage has been planned anew."""
@@ -255,6 +260,11 @@ class Account:
             effects = {"entries": known["effects"]}
             self.saga.load(merge_entries(self.saga.dump(), effects))
 
+    def meet(self, balance: Mapping[str, Any]) -> None:
+        """Count in what was done for the same input elsewhere, as its balance says."""
+        self.steps = max(self.steps, balance.get("steps", 0))
+        self.purse.meet(balance.get("spends", {}))
+
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
         values: dict[str, Any] = {"steps": self.steps, "spends": self.purse.dump()}
@@ -289,6 +299,8 @@ class Account:
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
         self.purse.grant()
+        if self.velocity is not None:
+            self.velocity.forget()
 
 
 _BY_SPOT = ("corrections", "tries")

@@ -15,7 +15,7 @@ from langchain_core.messages.ai import UsageMetadata
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
-from agentgraph.guards.account import Account
+from agentgraph.guards.account import ANYWHERE, Account
 from agentgraph.guards.breaker import CircuitBreaker, Permit
 from agentgraph.guards.budget import Reservation
 from agentgraph.guards.decision import Decision
@@ -275,8 +275,9 @@ class Asking:
             await self._recorder.decided(decision)
             key = _key(self._asked.model)
             breaker.for_key(key).acquire(self._account.input_id).failure("cost")
-        else:
-            self._account.pend(self._place.spot, await self._recorder.by_table(decision))
+            velocity.forget()  # what goes on instead has yet to show how fast it spends
+        elif ANYWHERE not in self._account.pending:
+            self._account.pend(ANYWHERE, await self._recorder.by_table(decision))
 
 
 def _settle_failure(

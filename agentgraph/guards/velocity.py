@@ -170,6 +170,11 @@ class CostVelocity:
         """Return the same ceilings for another run."""
         return replace(self)
 
+    def forget(self) -> None:
+        """Begin to count anew."""
+        with self._lock:
+            self._scopes.clear()
+
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values; its times are those of the wall clock."""
         ago = _wall_ahead()

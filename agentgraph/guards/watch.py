@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.account import Account
@@ -22,6 +22,7 @@ from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
+from agentgraph.running import current_run
 from agentgraph.sentry import ModelCall, Refusal, ToolUse
 
 __all__ = ["Watch"]
@@ -115,18 +116,29 @@ class Watch:
         messages = asking.corrected(asked.messages)
         while True:
             answered = await asking.answer(messages)
+            said: BaseMessage | None = answered.message
             try:
                 async with self.timed():
                     said = await judging.judge(answered, messages)
             except Overdue:
                 await self._step()
                 raise
+            finally:
+                if said is not None:
+                    self._unsaid(answered.message)
             if said is None:
                 return answered.message
             if isinstance(said, AIMessage):
                 return said
             messages = [*messages, answered.message, said]
             await self._step()
+
+    def _unsaid(self, message: AIMessage) -> None:
+        """Have an answer that nobody gets in the account of the run all the same: it was paid."""
+        run = current_run()
+        if run is not None:
+            name = str(message.response_metadata.get("model_name") or "")
+            run.record_usage(self.place.path, message.usage_metadata, name)
 
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may, and see whether it leads anywhere."""

@@ -11,15 +11,28 @@ import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 
 from agentgraph import Agent, Guards
-from agentgraph.guards import AuditTrail, CostBudget, MemorySink, Record
+from agentgraph.guards import (
+    AuditTrail,
+    Cell,
+    CircuitBreaker,
+    CostBudget,
+    CostVelocity,
+    DecisionTable,
+    Gate,
+    MemorySink,
+    Record,
+    Subject,
+)
+from agentgraph.guards.decision import Tier
 from agentgraph.models import price_of
-from agentgraph.testing import call
+from agentgraph.testing import Fault, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import (
     OUTPUT,
     PAID,
     PATIENCE_S,
     READ,
+    Driven,
     Metered,
     actions,
     again,
@@ -182,6 +195,33 @@ async def test_an_answer_without_usage_is_charged_as_it_was_reserved() -> None:
     assert asked(agent) == len(reserved) >= 2
 
 
+async def test_answers_that_are_refused_are_paid_for_and_accounted_for() -> None:
+    def is_long(subject: Subject) -> bool:
+        return len(subject.text) > 4
+
+    guards = Guards.batch(budget=CostBudget(tokens=10_000), gates=Gate(invariants=[is_long]))
+    agent = worker("a", [paid("no"), paid("nay"), paid("At last.")], guards=guards)
+    end, decisions = await told(agent, "go")
+    assert (end.text, len(decisions)) == ("At last.", 2)
+    assert end.usage["total_tokens"] == 3 * PAID
+    stopped = worker("a", [paid("no"), paid("nay"), paid("non")], guards=guards)
+    end, _ = await told(stopped, "go")
+    assert (end.close_reason, end.usage["total_tokens"]) == ("gate", 3 * PAID)
+
+
+async def test_answers_that_are_refused_use_up_the_budget() -> None:
+    def never(subject: Subject) -> bool:
+        return False
+
+    table = DecisionTable({("schema_failure", "interactive"): Cell("replan", 99, "abort")})
+    guards = Guards.interactive(
+        budget=CostBudget(tokens=1_200), gates=Gate(invariants=[never]), decisions=table, replans=99
+    )
+    agent = worker("a", [paid(f"no {n}") for n in range(99)], guards=guards)
+    end, _ = await told(agent, "go")
+    assert (end.close_reason, end.usage["total_tokens"]) == ("cost_budget", 4 * PAID)
+
+
 async def test_no_tool_runs_on_a_budget_that_is_used_up() -> None:
     ran: list[int] = []
 
@@ -245,6 +285,68 @@ async def test_a_human_who_agrees_grants_the_budget_once_more() -> None:
     ended = await agent.aresume("t", {question.id: "reject"})
     assert ended.close_reason == "cost_budget"
     assert asked(agent) in (6, 7)
+
+
+FAST = CostVelocity(tokens_per_min=300, fast_s=60, slow_s=120, min_elapsed_s=30)
+"""Three calls of 220 tokens, one each 20 s, are faster than that."""
+
+
+def hasty(calls: int = 9, **fields: Any) -> Agent:
+    """Return an agent that asks its model each 20 s."""
+    turns: list[Scripted] = [Fault.delay(20, paid(call("look", number=n))) for n in range(calls)]
+    return worker("a", [*turns, paid("Done.")], tools=[look], **fields)
+
+
+@pytest.mark.parametrize(("tier", "action"), [("interactive", "abort"), ("batch", "abort")])
+async def test_a_run_that_spends_too_fast_ends(tier: Tier, action: str) -> None:
+    agent = hasty(guards=Guards(tier, velocity=FAST))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.close_reason, actions(decisions)) == ("cost_velocity", [("cost_velocity", action)])
+    assert asked(agent) == 3
+    evidence = decisions[0]["evidence"]
+    assert min(evidence["fast"], evidence["slow"]) > evidence["ceiling"] == 300
+    assert (evidence["unit"], evidence["scope"]) == ("tokens_per_min", "a")
+
+
+async def test_a_run_that_spends_slowly_goes_on() -> None:
+    agent = hasty(guards=Guards.batch(velocity=CostVelocity(tokens_per_min=1_000, slow_s=120)))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.text, decisions) == ("Done.", [])
+
+
+async def test_where_stakes_are_high_a_human_decides_on_what_spends_too_fast() -> None:
+    agent = hasty(3, guards=Guards.regulated(velocity=FAST, budget=CostBudget(tokens=10**6)))
+    with Driven().installed() as clock:
+        reply = await clock.drive(agent.ainvoke("go", thread_id="t"))
+        [question] = reply.interrupts
+        clock.advance(3_600)
+        ended = await clock.drive(agent.aresume("t", {question.id: "approve"}))
+    assert isinstance(question.payload, dict)
+    assert question.payload["guard"] == "cost_velocity"
+    assert (ended.text, ended.close_reason, asked(agent)) == ("Done.", None, 4)
+
+
+async def test_a_cheaper_model_goes_on_for_one_that_spends_too_fast() -> None:
+    cheap = Metered([paid("Done, for less.")], model_name="cheap")
+    breaker = CircuitBreaker(fallback=cheap)
+    agent = hasty(guards=Guards.interactive(velocity=FAST, breaker=breaker))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.text, end.close_reason) == ("Done, for less.", None)
+    assert (asked(agent), len(cheap.requests)) == (3, 1)
+    assert actions(decisions)[0] == ("cost_velocity", "deny")
+    assert actions(decisions)[1:] == [("circuit_breaker", "fallback")]
+
+
+async def test_workers_who_are_fast_together_end_the_run_of_whoever_asked_them() -> None:
+    turn = again(lambda: Fault.delay(40, paid("My part.")))
+    boss = crowd("tool", turn, CostBudget(tokens=10**6), velocity=FAST)
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(boss, "go"))
+    assert (end.close_reason, end.text) == ("cost_velocity", "")
+    assert (asked(boss), actions(decisions)) == (1, [("cost_velocity", "abort")])
 
 
 @pytest.fixture
