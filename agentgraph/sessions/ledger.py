@@ -58,18 +58,30 @@ class RoundLedger:
     @property
     def account(self) -> Mapping[str, Any]:
         """What the log has of this input; it stands in the state, so nobody has to read the log."""
-        state = self.turn.live.state
+        state, around = self.turn.live.state, self.turn.live.around
         undoing = state.undoing
         # Each attempt that died may have spent what needs no record; one that failed has told all.
         died = self.turn.attempt - 1 - sum(state.failures.values())
         return {
-            "hops": state.hops,
-            "account": state.account,
+            "hops": state.hops + (around.hops if around is not None else 0),
+            "account": state.account or (around.counted if around is not None else {}),
             "held": _summed(state.held.values()),
             "dead": SHARE * max(0, died),
             "effects": state.effects,
             "undoing": undoing.get("reason") if undoing.get("round") == self.turn.number else "",
         }
+
+    @property
+    def hops(self) -> int:
+        """How often models have handed over for this input, on all levels."""
+        account = self._own_account
+        return account.hops if account is not None else int(self.account["hops"])
+
+    @property
+    def counted(self) -> Mapping[str, Any]:
+        """What was counted so far for this input, on all levels."""
+        known: Mapping[str, Any] = self.account["account"]
+        return self.balance or known
 
     def hold(self, account: object) -> None:
         """Keep what is counted for this input while its session is at work here."""
@@ -78,10 +90,14 @@ class RoundLedger:
     @property
     def balance(self) -> Mapping[str, object]:
         """What was counted so far, to stand in the log; nothing where no guards count."""
+        account = self._own_account
+        return account.balance() if account is not None else {}
+
+    @property
+    def _own_account(self) -> Account | None:
         account = self.turn.live.account
-        if isinstance(account, Account) and account.input_id == self.input_id:
-            return account.balance()
-        return {}
+        is_own = isinstance(account, Account) and account.input_id == self.input_id
+        return account if is_own else None  # type: ignore[return-value]  # as it has just said
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""

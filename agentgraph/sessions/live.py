@@ -61,6 +61,8 @@ class LiveSession:
     """When the clock has something to do with it, as of the last append."""
     account: object = None
     """What guards have counted for the present input, of all its rounds."""
+    around: RoundLedger | None = None
+    """The ledger of the round that this session is held in, if it is held in one."""
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
+from agentgraph.guards import Guards
+from agentgraph.guards.account import Account, account_of
+from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.live import RETRIES, LiveSession, load_state
 from agentgraph.sessions.packet import Spoken
 from agentgraph.sessions.record import Parent
@@ -30,6 +33,8 @@ class TeamSpeaker(Speaker):
     """A team that speaks: its session's last words are what it says."""
 
     team: Team | None = None
+    guards: Guards | None = None
+    """Those around it, which count what it does with all else of their input."""
 
     async def speak(self, round: Round) -> None:
         """Run a round; an inner session that it leaves open is closed with it."""
@@ -42,7 +47,11 @@ class TeamSpeaker(Speaker):
             await _given_back(inner)
 
     async def run(self, round: Round) -> Spoken:
+        ledger, account = RoundLedger(round), None
+        if self.guards is not None:
+            account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
         inner = await self._session(round)
+        inner.around = ledger
         if inner.state.round == 0 and not inner.state.is_ended:
             shown = await view_of(round.live.log, self, round)
             await inner.hear(str(shown[-1].text), sender=inner.record.creator)
@@ -52,12 +61,14 @@ class TeamSpeaker(Speaker):
                     listeners = heard_by(round.live.listeners())
                     await self.graph.ainvoke({"round": inner.state.round}, listeners)
             finally:
+                if account is not None and isinstance(inner.account, Account):
+                    account.meet(inner.account.balance())
                 await _given_back(inner)
         elif inner.state.pending_close_reason == "round_failed":
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
         last = await inner.log.tail(inner.id, 1)
         said = [AIMessage(one.text, id=one.envelope_id, name=self.name) for one in last]
-        return Spoken(said, usage=await self._used(inner))
+        return Spoken(said, usage=await self._used(inner), hops=inner.state.hops)
 
     def _id(self, round: Round) -> str:
         failures = round.state.failures.get(self.name, 0)

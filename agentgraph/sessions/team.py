@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -302,7 +302,9 @@ class Team:
         }
         if isinstance(participant, Team):
             # Its own rounds have deadlines; all of them together have none.
-            return TeamSpeaker(graph=participant.graph, is_seated=False, team=participant, **common)
+            inner = _held_to(participant, self._guards)
+            common |= {"graph": inner.graph, "team": inner, "guards": self._guards}
+            return TeamSpeaker(is_seated=False, **common)
         if isinstance(participant, Seatable):
             graph = participant.seated(self._seat(participant.name, watches), self._guards)
             return Speaker(graph=graph, is_seated=True, deadline_s=limit, **common)
@@ -320,3 +322,12 @@ class Team:
             self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
         )
         return TeamSeat(name, others, self.policy, offers, watches)
+
+
+def _held_to(team: Team, guards: Guards | None) -> Team:
+    """Return a team in its place in another one, whose guards its own may tighten."""
+    if guards is None:
+        return team
+    own = team.guards
+    inside = own.within(guards) if isinstance(own, Guards) else guards
+    return replace(team, guards=inside)
