@@ -265,11 +265,6 @@ class Account:
         self.steps = max(self.steps, balance.get("steps", 0))
         self.purse.meet(balance.get("spends", {}))
 
-    def meet(self, balance: Mapping[str, Any]) -> None:
-        """Count in what was done for the same input elsewhere, as its balance says."""
-        self.steps = max(self.steps, balance.get("steps", 0))
-        self.purse.meet(balance.get("spends", {}))
-
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
         values: dict[str, Any] = {"steps": self.steps, "spends": self.purse.dump()}
