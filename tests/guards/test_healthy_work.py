@@ -221,6 +221,19 @@ async def test_a_supervisor_that_dispatches_ten_times_to_one_worker(kind: str) -
     assert len(worked) == 10
 
 
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_a_worker_that_is_done_with_one_thing_after_the_other(kind: str) -> None:
+    """Each is another brief: that the reply to it is the same is no wonder."""
+    sub = solo(ScriptedModel(lambda _: "Done."), name="sub")
+    ask = "transfer_to_sub" if kind == "delegate" else "sub"
+    given = "reason" if kind == "delegate" else "request"
+    asks = [call(ask, **{given: f"part {n}"}) for n in range(3)]
+    mode: Any = "delegate" if kind == "delegate" else "sticky"
+    members = [sub if kind == "delegate" else sub.as_tool()]
+    agent = Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
+    assert await left_alone(agent) == "Done."
+
+
 async def test_workers_side_by_side_that_say_the_same() -> None:
     sub = solo(ScriptedModel(lambda _: "Done."), name="sub")
     asks = [[call("sub", request=f"part {n}") for n in range(8)]]

@@ -12,7 +12,16 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.errors import ModelError
-from agentgraph.guards import Backoff, CircuitBreaker, Deadlines, Guards, MemorySink, RetryBudget
+from agentgraph.guards import (
+    Backoff,
+    CircuitBreaker,
+    Deadlines,
+    Gate,
+    Guards,
+    MemorySink,
+    RetryBudget,
+    Subject,
+)
 from agentgraph.stream import ErrorEvent, Event, FinalStateEvent, TokenEvent
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.working import (
@@ -390,6 +399,32 @@ async def test_a_probe_that_is_cancelled_leaves_its_place_to_the_next(clock: Hur
     with pytest.raises(asyncio.CancelledError):
         await probe
     dear.lets_go = None
+    assert (await agent.ainvoke("hello")).text == "dear speaks"
+
+
+async def test_a_probe_whose_answer_is_cut_off_at_a_gate_leaves_its_place_to_the_next(
+    clock: Hurried,
+) -> None:
+    dear, cheap = two_providers()
+    looking, is_slow = asyncio.Event(), [True]
+
+    async def look_at(subject: Subject) -> bool:
+        if subject.text == "dear speaks" and is_slow and is_slow.pop():
+            looking.set()
+            await asyncio.Event().wait()
+        return True
+
+    gate = Gate(invariants=(look_at,))
+    guards = watched(breaker=CircuitBreaker(fallback=cheap.model), gates=gate)
+    agent = solo(dear.model, guards=guards)
+    await tripped(agent, dear)
+    clock.advance(COOLDOWN_S)
+    dear.mend()
+    probe = asyncio.ensure_future(agent.ainvoke("hello"))
+    await looking.wait()
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
     assert (await agent.ainvoke("hello")).text == "dear speaks"
 
 
