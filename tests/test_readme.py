@@ -10,6 +10,8 @@ from types import CodeType, FunctionType
 
 import pytest
 
+from agentgraph.guards import DecisionTable
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -35,3 +37,7 @@ async def test_every_program_runs_in_its_order(
 
     assert len(programs) >= 5
     assert {"support", "reply", "event", "judge", "result", "session"} <= names.keys()
+
+
+def test_decision_table_is_the_one_that_decides() -> None:
+    assert DecisionTable().markdown() in README.read_text("utf-8")
