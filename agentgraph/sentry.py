@@ -100,8 +100,8 @@ class Sentry(Protocol):
         """Have a tool run, if it may."""
         ...
 
-    async def handoff(self, target: str, digest: str) -> Refusal | None:
-        """Let the conversation move to a peer, or say who does not and why."""
+    async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
+        """Let the conversation move to a peer, or back, or say who does not and why."""
         ...
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:

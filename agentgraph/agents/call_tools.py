@@ -7,16 +7,16 @@ or all delegations; only then does the message lead anywhere.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
 from agentgraph.agents.level import Level
+from agentgraph.agents.progress import MOVED, NOT_EXECUTED, progress
 from agentgraph.agents.run_tool import ToolResult, ToolRunner
 from agentgraph.agents.state import AgentState, CallOutcome
 from agentgraph.agents.toolset import REQUEST_HELP
@@ -27,7 +27,7 @@ from agentgraph.running import note
 from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
 
-__all__ = ["answer", "call_tools", "progress", "transfer_text"]
+__all__ = ["answer", "call_tools", "transfer_text"]
 
 W = TypeVar("W")
 
@@ -140,6 +140,10 @@ async def _move(
     if move.is_help:
         refused = _refuse(others, "help was requested")
         reason = move.reason or "no reason given"
+        why_not = await _stuck(level, state)
+        if why_not is not None:
+            refused = _refuse([move, *others], why_not)
+            return [Command(update={"messages": refused}, goto=level.entry)]
         told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
@@ -155,6 +159,16 @@ async def _move(
     await emit(level.routed("transfer", move.target, move.reason))
     update = {"messages": [told, *refused], "current_active_agent": move.target}
     return [Command(update=update, goto=move.target)]
+
+
+async def _stuck(level: Level, state: AgentState) -> str | None:
+    """Say why a sub-agent is not to go back to its supervisor once more, if it is not."""
+    sentry = on_duty()
+    if sentry is None or level.supervisor is None or state.get("errand") is not None:
+        return None  # who runs an errand answers its call
+    digest = progress(level.history(state))
+    refusal = await sentry.handoff(level.supervisor, digest, is_return=True)
+    return None if refusal is None else refusal.why
 
 
 async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
@@ -185,31 +199,9 @@ def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
     return progress(level.history(state))
 
 
-def progress(messages: Sequence[AnyMessage]) -> str:
-    """Tell apart how far a conversation has come: by the last thing that was said or found out."""
-    for message in reversed(messages):
-        is_answer = isinstance(message, ToolMessage) and not _is_move(message)
-        if message.text and (is_answer or not isinstance(message, ToolMessage)):
-            return _digest(f"{message.type} {message.text}")
-    return ""
-
-
-def _digest(text: str) -> str:
-    # A provider may cut a character in two, and half of one has no encoding of its own.
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _is_move(message: ToolMessage) -> bool:
-    return str(message.text).startswith((_MOVED, _NOT_EXECUTED))
-
-
-_MOVED = "Conversation transferred to "
-_NOT_EXECUTED = "Not executed: "
-
-
 def transfer_text(target: str, reason: str, summary: str) -> str:
     """Say that the conversation has moved, and what the receiver should know."""
-    lines = [f"{_MOVED}{target}"]
+    lines = [f"{MOVED}{target}"]
     lines += [f"Reason: {reason}"] if reason else []
     lines += [f"Summary: {summary}"] if summary else []
     return "\n".join(lines)
@@ -263,13 +255,13 @@ async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
 
 
 def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
-    return [answer(m.call_id, m.tool, f"{_NOT_EXECUTED}{why}", failed=True) for m in moves]
+    return [answer(m.call_id, m.tool, f"{NOT_EXECUTED}{why}", failed=True) for m in moves]
 
 
 def _unmade(asked: _Asked, guard: str) -> list[ToolMessage]:
     """Answer what is open where a guard has ended the turn."""
     open_calls = [c for c in calls_of(asked.message) if c["id"] not in asked.answers]
-    why = f"{_NOT_EXECUTED}{guard} has ended the turn"
+    why = f"{NOT_EXECUTED}{guard} has ended the turn"
     return [answer(c["id"] or "", c["name"] or "tool", why, failed=True) for c in open_calls]
 
 
@@ -296,7 +288,7 @@ async def _sent(level: Level, asked: _Asked, calls: Sequence[ToolCall]) -> Comma
     errands = [call for call in calls if call["name"] in level.toolset.errands]
     kept, refused = await _dispatched(level, errands, [call["name"] for call in errands])
     told = [
-        answer(call["id"] or "", call["name"], f"{_NOT_EXECUTED}{why}", failed=True)
+        answer(call["id"] or "", call["name"], f"{NOT_EXECUTED}{why}", failed=True)
         for call, why in refused
     ]
     sent = [_send(level, asked, call) for call in calls if call not in errands or call in kept]

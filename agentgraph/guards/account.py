@@ -299,6 +299,8 @@ class Account:
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
         self.purse.grant()
+        if self.deadlock is not None:
+            self.deadlock = self.deadlock.fresh()
         if self.velocity is not None:
             self.velocity.forget()
 

@@ -155,22 +155,27 @@ class Watch:
             is_answered=self.is_answered,
         )
 
-    async def handoff(self, target: str, digest: str) -> Refusal | None:
-        """Let the conversation move to a peer, or say who does not and why."""
+    async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
+        """Let the conversation move to a peer, or back, or say who does not and why."""
         account, policy = self.account, self.policy
-        if policy.hops is not None:
+        if policy.hops is not None and not is_return:
             decision = policy.hops.check(account.hops, account.granted)
             if not decision.allows:
                 await self.recorder.decided(decision)
                 return Refusal(decision.guard, decision.cause)
         if account.deadlock is not None:
-            moved = account.deadlock.handoff(source=self.place.name, target=target, digest=digest)
+            moved = account.deadlock.handoff(
+                source=self.place.name, target=target, digest=digest, branch=self.place.visit
+            )
             if not moved.allows:
                 await self._met(moved)
                 if moved.action != "correct":
                     return Refusal(moved.guard, moved.cause)
-        account.moved.count(self.recorder.speaker)
-        await self.recorder.note("handoff", source=self.place.path, target=target)
+        if not is_return:
+            account.moved.count(self.recorder.speaker)
+        await self.recorder.note(
+            "handoff", source=self.place.path, target=target, hop=not is_return
+        )
         return None
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:

@@ -247,7 +247,8 @@ async def test_endless_pair_ends_at_the_default_limit() -> None:
     root_model = ScriptedModel(lambda _: call("transfer_to_Child"))
     child = Agent("Child", model=child_model)
 
-    reply = await Agent("Root", model=root_model, agents=[child]).ainvoke("hi")
+    root = Agent("Root", model=root_model, agents=[child], guards=Guards.interactive(deadlock=None))
+    reply = await root.ainvoke("hi")
 
     assert reply.close_reason == "max_steps"
     assert len(root_model.requests) + len(child_model.requests) == 50

@@ -171,9 +171,9 @@ def transfers(model: ScriptedModel, *agents: Agent, **fields: Any) -> Agent:
     return Agent("boss", model=model, agents=agents, **fields)
 
 
-def helped(name: str = "sub") -> Agent:
+def helped(name: str = "sub", first: int = 0) -> Agent:
     """Return a sub-agent that gives the conversation back each time."""
-    asks = for_ever(*(call("request_help", reason=f"help {n}") for n in range(50)))
+    asks = for_ever(*(call("request_help", reason=f"help {first + n}") for n in range(50)))
     return Agent(name, model=asks)
 
 
@@ -225,13 +225,14 @@ async def test_hops_are_remembered_over_an_interrupt_in_another_agent(tmp_path: 
         """Ask a human."""
         return str(interrupt("may I?"))
 
-    def compiled(model: ScriptedModel) -> Agent:
+    def compiled(model: ScriptedModel, first: int = 0) -> Agent:
         url = f"sqlite:///{tmp_path / 'a.db'}"
-        return transfers(model, helped(), tools=[ask], checkpointer=url, durability="sync")
+        sub = helped(first=first)
+        return transfers(model, sub, tools=[ask], checkpointer=url, durability="sync")
 
     before = compiled(ScriptedModel([*[call("transfer_to_sub")] * 3, call("ask")]))
     (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    after_it = compiled(asking_each_time())
+    after_it = compiled(asking_each_time(), first=3)
     reply = await after_it.aresume("t", {question.id: "yes"})
     assert reply.text == "I do it myself."
     moved = [t for t in answers(await after_it.ahistory("t")) if t.startswith("Conversation tran")]

@@ -1,0 +1,46 @@
+"""How far a conversation has come, whoever has the floor in it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from langchain_core.messages import AnyMessage, ToolMessage
+
+__all__ = ["MOVED", "NOT_EXECUTED", "progress"]
+
+MOVED = "Conversation transferred to "
+NOT_EXECUTED = "Not executed: "
+_HANDED_OVER = '{"accepted":'
+"""How the answer to a handoff in a team begins."""
+_NOTICES = re.compile(
+    r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
+    r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""What a team's participants are told of handoffs."""
+
+
+def progress(messages: Sequence[AnyMessage]) -> str:
+    """Tell apart how far a conversation has come: by the last thing that was said or found out.
+
+    That it has moved on, why, and what was told along with it, is neither.
+    """
+    for message in reversed(messages):
+        text = str(message.text)
+        if isinstance(message, ToolMessage):
+            text = "" if text.startswith(_MOVES) else text
+        else:
+            text = _NOTICES.sub("", text).strip()
+        if text:
+            return _digest(f"{message.type} {text}")
+    return ""
+
+
+_MOVES = (MOVED, NOT_EXECUTED, _HANDED_OVER)
+
+
+def _digest(text: str) -> str:
+    # A provider may cut a character in two, and half of one has no encoding of its own.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
