@@ -322,6 +322,8 @@ class _Nowhere:
 _NOWHERE = _Nowhere()
 _kept: deque[Account] = deque(maxlen=64)
 _open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
+_homeless: deque[Account] = deque(maxlen=1_000)
+"""The last of those that no run and no session holds between two of its nodes."""
 
 
 def hold(account: Account) -> None:
@@ -348,6 +350,8 @@ def account_of(
     is_new = found is None
     if found is None:
         found = known[input_id] = Account(policy, input_id)
+        if home is None:
+            _homeless.append(found)
     if stored is not None and stored["version"] > found.version:
         found.load(stored)  # into the same account: who works with it must not count elsewhere
     if stored is not None:

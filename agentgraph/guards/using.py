@@ -18,7 +18,7 @@ from agentgraph.guards.replaying import beside_of, given_again
 from agentgraph.guards.saga import Begun, Entry, Saga
 from agentgraph.guards.stage import current_stage, in_time
 from agentgraph.notes import noted
-from agentgraph.sentry import ControlFlow, ToolUse
+from agentgraph.sentry import ControlFlow, LedgerLost, ToolUse
 
 __all__ = ["RegisterFirst", "Using"]
 
@@ -66,11 +66,13 @@ class Using:
 
     async def _act(self, saga: Saga, use: ToolUse, effect: Effect | None) -> object:
         """Run a tool that changes the world, and keep what came of it."""
-        notes = noted() or []
-        before = len(notes)
+        notes = noted()
+        before = len(notes or ())
         self._account.running.add(use.key)  # it stays there where this is cut off
         try:
             result = await self._run(use, effect)
+        except LedgerLost:
+            raise
         except ControlFlow:
             self._account.running.discard(use.key)
             await self._kept(saga.waits(use.key))
@@ -84,7 +86,7 @@ class Using:
             await self._kept(saga.failed(use.key))
         else:
             text = str(result.text) if isinstance(result, ToolMessage) else ""
-            await self._kept(saga.done(use.key, text, beside_of(result, notes[before:])))
+            await self._kept(saga.done(use.key, text, beside_of(result, (notes or [])[before:])))
         return result
 
     async def _known(self, saga: Saga, effect: Effect, use: ToolUse) -> ToolMessage | None:
