@@ -116,6 +116,35 @@ def claims_of_sessions(shown: Outputs) -> None:
     assert shown["replay"][0].data["text/plain"] == "True"
 
 
+def claims_of_guards(shown: Outputs) -> None:
+    tiers = {name: tuple(map(_last_steps, shown[name])) for name in _MET}
+    assert tiers == {name: (steps,) for name, steps in _MET.items()}
+    assert "answers 'The small model answers.'" in shown["provider"][0].text
+    assert shown["breaker"][0].text == "open: deny; half open: allow, then deny; closed: allow\n"
+    assert "spec_malformed" in shown["spec"][1].data["text/html"]
+    assert "the critic gave 0.4; 0.8 is needed" in shown["ask"][0].data["text/html"]
+    assert "You have two rooms." in shown["approve"][0].data["text/html"]
+    assert shown["reject"][0].text == "closed by escalation and given back: ['14', '12']\n"
+    assert shown["audit"][0].text.count("compensated host:book compensated") == 2
+    assert "3 steps" in shown["trail"][0].data["text/html"]
+
+
+_ASKED = "a human is asked"
+_MET = {
+    "loop": ("closed by loop_detector", "closed by loop_detector", _ASKED),
+    "cost": ("closed by cost_budget", "closed by cost_budget", _ASKED),
+    "gate": ("closed by gate", "closed by gate", _ASKED),
+    "progress": ("closed by gate", _ASKED, _ASKED),
+    "unsafe": ("answers 'I must not tell.'", "closed by gate", _ASKED),
+    "deadlock": ("deadlock_monitor", "deadlock_monitor", "waiting_decision"),
+}
+"""How each failure ends, by tier."""
+
+
+def _last_steps(output: Any) -> tuple[str, ...]:
+    return tuple(line.rpartition(" → ")[2] for line in output.text.splitlines())
+
+
 def types_of(outputs: list[Any]) -> list[str]:
     """Return the types of the envelopes and events that are shown."""
     html = "".join(output.data["text/html"] for output in outputs)
@@ -126,6 +155,7 @@ CLAIMS: dict[str, Callable[[Outputs], None]] = {
     "01_agents": claims_of_agents,
     "02_routing": claims_of_routing,
     "03_sessions": claims_of_sessions,
+    "04_guards": claims_of_guards,
 }
 
 
