@@ -192,9 +192,9 @@ async def test_a_loop_is_seen_two_levels_down() -> None:
 async def test_a_supervisor_that_goes_to_and_fro_for_the_same_lookup_is_stopped() -> None:
     sub = solo(for_ever(call("look", what="it"), call("request_help")), name="sub")
     sub = sub.replace(default_tools=True)
-    boss = for_ever(call("transfer_to_sub"))
-    reply = await Agent("boss", model=boss, agents=[sub]).ainvoke("go", thread_id="t")
-    assert reply.close_reason == "loop_detector"
+    boss, guards = for_ever(call("transfer_to_sub")), watched(deadlock=None)
+    agent = Agent("boss", model=boss, agents=[sub], guards=guards)
+    assert (await agent.ainvoke("go")).close_reason == "loop_detector"
 
 
 async def test_workers_side_by_side_do_not_fill_each_other_s_windows() -> None:
