@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.clock import SystemClock
 from agentgraph.patching import begun_from, stores_each_step
@@ -25,7 +24,8 @@ _CHANNEL = "agentgraph_spends"
 class SideNotes:
     """The notes of one node."""
 
-    saver: BaseCheckpointSaver[Any]
+    saver: Any
+    """The store, as LangGraph has it."""
     at: RunnableConfig
     """The checkpoint that the node began from."""
 

@@ -242,17 +242,18 @@ async def test_no_tool_runs_on_a_budget_that_is_used_up() -> None:
 
 
 async def test_a_stage_ends_with_its_own_budget_and_the_others_have_theirs() -> None:
-    stage = Guards(budget=CostBudget(tokens=600))
-    guards = Guards.interactive(budget=CostBudget(tokens=100_000), stages={"small": stage})
-    for name, times in (("small", 1), ("large", 5)):
-        script = iter([paid(call("look", number=n)) for n in range(4)])
-        below = worker(name, again(lambda: next(script, paid("Found."))), tools=[look])  # noqa: B023
-        above = worker("boss", [paid(call(f"transfer_to_{name}"))], agents=[below], guards=guards)
-        if name == "large":
-            above = above.replace(guards=Guards.interactive(budget=CostBudget(tokens=100_000)))
-        end, decisions = await told(above, "go")
-        assert (asked(below), end.close_reason) == (times, "cost_budget" if times == 1 else None)
-        assert actions(decisions) == (STOPPED if times == 1 else [])
+    def four_times(name: str) -> Agent:
+        looks = [paid(call("look", number=n)) for n in range(4)]
+        return worker(name, [*looks, paid("Found.")], tools=[look])
+
+    small, large = four_times("small"), four_times("large")
+    stages = {"small": Guards(budget=CostBudget(tokens=600))}
+    guards = Guards.interactive(budget=CostBudget(tokens=100_000), stages=stages)
+    boss = worker("boss", [], agents=[small, large], guards=guards)
+    end, decisions = await told(boss, "@small go", "s")
+    assert (end.close_reason, actions(decisions), asked(small)) == ("cost_budget", STOPPED, 1)
+    end, decisions = await told(boss, "@large go", "l")
+    assert (end.text, decisions, asked(large)) == ("Found.", [], 5)
 
 
 async def test_the_prices_of_a_stages_budget_are_its_own() -> None:
