@@ -96,6 +96,13 @@ class Sentry(Protocol):
         """Have a model asked, as often as it may be."""
         ...
 
+    def held_back(self, text: str) -> Mapping[str, Any]:
+        """Keep what tools answer for the model to be judged; nothing where nobody judges.
+
+        The next node of the model says it then, as if that were its own.
+        """
+        ...
+
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may."""
         ...

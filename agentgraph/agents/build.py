@@ -107,7 +107,9 @@ def _build(
     graph = apply_patchers(graph, agent.patchers)
     if guards is not None:
         members = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
-        place = Place(path, level.toolset.ordinary)
+        output = level.toolset.output
+        form = None if output is None else output.text_of
+        place = Place(path, level.toolset.ordinary, form=form)
         graph = guarding(guards, place, tuple(one.name for one in members))(graph)
     level.nodes.update(graph.nodes)
     return graph

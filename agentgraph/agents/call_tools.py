@@ -188,6 +188,9 @@ async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
     if not direct:
         return Command(goto=level.entry)
     text = "\n\n".join(str(asked.answers[c["id"] or ""].text) for c in ordinary)
+    sentry = on_duty()
+    if sentry is not None and (held := sentry.held_back(text)):
+        return Command(goto=level.entry, update=dict(held))
     return Command(goto=level.end, update={"messages": [await _said(level, text)]})
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
+from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import TypeAdapter
 
@@ -30,6 +32,14 @@ class OutputFormat:
     def dump(self, value: object) -> object:
         """Check an answer and return it as JSON values; raises `ValueError` if it does not fit."""
         return self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
+
+    def text_of(self, message: AIMessage) -> str | None:
+        """Return as JSON what a message answers in this form, None where it answers nothing yet."""
+        for call in message.tool_calls:
+            if call["name"] == self.name:
+                with suppress(ValueError):
+                    return json.dumps(self.dump(call["args"]), ensure_ascii=False)
+        return None
 
     def load(self, stored: object) -> object:
         """Return the object that was dumped."""

@@ -48,12 +48,12 @@ class Judging:
     ) -> BaseMessage | None:
         """Return None for an answer that passes, what its model is to be told, or a safe answer."""
         message, permit = answered.message, answered.permit
-        is_answer = not message.tool_calls and not message.invalid_tool_calls
-        if not is_answer or not (self._policy.gates or self._policy.escalation.critic):
+        text = self._place.answer_of(message)
+        if text is None or not (self._policy.gates or self._policy.escalation.critic):
             if permit is not None:
                 permit.success()
             return None
-        subject = subject_of(self._place, messages, str(message.text), self._account)
+        subject = subject_of(self._place, messages, text, self._account)
         try:
             failed = await self._gated(subject)
         except BaseException:
@@ -63,10 +63,10 @@ class Judging:
         if permit is not None:
             permit.success(valid=failed is None or failed.failure_class != "schema_failure")
         if failed is not None:
-            return await self._refused(failed, message)
+            return await self._refused(failed, text)
         decision = await self._policy.escalation.score(subject)
         if not decision.allows:
-            raise Held(await self._recorder.decided(decision), str(message.text))
+            raise Held(await self._recorder.decided(decision), text)
         return None
 
     async def pass_edit(self, text: str, messages: Sequence[BaseMessage]) -> None:
@@ -88,11 +88,10 @@ class Judging:
                 return result
         return None
 
-    async def _refused(self, result: ValidationResult, message: AIMessage) -> BaseMessage:
+    async def _refused(self, result: ValidationResult, text: str) -> BaseMessage:
         failure = result.failure_class or "schema_failure"
         counted = f"{self._place.path}#{failure}"
         made = self._account.tries.get(counted, 0)
-        text = str(message.text)
         decision = self._decided(result, failure, made, text)
         await self._recorder.decided(decision)
         if decision.action in _GOES_ON:

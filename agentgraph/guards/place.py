@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
 __all__ = ["Place", "others_of", "own_of"]
@@ -24,6 +25,8 @@ class Place:
     tools: Mapping[str, BaseTool] = field(default_factory=dict)
     visit: str = ""
     """Which of the visits to it this is: a delegate is visited by several at a time."""
+    form: Callable[[AIMessage], str | None] | None = None
+    """Reads an answer that is given by a call, in a form."""
 
     @property
     def name(self) -> str:
@@ -34,6 +37,12 @@ class Place:
     def spot(self) -> str:
         """Return by what its run is told from others at the same agent."""
         return f"{self.path}#{self.visit}" if self.visit else self.path
+
+    def answer_of(self, message: AIMessage) -> str | None:
+        """Return what a message answers, None where it asks for something first."""
+        if not message.tool_calls and not message.invalid_tool_calls:
+            return str(message.text)
+        return None if self.form is None else self.form(message)
 
     @property
     def depth(self) -> int:

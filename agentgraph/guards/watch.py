@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.account import Account
-from agentgraph.guards.asking import Asking
+from agentgraph.guards.asking import Answered, Asking
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.judging import Judging
 from agentgraph.guards.place import Place
@@ -22,12 +22,15 @@ from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
+from agentgraph.history import calls_of
 from agentgraph.running import current_run
 from agentgraph.sentry import ModelCall, Refusal, ToolUse
 
 __all__ = ["Watch"]
 
 _ALLOWED = Decision("allow", "none")
+_BY_TOOLS = "tools"
+"""Who has given an agent what to say, where no human has."""
 
 
 class Watch:
@@ -64,6 +67,12 @@ class Watch:
         """Whether a model that has failed is asked again, so that nobody else is to."""
         return self.policy.retry is not None
 
+    def held_back(self, text: str) -> Mapping[str, Any]:
+        """Keep what tools answer for the model to be judged; nothing where nobody judges."""
+        if not self.judges:
+            return {}
+        return {"human": {"text": text, "by": _BY_TOOLS, "input": self.account.input_id}}
+
     def timed(self) -> AbstractAsyncContextManager[None]:
         """Cut off what takes longer than its stage, or all of the run, may."""
         return in_time(current_stage(self.account.deadline))
@@ -71,12 +80,13 @@ class Watch:
     async def opening(self) -> Decision:
         """Decide whether this agent's model may be asked at all, and count that it is."""
         account = self.account
-        if self._given is not None:
+        by = None if self._given is None else self._given["by"]
+        if by not in (None, _BY_TOOLS):
             return Decision("allow", "human")
         left = account.take_pending(self.place.spot)
         if left is not None:
             return left  # recorded when it was made
-        return await self._counted()
+        return await self._counted() if by is None else _ALLOWED
 
     async def _counted(self) -> Decision:
         """Count one more model call, or decide what is done about the limit in its way."""
@@ -108,14 +118,17 @@ class Watch:
         """Have a model asked until its answer passes, as often as it may be."""
         judging = Judging(self.policy, self.place, self.account, self.recorder)
         given, self._given = self._given, None
-        if given is not None:
+        held: Answered | None = None
+        if given is not None and given["by"] == _BY_TOOLS:
+            held = Answered(AIMessage(given["text"]), None)
+        elif given is not None:
             if given["by"] == "edit":
                 await judging.pass_edit(given["text"], asked.messages)
             return AIMessage(given["text"])
         asking = Asking(self.policy, self.place, self.account, self.recorder, asked)
         messages = asking.corrected(asked.messages)
         while True:
-            answered = await asking.answer(messages)
+            answered, held = held or await asking.answer(messages), None
             said: BaseMessage | None = answered.message
             try:
                 async with self.timed():
@@ -130,7 +143,7 @@ class Watch:
                 return answered.message
             if isinstance(said, AIMessage):
                 return said
-            messages = [*messages, answered.message, said]
+            messages = [*messages, answered.message, *_heard(answered.message, said)]
             await self._step()
 
     def _unsaid(self, message: AIMessage) -> None:
@@ -214,6 +227,17 @@ class Watch:
             self.account.correct(self.place.spot, decision.cause)
             return
         self.account.pend(self.place.spot, await self.recorder.by_table(decision))
+
+
+def _heard(message: AIMessage, said: BaseMessage) -> list[BaseMessage]:
+    """Return what its model hears of an answer; one that was given by a call is answered there."""
+    calls = calls_of(message)
+    if not calls:
+        return [said]
+    return [
+        ToolMessage(said.text, tool_call_id=c["id"] or "", name=c["name"], status="error")
+        for c in calls
+    ]
 
 
 def stopped(decision: Decision) -> GuardStopped:
