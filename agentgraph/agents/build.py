@@ -63,7 +63,7 @@ def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGr
 def compile_seated(agent: Agent, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
     """Compile an agent for its place in a team, whose saver and history it works with."""
     own = agent.guards
-    inside = own.within(guards) if isinstance(own, Guards) else guards
+    inside = own.within(guards, agent.name) if isinstance(own, Guards) else guards
     shared = (NotesState, *_shared(inside))
     graph = _build(agent, agent.name, None, inside, _tree(agent), shared, seat)
     compiled = graph.compile(name=agent.name)
@@ -175,15 +175,15 @@ def _node_of(
             theirs = guarded_copy(theirs, level.guards, path)
         tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
         return foreign_agent(level, name, tagged)
-    inside = _inside(level, participant)
+    inside = _inside(level, participant, path)
     nested = _build(participant, path, level.agent.name, inside, None, shared, level.seat)
     return sub_agent(level, name, nested.compile(name=name), keys)
 
 
-def _inside(level: Level, agent: Agent) -> Guards | None:
+def _inside(level: Level, agent: Agent, path: str) -> Guards | None:
     """Return what holds for a sub-agent: its supervisor's policy, which its own may tighten."""
     own = agent.guards
-    return own.within(level.guards) if isinstance(own, Guards) else level.guards
+    return own.within(level.guards, path) if isinstance(own, Guards) else level.guards
 
 
 def _size(graph: AnyCompiledGraph) -> int:

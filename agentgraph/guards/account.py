@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
-from agentgraph.guards.budget import CostBudget, Spend
+from agentgraph.guards.budget import Spend
 from agentgraph.guards.deadlines import Deadline
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
@@ -92,7 +92,7 @@ class Account:
         self._free_until = 0.0
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
-        self.purse = Purse(policy.budget)
+        self.purse = Purse()
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
@@ -194,9 +194,9 @@ class Account:
                 known[path].load(stored)
         return known[path]
 
-    def spends_at(self, path: str, budget: CostBudget | None) -> list[Spend]:
-        """Return the accounts from which a call of an agent is paid: the run's, and its own."""
-        return self.purse.at(path, budget)
+    def spends_under(self, policy: Guards) -> list[Spend]:
+        """Return from what calls under a policy are paid: the run's account, then inner ones."""
+        return [self.purse.spend(name, budget) for name, budget in policy.budgets]
 
     @property
     def prices(self) -> Prices:
@@ -349,7 +349,8 @@ def account_of(
         stored = None
     is_new = found is None
     if found is None:
-        found = known[input_id] = Account(policy, input_id)
+        # Of whoever comes first, only what holds for all is held against all.
+        found = known[input_id] = Account(policy.whole, input_id)
         if home is None:
             _homeless.append(found)
     if stored is not None and stored["version"] > found.version:

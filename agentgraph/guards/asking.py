@@ -194,7 +194,7 @@ class Asking:
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> list[Reservation]:
         held: list[Reservation] = []
-        accounts = self._account.spends_at(self._place.path, self._policy.budget)
+        accounts = self._account.spends_under(self._policy)
         if not accounts:
             return held
         model = self._asked.model if answerer is None else answerer

@@ -144,6 +144,8 @@ class Guards:
         self.tier: Tier = tier
         self._given = frozenset(given)
         self._levels: dict[str, Guards] = {}
+        self._whole: Guards | None = None
+        self._inner: tuple[tuple[str, CostBudget], ...] = ()
         self.effects: dict[str, Effect] = {}
         self._set({**_DEFAULTS, **_TIERS[tier]()}, given)
 
@@ -192,11 +194,28 @@ class Guards:
         is_ours = "turn" in graph.channels
         return (guarding if is_ours else guarding_foreign)(self, Place())(graph)
 
-    def within(self, outer: Guards | None) -> Guards:
-        """Return this policy inside of another one: it may tighten it, never lift it."""
+    @property
+    def whole(self) -> Guards:
+        """Return the policy of all that serves an input: the one that this is within."""
+        return self if self._whole is None else self._whole
+
+    @property
+    def budgets(self) -> tuple[tuple[str, CostBudget], ...]:
+        """Return from what calls are paid, by where it was given: "" is for all of an input."""
+        run = self.whole.budget
+        return self._inner if run is None else (("", run), *self._inner)
+
+    def within(self, outer: Guards | None, path: str = "") -> Guards:
+        """Return this policy inside of another one: it may tighten it, never lift it.
+
+        What it limits of its own is counted at `path`, for all that is below.
+        """
         if outer is None or outer is self:
             return self
         inner = outer._copy()
+        inner._whole = outer.whole
+        if self.budget is not None and "budget" in self._given:
+            inner._inner = (*outer._inner, (path, self.budget))
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
         for name in self._given if inner.tier == outer.tier else self._said:
             own, around = getattr(self, name), getattr(outer, name)
@@ -218,14 +237,17 @@ class Guards:
         if stage is None:
             return self
         if path not in self._levels:
-            self._levels[path] = self._overridden(stage)
+            self._levels[path] = self._overridden(stage, path)
         return self._levels[path]
 
-    def _overridden(self, stage: Guards) -> Guards:
+    def _overridden(self, stage: Guards, path: str) -> Guards:
         level = self._copy()
+        level._whole = self.whole
         is_other = stage._names_tier and stage.tier != self.tier
         for name in (stage._said if is_other else stage._given) - {"stages"}:
             setattr(level, name, getattr(stage, name))
+        if level.budget is not None and level.budget is not self.budget:
+            level._inner = (*self._inner, (path, level.budget))
         if is_other:
             level.tier = stage.tier
             if "decisions" not in stage._given:

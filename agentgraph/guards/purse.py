@@ -36,11 +36,10 @@ _Paid = tuple[int, int, Decimal]
 class Purse:
     """The accounts from which the calls of one input are paid."""
 
-    def __init__(self, budget: CostBudget | None) -> None:
+    def __init__(self) -> None:
         # Never a fake clock's id: those of two tests are the same.
         self._name = SystemClock().new_id()[:12]
         self._notes = 0
-        self._budget = budget
         self._spends: dict[str, Spend] = {}
         self._others: dict[str, dict[str, _Paid]] = {}
         """What other purses have paid, by budget and purse."""
@@ -52,13 +51,6 @@ class Purse:
         """Up to which share each is in the log, None outside of a session."""
         self.recalled: set[str] = set()
         """The levels of whose graphs the notes were read that another process has left."""
-
-    def at(self, path: str, budget: CostBudget | None) -> list[Spend]:
-        """Return the accounts from which a call of an agent is paid: the run's, and its own."""
-        spends = [self._spend("", self._budget)] if self._budget is not None else []
-        if budget is not None and budget is not self._budget:
-            spends.append(self._spend(path, budget))
-        return spends
 
     def begin_attempt(self) -> None:
         """Begin an attempt at a round; what is spent in it is not in the log, or by its records."""
@@ -122,7 +114,8 @@ class Purse:
         paid[self._name] = [self._notes, *own, str(own_usd)]
         return {"granted": spend.granted, "paid": paid}
 
-    def _spend(self, name: str, budget: CostBudget | None) -> Spend:
+    def spend(self, name: str, budget: CostBudget) -> Spend:
+        """Return what is spent under one budget."""
         if name not in self._spends:
             spend = self._spends[name] = Spend(budget)
             spend.count_in(*_total(self._others.get(name, {})), self._granted.get(name, 1))

@@ -174,7 +174,7 @@ class Using:
         return None
 
     def _exhausted(self) -> Decision | None:
-        spends = self._account.spends_at(self._place.path, self._policy.budget)
+        spends = self._account.spends_under(self._policy)
         return next((spent for spend in spends if (spent := spend.exhausted()) is not None), None)
 
     async def _run(self, use: ToolUse, effect: Effect | None) -> object:

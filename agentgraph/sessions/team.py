@@ -293,9 +293,9 @@ class Team:
 
     def _speaker(self, participant: Participant, *, watches: bool = False) -> Speaker:
         view = FullTranscript() if watches and self.view is None else self.view
-        limit = self._guards.deadlines.stage_s if self._guards is not None else None
         common: Any = {
             "name": participant.name,
+            "deadline_s": _longest_turn(participant, self._guards),
             "view": view or WindowedSummary(),
             "sees_all": watches,
             "summarize": self.summarize,
@@ -304,12 +304,12 @@ class Team:
             # Its own rounds have deadlines; all of them together have none.
             inner = _held_to(participant, self._guards)
             common |= {"graph": inner.graph, "team": inner, "guards": self._guards}
-            return TeamSpeaker(is_seated=False, **common)
+            return TeamSpeaker(is_seated=False, **{**common, "deadline_s": None})
         if isinstance(participant, Seatable):
             graph = participant.seated(self._seat(participant.name, watches), self._guards)
-            return Speaker(graph=graph, is_seated=True, deadline_s=limit, **common)
+            return Speaker(graph=graph, is_seated=True, **common)
         foreign = seated_foreign(participant.name, participant.graph, self._guards)
-        return Speaker(graph=foreign, is_seated=False, deadline_s=limit, **common)
+        return Speaker(graph=foreign, is_seated=False, **common)
 
     def _seat(self, name: str, watches: bool) -> TeamSeat:
         others = {
@@ -329,5 +329,16 @@ def _held_to(team: Team, guards: Guards | None) -> Team:
     if guards is None:
         return team
     own = team.guards
-    inside = own.within(guards) if isinstance(own, Guards) else guards
+    inside = own.within(guards, team.name) if isinstance(own, Guards) else guards
     return replace(team, guards=inside)
+
+
+def _longest_turn(participant: Participant, guards: Guards | None) -> float | None:
+    """Return how long a turn may take, by the team's guards and by a participant's own."""
+    own = getattr(participant, "guards", None)
+    inside = own.within(guards) if isinstance(own, Guards) else guards
+    if inside is None:
+        return None
+    limits = inside.at(participant.name).deadlines
+    known = (limits.stage_s, limits.workflow_s)
+    return min((seconds for seconds in known if seconds is not None), default=None)

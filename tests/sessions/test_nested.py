@@ -137,7 +137,7 @@ async def test_the_inner_context_is_its_own() -> None:
 
 async def test_a_failure_inside_fails_the_round_outside_and_it_is_tried_again() -> None:
     x = agent("x", Fault.server_error(), Fault.server_error(), "well then")
-    team = outer_of(inner_of(x, guards=untried()))
+    team = outer_of(inner_of(x), guards=untried())
     async with await Hub.open(teams=[team]) as hub:
         outer = await hub.session(team, id="o")
         state = await after(outer, "user", "hello")
