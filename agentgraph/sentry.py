@@ -175,14 +175,20 @@ def on_duty() -> Sentry | None:
     return _sentry.get()
 
 
-@contextmanager
-def posted(sentry: Sentry | None) -> Iterator[None]:
+class posted:
     """Have somebody asked in here, or nobody."""
-    token = _sentry.set(sentry)
-    try:
-        yield
-    finally:
-        _sentry.reset(token)
+
+    # No generator: each call of a run enters it.
+    __slots__ = ("_sentry", "_token")
+
+    def __init__(self, sentry: Sentry | None) -> None:
+        self._sentry = sentry
+
+    def __enter__(self) -> None:
+        self._token = _sentry.set(self._sentry)
+
+    def __exit__(self, *error: object) -> None:
+        _sentry.reset(self._token)
 
 
 def current_ledger() -> Ledger | None:

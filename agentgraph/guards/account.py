@@ -148,6 +148,10 @@ class Account:
         self._dumped = values
         return values
 
+    def has_told(self, dumped: Dumped) -> bool:
+        """Whether it is what this account has dumped last: there is nothing new in it."""
+        return dumped is self._dumped
+
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
         self.version = dumped.get("version", 0)
@@ -343,7 +347,9 @@ def account_of(
 
     `home` is the store that the input is at home in: another one may know the same id.
     """
-    known = _open.setdefault(_NOWHERE if home is None else home, WeakValueDictionary())
+    place = _NOWHERE if home is None else home
+    if (known := _open.get(place)) is None:
+        known = _open[place] = WeakValueDictionary()
     found = known.get(input_id)
     if stored is not None and stored.get("input") != input_id:
         stored = None
@@ -353,9 +359,9 @@ def account_of(
         found = known[input_id] = Account(policy.whole, input_id)
         if home is None:
             _homeless.append(found)
-    if stored is not None and stored["version"] > found.version:
-        found.load(stored)  # into the same account: who works with it must not count elsewhere
-    if stored is not None:
+    if stored is not None and not found.has_told(stored):
+        if stored["version"] > found.version:
+            found.load(stored)  # into the same account: who works with it must not count elsewhere
         found.purse.meet(stored.get("spends", {}))
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)

@@ -22,6 +22,7 @@ Amount: TypeAlias = float | str | Decimal
 """US dollars."""
 
 _GUARD = "cost_budget"
+_ALLOWED = Decision("allow", _GUARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class Spend:
             self._open.add(reservation)
             self.reserved_tokens += tokens
             self.reserved_usd += usd or 0
-        return Decision("allow", _GUARD), reservation
+        return _ALLOWED, reservation
 
     @property
     def share(self) -> float:

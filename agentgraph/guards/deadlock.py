@@ -133,6 +133,8 @@ class DeadlockMonitor:
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
+        if not (self._paths or self._cycles or self._replies or self._messages):
+            return {}
         return {
             "paths": [
                 [branch, [list(edge) for edge in path]] for branch, path in self._paths.items()

@@ -111,7 +111,8 @@ def effect_of(tool: object) -> Effect | None:
         if not waiting:
             break
         candidate = waiting.pop(0)
-        found = getattr(candidate, _MARK, None)
+        # A pydantic model is slow to say that it lacks an attribute.
+        found = getattr(candidate, "__dict__", {}).get(_MARK)
         if isinstance(found, Effect):
             return found
         inner = (getattr(candidate, name, None) for name in ("func", "coroutine"))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
 
@@ -23,6 +25,7 @@ _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
 _PER_MESSAGE = 8
 _PER_MEDIUM = 2_000
+_NEW = -1
 
 _as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).encode
 
@@ -34,40 +37,44 @@ def estimate(
 ) -> int:
     """Return about how many tokens a call uses at most, without a tokenizer."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
-    return output + _messages.sizes(messages) + _tools.sizes(tools)
+    return output + _messages.total(messages) + _tools.total(tools)
 
 
 class _Remembered(Generic[T]):
     """The sizes of living things, each measured again once it holds something else."""
 
-    def __init__(self, measure: Callable[[T], int], held: str) -> None:
+    def __init__(self, measure: Callable[[T], int], held: Callable[[T], object]) -> None:
         self._measure = measure
         self._held = held
-        self._known: dict[int, tuple[ReferenceType[T], object, int]] = {}
+        # Whoever dies takes its entries along: a known id is that of the thing that was measured.
+        self._sizes: dict[int, int] = {}
+        self._parts: dict[int, object] = {}
+        self._living: dict[int, ReferenceType[T]] = {}
 
-    def sizes(self, things: Iterable[T]) -> int:
-        """Add up the sizes."""
-        total, held, known = 0, self._held, self._known
-        for thing in things:
-            found = known.get(id(thing))
-            if found is not None and found[0]() is thing and found[1] is getattr(thing, held, None):
-                total += found[2]
-            else:
-                total += self._measured(thing)
-        return total
+    def total(self, things: Sequence[T]) -> int:
+        """Add up the sizes, without a look at each that is known."""
+        ids, parts = list(map(id, things)), list(map(self._held, things))
+        sizes = [*map(self._sizes.get, ids, repeat(_NEW))]
+        while _NEW in sizes:
+            new = sizes.index(_NEW)
+            sizes[new] = self._measured(things[new], parts[new])
+        if list(map(self._parts.get, ids)) != parts:
+            for at, part in enumerate(parts):
+                if self._parts.get(ids[at]) is not part:
+                    sizes[at] = self._measured(things[at], part)
+        return sum(sizes)
 
-    def _measured(self, thing: T) -> int:
+    def _measured(self, thing: T, part: object) -> int:
         size = self._measure(thing)
-        # A dict, a tool of the provider's, takes no reference.
-        with suppress(TypeError):
-            reference = ref(thing, partial(self._forget, id(thing)))
-            self._known[id(thing)] = reference, getattr(thing, self._held, None), size
+        with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+            self._living[id(thing)] = ref(thing, partial(self._forget, id(thing)))
+            self._sizes[id(thing)], self._parts[id(thing)] = size, part
         return size
 
     def _forget(self, identity: int, gone: ReferenceType[T]) -> None:
-        known = self._known.get(identity)
-        if known is not None and known[0] is gone:
-            self._known.pop(identity, None)
+        if self._living.get(identity) is gone:
+            for entries in (self._living, self._sizes, self._parts):
+                entries.pop(identity, None)
 
 
 def _size_of_message(message: BaseMessage) -> int:
@@ -93,8 +100,8 @@ def _size_of_tool(tool: object) -> int:
     return _PER_MESSAGE + _tokens(_specified(tool))
 
 
-_messages = _Remembered(_size_of_message, "content")
-_tools = _Remembered(_size_of_tool, "description")
+_messages = _Remembered(_size_of_message, attrgetter("content"))
+_tools = _Remembered(_size_of_tool, type)  # which stays as it is, unlike what a message says
 
 
 def _specified(tool: object) -> str:

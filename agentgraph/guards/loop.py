@@ -76,6 +76,7 @@ class LoopDetector:
     )
     _corrected: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _corrected_in: str | None = field(default=None, init=False, repr=False, compare=False)
+    _dumped: dict[str, object] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         faults = [
@@ -117,6 +118,7 @@ class LoopDetector:
         return worst[0] if worst else _ALLOW
 
     def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> Iterator[Decision]:
+        self._dumped = None
         trips = self._polled(made, message) if poll else self._looped(made, message)
         yield from self._met(made, trips)
         yield from self._failed(made, self._streaks.count(made.tool, failed, message))
@@ -233,7 +235,12 @@ class LoopDetector:
         return both
 
     def dump(self) -> dict[str, object]:
-        """Return the memory as JSON-able values."""
+        """Return the memory as JSON-able values, the same ones until it changes."""
+        if self._dumped is None:
+            self._dumped = self._told()
+        return self._dumped
+
+    def _told(self) -> dict[str, object]:
         return {
             "tail": [[asked.id, [list(call) for call in asked.calls]] for asked in self._tail],
             "polls": [[call, list(poll)] for call, poll in self._polls.items()],
@@ -245,6 +252,7 @@ class LoopDetector:
 
     def load(self, dumped: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
+        self._dumped = None
         tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], dumped.get("tail", ()))
         polls = cast(Sequence[tuple[str, tuple[str, int, str]]], dumped.get("polls", ()))
         self._tail = [_Message(asked, [_Call(*call) for call in calls]) for asked, calls in tail]

@@ -217,12 +217,13 @@ class Post:
         return result
 
     def _watch(self, state: State) -> Watch:
-        kept = read_state(get_config(), self.kept)
+        config = get_config()
+        kept = read_state(config, self.kept)
         ledger, run = current_ledger(), current_run()
         turn = kept.get("turn") or {}
         turn_id = turn.get("id") or last_said(state.get("messages") or ())
         input_id = ledger.input_id if ledger is not None else turn_id
-        notes = side_notes(get_config()) if ledger is None else None
+        notes = side_notes(config) if ledger is None else None
         home: object = notes.saver if notes is not None else None
         if run is not None and run.owner is not None:
             home = run.owner
@@ -249,11 +250,12 @@ class Post:
         kept: Mapping[str, Any],
         notes: SideNotes | None = None,
     ) -> Watch:
-        ledger, level = current_ledger(), self.policy.at(place.path)
-        place = replace(place, visit=current_errand())
-        thread = str(get_config().get("configurable", {}).get("thread_id") or "")
+        ledger, level, config = current_ledger(), self.policy.at(place.path), get_config()
+        if place.visit != (visit := current_errand()):
+            place = replace(place, visit=visit)
+        thread = str(config.get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger, notes)
-        answered = is_answered(get_config())
+        answered = is_answered(config)
         return Watch(level, place, account, recorder, kept, is_answered=answered)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ __all__ = ["cost_of", "model_name_of", "most_output_of", "worst_cost"]
 _MILLION = 1_000_000
 _PYDANTIC = getattr(BaseModel, "__getattr__", None)
 _UNKNOWN_OUTPUT = 1_024
+_NAMES = ("model_name", "model")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 Prices = Mapping[str, tuple[Decimal, Decimal]]
@@ -27,8 +28,7 @@ def model_name_of(model: object) -> str:
     """Return the name by which a model is known and priced."""
     if isinstance(model, str):
         return model
-    for attribute in ("model_name", "model"):
-        name = _attribute(model, attribute)
+    for name in _attributes(model, _NAMES):
         if isinstance(name, str) and name:
             return name
     return type(model).__name__
@@ -36,20 +36,21 @@ def model_name_of(model: object) -> str:
 
 def most_output_of(model: object) -> int:
     """Return how many tokens a model may write in one answer, as far as is known."""
-    for attribute in _OUTPUT_LIMITS:
-        limit = _attribute(model, attribute)
+    for limit in _attributes(model, _OUTPUT_LIMITS):
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
     return _UNKNOWN_OUTPUT
 
 
-def _attribute(model: object, name: str) -> object:
-    """Return an attribute, None where there is none: a pydantic model is slow to say so."""
-    own = getattr(model, "__dict__", {})
-    if name in own:
-        return own[name]
+def _attributes(model: object, names: Sequence[str]) -> Iterator[object]:
+    """Yield those attributes that there are: a pydantic model is slow to say that it has none."""
     kind: Any = type(model)
-    return getattr(model, name, None) if _may_have(kind, name) else None
+    own = getattr(model, "__dict__", {})
+    for name in names:
+        if name in own:
+            yield own[name]
+        elif _may_have(kind, name):
+            yield getattr(model, name, None)
 
 
 @lru_cache(maxsize=256)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
 
 from agentgraph.clock import clock
 from agentgraph.errors import ModelError
@@ -54,17 +55,36 @@ class Overdue(ModelError, TimeoutError):
         super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {self.layer}")
 
 
-@asynccontextmanager
-async def in_time(deadline: Deadline | None) -> AsyncIterator[None]:
+class in_time:
     """Cut off what is not over by then, and say whose deadline that was."""
-    seconds = deadline.remaining() if deadline is not None else None
-    try:
-        async with clock().timeout(seconds):
-            yield
-    except TimeoutError as error:
+
+    # No generator: each call of a run enters it.
+    __slots__ = ("_deadline", "_limit", "_seconds")
+
+    def __init__(self, deadline: Deadline | None) -> None:
+        self._deadline = deadline
+        self._seconds = deadline.remaining() if deadline is not None else None
+        self._limit = clock().timeout(self._seconds)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, traceback)
+        except TimeoutError as late:
+            error = late
+        if not isinstance(error, TimeoutError):
+            return
+        deadline, seconds = self._deadline, self._seconds
         # Another limit, of a provider's client perhaps, is none of ours.
         if deadline is None or seconds is None or deadline.remaining() > _TOLERANCE_S:
-            raise
+            raise error
         raise Overdue(deadline, seconds) from error
 
 

@@ -9,6 +9,8 @@ from agentgraph.guards.decision import Decision
 
 __all__ = ["StepLimit"]
 
+_ALLOWED = Decision("allow", "max_steps")
+
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
@@ -24,7 +26,7 @@ class StepLimit:
         """Decide on one more model call after `taken` of them; each grant allows the limit anew."""
         limit = self.steps * granted
         if taken < limit:
-            return Decision("allow", "max_steps")
+            return _ALLOWED
         return Decision(
             "abort",
             "max_steps",

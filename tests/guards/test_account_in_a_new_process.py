@@ -1,0 +1,57 @@
+"""What a run has spent and met is known to whoever goes on with it from its checkpoint."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from langchain_core.messages import ToolCall
+from langchain_core.messages.ai import UsageMetadata
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
+
+from agentgraph import Agent
+from agentgraph.guards import CostBudget, Guards
+from agentgraph.testing import ScriptedModel, Turn, call
+
+
+def pay(amount: int) -> str:
+    """Pay an amount, if a human agrees."""
+    return "paid" if interrupt({"pay": amount}) == "yes" else "not paid"
+
+
+def costly(said: str | ToolCall) -> Turn:
+    usage = UsageMetadata(input_tokens=4_900, output_tokens=100, total_tokens=5_000)
+    return Turn(said, usage=usage) if isinstance(said, str) else Turn(calls=[said], usage=usage)
+
+
+def another_process(saver: InMemorySaver) -> InMemorySaver:
+    """Return a saver of the same values, at which nobody in this process is known."""
+    other = InMemorySaver()
+    other.storage, other.writes, other.blobs = saver.storage, saver.writes, saver.blobs
+    return other
+
+
+def clerk(saver: InMemorySaver, said: Turn, tokens: int) -> Agent:
+    return Agent(
+        "clerk",
+        model=ScriptedModel([said]),
+        tools=[pay],
+        guards=Guards.interactive(budget=CostBudget(tokens=tokens)),
+        checkpointer=saver,
+    )
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(6_000, "cost_budget"), (9_000, None)])
+async def test_what_was_spent_before_a_question_counts_after_its_answer(
+    tokens: int, reason: str | None
+) -> None:
+    saver = InMemorySaver()
+    asked = await clerk(saver, costly(call("pay", amount=5)), tokens).ainvoke("pay", thread_id="1")
+    [question] = asked.interrupts
+    gc.collect()  # nobody has the account in memory: the next one has the checkpoint alone
+
+    again = clerk(another_process(saver), costly("It is done."), tokens)
+    reply = await again.aresume("1", {question.id: "yes"})
+
+    assert reply.close_reason == reason
