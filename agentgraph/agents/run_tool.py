@@ -220,8 +220,8 @@ class ToolRunner:
             running = current_call.get()
             if running is not None and (known := known_result(running)) is not None:
                 return known  # inside of the wrappers: they see it as they would have
-            if request.tool is None:
-                return await execute(request)
+            if request.tool is None:  # a model that asks for what is not there may go on and on
+                return await self._used(request, key, whole, partial(execute, request))
             outspoken = request.override(tool=_Outspoken(request.tool))  # type: ignore[arg-type]
             return await self._used(request, key, whole, partial(execute, outspoken))
 

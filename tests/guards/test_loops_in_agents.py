@@ -291,3 +291,12 @@ async def test_a_detector_of_one_s_own_sets_other_limits() -> None:
     guards = watched(loop=LoopDetector(window=2, threshold=2))
     assert (await solo(model, guards=guards).ainvoke("go")).close_reason == "loop_detector"
     assert len(model.requests) == 3
+
+
+async def test_who_keeps_asking_for_a_tool_that_is_not_there_is_stopped_too() -> None:
+    model, sink = for_ever(call("find", what="it")), MemorySink()
+    agent = solo(model, guards=watched(sink))
+    events = await streamed(agent)
+    assert (audited(sink), closed_by(events)) == (STOPPED, "loop_detector")
+    assert len(model.requests) == 4
+    assert is_legal(await agent.ahistory("t"))
