@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
+from agentgraph.guards.breaker import CircuitBreaker
 from agentgraph.guards.budget import Spend
 from agentgraph.guards.deadlines import Deadline
 from agentgraph.guards.deadlock import DeadlockMonitor
@@ -103,6 +104,8 @@ class Account:
         self.corrections: dict[str, list[str]] = {}
         self.tries: dict[str, int] = {}
         """How often each stage has been told to try again."""
+        self.throttles: dict[str, CircuitBreaker] = {}
+        """What keeps this input from models on which it has spent too fast, and no other input."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
         self.running: set[str] = set()

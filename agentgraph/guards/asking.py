@@ -183,7 +183,13 @@ class Asking:
         breaker: CircuitBreaker | None = self._policy.breaker
         if breaker is None:
             return None
-        permit = breaker.for_key(key).acquire(self._account.input_id)
+        if (throttle := self._account.throttles.get(key)) is not None:
+            # Its pause is all that it asks for: how fast is spent then is watched as before.
+            (await self._let_through(throttle)).success()
+        return await self._let_through(breaker.for_key(key))
+
+    async def _let_through(self, breaker: CircuitBreaker) -> Permit:
+        permit = breaker.acquire(self._account.input_id)
         if permit.decision.action == "abort":
             raise GuardStopped(await self._recorder.decided(permit.decision))
         if not permit.decision.allows:
@@ -245,7 +251,7 @@ class Asking:
     ) -> None:
         usage = message.usage_metadata
         usd: Decimal | None = None
-        if usage is not None and any(one.usd is not None for one in held):
+        if usage is not None and (self._watches_usd or any(one.usd is not None for one in held)):
             usd = cost_of(self._prices, name, usage)
         for reservation in held:
             if usage is None:
@@ -254,6 +260,11 @@ class Asking:
                 reservation.settle(tokens=usage["total_tokens"], usd=usd)
         self._recorder.settled(parent, _figures(usage, usd, held))
         await self._watch_velocity(name, usage, usd, held)
+
+    @property
+    def _watches_usd(self) -> bool:
+        velocity = self._account.velocity
+        return velocity is not None and velocity.usd_per_hour is not None
 
     async def _watch_velocity(
         self,
@@ -274,7 +285,9 @@ class Asking:
         if breaker is not None and breaker.fallback is not None and name == self._name:
             await self._recorder.decided(decision)
             key = _key(self._asked.model)
-            breaker.for_key(key).acquire(self._account.input_id).failure("cost")
+            # Other inputs have not spent too fast: they keep their model.
+            throttle = self._account.throttles.setdefault(key, breaker.fresh(key))
+            throttle.acquire(self._account.input_id).failure("cost")
             velocity.forget()  # what goes on instead has yet to show how fast it spends
         elif ANYWHERE not in self._account.pending:
             self._account.pend(ANYWHERE, await self._recorder.by_table(decision))

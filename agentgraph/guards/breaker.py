@@ -125,10 +125,15 @@ class CircuitBreaker:
             if key not in self._by_key:
                 if len(self._by_key) >= _KEYS:
                     self._forget_key()
-                self._by_key[key] = replace(self)
-                self._by_key[key].key = key
+                self._by_key[key] = self.fresh(key)
             self._by_key.move_to_end(key)
             return self._by_key[key]
+
+    def fresh(self, key: str = "") -> CircuitBreaker:
+        """Return another one, configured like this one."""
+        twin = replace(self)
+        twin.key = key
+        return twin
 
     def acquire(self, run: str = "") -> Permit:
         """Ask for one call; whatever comes of it, settle the permit."""
