@@ -14,6 +14,7 @@ from agentgraph.outcomes import Handoff
 __all__ = [
     "ForeignGraph",
     "Graph",
+    "Guarded",
     "Participant",
     "Seat",
     "Seatable",
@@ -89,6 +90,20 @@ class Seatable(Protocol):
 
     def seated(self, seat: Seat, guards: Any) -> Graph:
         """Return its graph for a place in a team, under the team's guards."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A participant that knows who works in it, and what is wrong with them under guards."""
+
+    @property
+    def agent_names(self) -> Sequence[str]:
+        """Return the names of all who work in it, its own among them."""
+        ...
+
+    def faults_under(self, guards: Any) -> list[str]:
+        """Return what is wrong with them where these guards hold."""
         ...
 
 

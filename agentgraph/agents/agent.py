@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.build import compile_root, compile_seated
 from agentgraph.agents.intents import Intent
-from agentgraph.agents.names import faults_of
+from agentgraph.agents.names import faults_of, faults_under, names_of
 from agentgraph.agents.output import ResponseFormat
 from agentgraph.agents.picture import drawn, mimebundle_of, picture_of
 from agentgraph.agents.prompt import SystemPrompt
@@ -231,6 +231,16 @@ class Agent:
     def seated(self, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
         """Compile for a place in a team, whose history comes with the run."""
         return compile_seated(self, seat, guards)
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The names of all agents of the tree."""
+        return names_of(self)
+
+    def faults_under(self, guards: Guards) -> list[str]:
+        """Return what is wrong with the tree where a team's guards hold for it."""
+        own = self.guards.within(guards, self.name) if isinstance(self.guards, Guards) else guards
+        return list(faults_under(self, own))
 
     @cached_property
     def patchers(self) -> tuple[Patch, ...]:

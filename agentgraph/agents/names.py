@@ -10,11 +10,13 @@ from agentgraph.agents.build import NODES, stores_of, toolset_of
 from agentgraph.agents.default_tools import ALWAYS, WITH_OTHERS
 from agentgraph.agents.intents import Intent, IntentKind
 from agentgraph.agents.toolset import Toolset, needs_arguments
+from agentgraph.guards import Guards
+from agentgraph.guards.faults import price_faults, stage_faults
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
 
-__all__ = ["faults_of"]
+__all__ = ["faults_of", "faults_under", "names_of"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
 _RESERVED = {*NODES, "__start__", "__end__"}
@@ -26,9 +28,31 @@ def faults_of(agent: Agent) -> list[str]:
     if cycle:
         return [f"the tree has a cycle: {' → '.join(cycle)}: an agent cannot be below itself"]
     faults = [*_name_faults(agent), *_duplicates(agent), *_own_faults(agent)]
+    if isinstance(agent.guards, Guards):
+        faults += stage_faults(agent.guards, names_of(agent))
+        faults += faults_under(agent, agent.guards)
     if len(stores_of(agent)) > 1:
         faults.append("agents of the tree have different stores: a tree has one, give it the root")
     return faults
+
+
+def faults_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[str]:
+    """Yield what is wrong with a tree's agents under a policy that is not their own."""
+    from agentgraph.agents.agent import Agent
+
+    path = path or agent.name
+    yield from price_faults(guards, path, agent.model)
+    for child in _children(agent):
+        if isinstance(child, Agent):
+            below = f"{path}/{child.name}"
+            own = child.guards
+            inside = own.within(guards, below) if isinstance(own, Guards) else guards
+            yield from faults_under(child, inside, below)
+
+
+def names_of(agent: Agent) -> tuple[str, ...]:
+    """Return the names of all agents of a tree."""
+    return tuple(dict.fromkeys(_names(agent)))
 
 
 def _cycle(agent: Agent, above: tuple[Agent, ...]) -> list[str]:

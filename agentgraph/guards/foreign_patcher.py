@@ -36,6 +36,7 @@ from agentgraph.guards.patcher import (
 )
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
+from agentgraph.guards.side_notes import side_notes
 from agentgraph.guards.watch import Watch
 from agentgraph.participant import Graph
 from agentgraph.patching import (
@@ -167,7 +168,8 @@ class _ForeignPost(Post):
         if run is not None:
             run.account = account
         path = (config.get("metadata") or {}).get(AGENT_TAG)
-        return self._at(replace(self.place, path=path) if path else self.place, account, kept)
+        place = replace(self.place, path=path) if path else self.place
+        return self._at(place, account, kept, side_notes(config) if ledger is None else None)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump(), _STOPPED_BY: None}

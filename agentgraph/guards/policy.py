@@ -7,6 +7,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, Self, TypedDict, Unpack
 
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.account import GuardedState
 from agentgraph.guards.audit import AuditTrail
@@ -139,6 +142,7 @@ class Guards:
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
                 "or tokens=…"
             )
+        faults += _fallback_faults(given.get("breaker"))
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
@@ -152,6 +156,11 @@ class Guards:
     def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         for name, make in defaults.items():
             setattr(self, name, given[name] if name in given else make())
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Return the names of what was given, in place of the tier's own."""
+        return self._given
 
     @classmethod
     def interactive(cls, **overrides: Unpack[Overrides]) -> Guards:
@@ -390,6 +399,13 @@ def _coerced(name: str, value: object, faults: list[str]) -> object:
     else:
         faults.append(f"{name}={value!r}: give a {_KINDS[name].__name__}")
     return None
+
+
+def _fallback_faults(breaker: object) -> list[str]:
+    fallback = breaker.fallback if isinstance(breaker, CircuitBreaker) else None
+    if fallback is None or isinstance(fallback, str | BaseChatModel | AIMessage):
+        return []
+    return [f"breaker: fallback={fallback!r}: give a model, its name, or an AIMessage to say"]
 
 
 def _tighter(name: str, own: Any, around: Any) -> Any:

@@ -15,6 +15,8 @@ from agentgraph.usage import price_of
 __all__ = ["cost_of", "model_name_of", "most_output_of", "worst_cost"]
 
 _MILLION = 1_000_000
+_COST_NOTHING = ("offline", "OfflineModel")
+_FREE = (Decimal(0), Decimal(0))
 _PYDANTIC = getattr(BaseModel, "__getattr__", None)
 _UNKNOWN_OUTPUT = 1_024
 _NAMES = ("model_name", "model")
@@ -61,7 +63,7 @@ def _may_have(kind: type, name: str) -> bool:
 
 def worst_cost(prices: Prices, name: str, read: int, written: int) -> Decimal | None:
     """Return what so many tokens cost at most, None where the price is unknown."""
-    known = prices.get(name) or _book(name)
+    known = prices.get(name) or (_FREE if name in _COST_NOTHING else _book(name))
     if known is None:
         return None
     return (known[0] * read + known[1] * written) / _MILLION
@@ -69,7 +71,7 @@ def worst_cost(prices: Prices, name: str, read: int, written: int) -> Decimal | 
 
 def cost_of(prices: Prices, name: str, usage: UsageMetadata) -> Decimal | None:
     """Return what a call has cost, None where the price is unknown."""
-    if name in prices:
+    if name in prices or name in _COST_NOTHING:
         return worst_cost(prices, name, usage["input_tokens"], usage["output_tokens"])
     return price_of(name, usage)
 

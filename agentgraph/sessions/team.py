@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -14,7 +15,7 @@ from langgraph.graph import StateGraph
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Guards
-from agentgraph.participant import Graph, Participant, Seatable, as_participant
+from agentgraph.participant import Graph, Guarded, Participant, Seatable, as_participant
 from agentgraph.patching import AnyCompiledGraph, AnyGraph
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
 from agentgraph.routing import TransitionGraph
@@ -237,6 +238,24 @@ class Team:
             allowed_transitions=pipeline.get_allowed_transitions() if pipeline else None,
             escalations=tuple(self.escalations),
         )
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The names of all who work in it."""
+        known = (one.agent_names if isinstance(one, Guarded) else [one.name] for one in self._all)
+        return tuple(dict.fromkeys([*(one.name for one in self._all), *chain(*known)]))
+
+    def faults_under(self, guards: Guards) -> list[str]:
+        """Return what is wrong with the team where another one's guards hold for it."""
+        own = self.guards
+        inside = own.within(guards, self.name) if isinstance(own, Guards) else guards
+        known = (one.faults_under(inside) for one in self._all if isinstance(one, Guarded))
+        return list(chain(*known))
+
+    @property
+    def _all(self) -> list[Participant]:
+        watcher = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
+        return [*self.participants, *([] if watcher is None else [watcher])]
 
     def record(self, session_id: str, *, expectations: Any = None, **given: Any) -> SessionRecord:
         """Return what is stored of a new session."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
+from agentgraph.guards.faults import stage_faults
 from agentgraph.participant import as_participant
 from agentgraph.phases import ConversationPipeline, ConversationRouter
 from agentgraph.phases.handoff import Escalation
@@ -40,6 +41,7 @@ def faults_of(team: Team) -> list[str]:
         *_rule_faults(team),
         *_expectation_faults(team),
         *_handoff_faults(team),
+        *_guard_faults(team),
     ]
 
 
@@ -110,6 +112,13 @@ def _rule_faults(team: Team) -> Iterator[str]:
     for finding in rules.check(_present(team)):
         if finding.severity == "error":
             yield finding.message
+
+
+def _guard_faults(team: Team) -> Iterator[str]:
+    if not isinstance(team.guards, Guards):
+        return
+    yield from stage_faults(team.guards, team.agent_names)
+    yield from team.faults_under(team.guards)
 
 
 def _present(team: Team) -> tuple[str, ...]:

@@ -318,15 +318,16 @@ async def test_a_run_that_spends_slowly_goes_on() -> None:
 
 
 async def test_where_stakes_are_high_a_human_decides_on_what_spends_too_fast() -> None:
-    agent = hasty(3, guards=Guards.regulated(velocity=FAST, budget=CostBudget(tokens=10**6)))
+    agent = hasty(5, guards=Guards.regulated(velocity=FAST, budget=CostBudget(tokens=10**6)))
     with Driven().installed() as clock:
         reply = await clock.drive(agent.ainvoke("go", thread_id="t"))
         [question] = reply.interrupts
-        clock.advance(3_600)
+        assert asked(agent) == 3
+        # They answer at once: what was spent before is none of what they let go on.
         ended = await clock.drive(agent.aresume("t", {question.id: "approve"}))
     assert isinstance(question.payload, dict)
     assert question.payload["guard"] == "cost_velocity"
-    assert (ended.text, ended.close_reason, asked(agent)) == ("Done.", None, 4)
+    assert (ended.text, ended.close_reason, asked(agent)) == ("Done.", None, 6)
 
 
 async def test_a_cheaper_model_goes_on_for_one_that_spends_too_fast() -> None:

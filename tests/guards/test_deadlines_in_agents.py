@@ -250,6 +250,25 @@ async def test_what_was_left_before_a_human_decided_is_what_is_left_after(
     assert (ended.close_reason, seconds) == ("deadline:workflow", 60)
 
 
+async def test_what_a_human_takes_to_judge_an_answer_is_left_out_once(time: Driven) -> None:
+    policy = Guards.regulated(
+        budget=CostBudget(tokens=10**6),
+        deadlines=Deadlines(None, None, 100),
+        backoff=None,
+        stages={"low": Guards(escalation=Escalation(0.9, lambda subject: 0.1))},
+    )
+    below = worker("low", [Fault.delay(40, "a draft")])
+    turns: list[Scripted] = [call("transfer_to_low"), hangs()]
+    boss = worker("boss", turns, agents=[below], handoff="delegate", guards=policy)
+    reply = await time.drive(boss.ainvoke("go", thread_id="t"))
+    time.advance(HOUR_S)
+    [question] = reply.interrupts
+    reply, seconds = await time.lasting(boss.aresume("t", {question.id: "approve"}))
+    [late] = reply.interrupts
+    assert isinstance(late.payload, dict)
+    assert (late.payload["guard"], seconds) == ("deadline", 60)
+
+
 async def test_each_human_who_is_asked_has_their_own_time(time: Driven) -> None:
     turns = [Fault.delay(30, call("may_i")), Fault.delay(30, call("may_i")), hangs()]
     policy = guards(workflow_s=100)

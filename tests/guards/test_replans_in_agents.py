@@ -18,6 +18,8 @@ from agentgraph.testing import ScriptedModel, Turn, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import actions, asked, told, worker
 from tests.sessions.talk import after, held
+from tests.wire import call as call_on_wire
+from tests.wire import chat_openai, serve, text
 
 
 class Total(BaseModel):
@@ -320,3 +322,20 @@ async def test_a_session_ends_with_what_its_gate_has_refused(tier: Tier, most: i
         state = await after(session, "user", "how many?")
     assert (state.status, state.pending_close_reason) == ("closed", "gate")
     assert (asked(first), asked(second)) == (most + 1, 0)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_replan_over_the_wire_is_a_history_that_the_provider_takes(streaming: bool) -> None:
+    with serve() as wire:
+        wire.script(call_on_wire("count"), text("seven"), text(GOOD))
+        model = chat_openai(wire, streaming=streaming, timeout=5)
+        counter = Agent("a", model=model, tools=[count], default_tools=False)
+        counter = counter.replace(guards=guards("interactive", Gate(schema=Total)))
+        heard = [event async for event in counter.astream("how many?", thread_id="t")]
+        asked_for = wire.requests
+    assert [one.text for one in heard if isinstance(one, AIMessageEvent)] == [GOOD]
+    assert "seven" not in "".join(one.text for one in heard if isinstance(one, TokenEvent))
+    roles = [[message["role"] for message in body["messages"]] for body in asked_for]
+    assert roles[1] == ["system", "user", "assistant", "tool"]
+    assert roles[2] == [*roles[1], "assistant", "user"]
+    assert [m.text for m in await counter.ahistory("t")][-1] == GOOD

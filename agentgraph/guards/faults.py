@@ -1,0 +1,76 @@
+"""What is wrong with a policy in the place where it is to hold: found before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import AIMessage
+
+from agentgraph.guards.prices import model_name_of, worst_cost
+
+if TYPE_CHECKING:
+    from agentgraph.guards.budget import CostBudget
+    from agentgraph.guards.policy import Guards
+    from agentgraph.guards.velocity import CostVelocity
+
+__all__ = ["price_faults", "stage_faults"]
+
+_OF_THE_WHOLE = ("deadlock", "velocity", "saga")
+
+
+def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with the stages of a policy where these are the agents."""
+    if policy.whole is not policy:
+        return  # it has those of the policy around it too
+    for name, stage in policy.stages.items():
+        if name not in names:
+            known = ", ".join(names) or "nobody"
+            yield f"guards: the stage {name!r} is no agent: there are {known}"
+        given = stage.given
+        if "stages" in given:
+            yield f"guards: the stage {name!r} has stages: name them beside it"
+        for what in (one for one in _OF_THE_WHOLE if one in given):
+            yield (
+                f"guards: the stage {name!r} has {what}=…, which holds for all of an input: "
+                "give it to the policy itself"
+            )
+
+
+def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
+    """Yield whose price is unknown at an agent, where what it spends is counted in dollars."""
+    level = policy.at(path)
+    budgets = [budget for _, budget in level.budgets]
+    velocity = policy.whole.velocity
+    in_dollars = [what for what, limit in _limits(budgets, velocity) if limit is not None]
+    if not in_dollars:
+        return
+    prices = {name: price for budget in budgets for name, price in budget.price_list.items()}
+    fallback = level.breaker.fallback if level.breaker is not None else None
+    for asked in (model, fallback):
+        if isinstance(asked, AIMessage) or (asked is None and asked is not model):
+            continue
+        names = _names_of(asked)
+        if all(worst_cost(prices, name, 1, 1) is None for name in names):
+            yield (
+                f"guards: {path!r} has a {in_dollars[0]} in dollars, and the price of its model "
+                f"{names[-1]!r} is unknown: give CostBudget(prices={{{names[-1]!r}: "
+                "(read, written)}}, …) in dollars for a million tokens, or give tokens"
+            )
+
+
+def _limits(
+    budgets: Sequence[CostBudget], velocity: CostVelocity | None
+) -> Iterator[tuple[str, object]]:
+    yield from (("budget", budget.dollars) for budget in budgets)
+    yield "velocity", None if velocity is None else velocity.usd_per_hour
+
+
+def _names_of(model: object) -> list[str]:
+    """Return by what names a model may be priced; None is the environment's."""
+    if model is None:
+        model = os.environ.get("AGENTGRAPH_MODEL") or "offline"
+    name = model_name_of(model)
+    provider, _, rest = name.partition(":")
+    return [name, rest] if isinstance(model, str) and rest and provider else [name]

@@ -1,0 +1,280 @@
+"""Policies that cannot hold are refused where they are made, with all that is wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from agentgraph import Agent, Guards, Team, sequence
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import (
+    Cell,
+    CircuitBreaker,
+    CostBudget,
+    CostVelocity,
+    Deadlines,
+    DecisionTable,
+    Escalation,
+    Gate,
+    LoopDetector,
+    RetryBudget,
+)
+from agentgraph.guards.cedar import CedarPolicy
+from agentgraph.testing import ScriptedModel
+from tests.guards.spending import worker
+
+DOLLARS = CostBudget(usd=1)
+PRICES = {"metered": (1, 10), "scripted": (1, 10)}
+
+
+def faults_of(make: Callable[[], object]) -> tuple[str, ...]:
+    """Return all that is wrong with what somebody tries to make."""
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert str(caught.value).count("\n- ") == len(caught.value.faults)
+    return caught.value.faults
+
+
+WRONG: dict[str, Any] = {
+    "steps": 0,
+    "hops": -1,
+    "depth": -1,
+    "fan_out": -3,
+    "replans": -1,
+    "loop": 3,
+    "deadlock": "yes",
+    "breaker": CircuitBreaker,
+    "retry": 0.1,
+    "backoff": 2,
+    "deadlines": 60,
+    "budget": 5,
+    "velocity": 100,
+    "gates": [Gate(), lambda subject: True],
+    "escalation": 0.7,
+    "decisions": {("deadlock", "batch"): "abort"},
+    "saga": True,
+    "audit": "file.jsonl",
+    "stages": {"billing": 0.5},
+    "patience": 5,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_wrong_field_is_named(name: str) -> None:
+    [fault] = faults_of(lambda: Guards.interactive(**{name: WRONG[name]}))
+    assert fault.startswith(name)
+
+
+def test_all_wrong_fields_are_told_in_one_error() -> None:
+    faults = faults_of(lambda: Guards("strict", **WRONG))  # type: ignore[arg-type]
+    assert len(faults) == len(WRONG) + 1
+    assert [fault.partition("=")[0].partition(":")[0] for fault in faults] == ["tier", *WRONG]
+
+
+@pytest.mark.parametrize("name", ["hops", "steps", "depth", "fan_out", "replans"])
+@pytest.mark.parametrize("value", [-1, True, 1.5, "5", float("nan")])
+def test_a_limit_is_a_whole_number(name: str, value: Any) -> None:
+    [fault] = faults_of(lambda: Guards.batch(**{name: value}))
+    assert fault.startswith(f"{name}={value!r}")
+
+
+@pytest.mark.parametrize("name", ["replans", "deadlines", "escalation", "decisions"])
+def test_what_every_flow_needs_cannot_be_taken_away(name: str) -> None:
+    nothing: Any = None
+    [fault] = faults_of(lambda: Guards.interactive(**{name: nothing}))
+    assert fault.startswith(f"{name}=None")
+
+
+def test_a_regulated_flow_must_be_given_a_budget() -> None:
+    [fault] = faults_of(Guards.regulated)
+    assert "give budget=CostBudget" in fault
+    assert len(faults_of(lambda: Guards.regulated(budget=None, hops=-1))) == 2
+    assert Guards.regulated(budget=CostBudget(tokens=5)).tier == "regulated"
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda: Deadlines(-1, 0, float("nan")), 3),
+        (lambda: CostBudget(usd=-1, tokens=-1, prices={"x": (1,)}), 3),  # type: ignore[dict-item]
+        (lambda: Escalation(threshold=1.5, critic=0.5, ttl_s=-1), 3),  # type: ignore[arg-type]
+        (lambda: CircuitBreaker(identical=0, rate=2.0, cooldown_s=-1), 3),
+        (lambda: RetryBudget(ratio=2, reserve=-1, ttl_s=0), 3),
+        (lambda: CostVelocity(tokens_per_min=-1, usd_per_hour=0), 2),
+        (lambda: LoopDetector(window=0, threshold=0), 2),
+        (lambda: Cell("allow", -1, "correct"), 3),
+        (lambda: DecisionTable({("deadlock", "batch"): "abort", ("x", "batch"): Cell("abort")}), 2),  # type: ignore[dict-item]
+        (lambda: Gate(schema=int, policy="allow", invariants=["short"]), 3),  # type: ignore[arg-type, list-item]
+    ],
+    ids=lambda value: "" if callable(value) else str(value),
+)
+def test_each_part_tells_all_that_is_wrong_with_it(make: Any, count: int) -> None:
+    assert len(faults_of(make)) == count
+
+
+def test_a_fallback_is_somebody_or_something_that_can_answer() -> None:
+    [fault] = faults_of(lambda: Guards.interactive(breaker=CircuitBreaker(fallback=42)))
+    assert fault.startswith("breaker: fallback=42")
+    for fallback in (None, "openai:gpt-4o", ScriptedModel([]), AIMessage("Later.")):
+        Guards.interactive(breaker=CircuitBreaker(fallback=fallback))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "forbid(principal, action, resource) when { context.amount > 100 };",
+        "permit(principal, action, resource) unless { context.risk > 5 };",
+    ],
+)
+def test_a_policy_that_reads_what_may_be_missing_is_refused(policy: str) -> None:
+    [fault] = faults_of(lambda: Guards.interactive(gates=Gate(policy=CedarPolicy(policy))))
+    assert "which may be missing" in fault
+
+
+def solo(**fields: Any) -> Agent:
+    return worker("a", ["Hello."], **fields)
+
+
+def test_a_budget_in_dollars_needs_the_price_of_the_model() -> None:
+    [fault] = faults_of(lambda: solo(guards=Guards.interactive(budget=DOLLARS)))
+    assert "the price of its model 'metered' is unknown" in fault
+    assert "prices={'metered': (read, written)}" in fault
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guards": Guards.interactive(budget=CostBudget(usd=1, prices=PRICES))},
+        {"guards": Guards.interactive(budget=CostBudget(tokens=1))},
+        {"guards": Guards.interactive(budget=None)},
+        {"guards": Guards.interactive(budget=DOLLARS), "model": "openai:gpt-4o"},
+        {"guards": Guards.interactive(budget=DOLLARS), "model": None},
+        {"guards": Guards.interactive(budget=DOLLARS), "model": "offline"},
+    ],
+    ids=["given", "tokens", "none", "in the book", "the environment's", "offline"],
+)
+def test_a_budget_whose_prices_are_known_is_taken(fields: dict[str, Any]) -> None:
+    assert Agent("a", **{"model": ScriptedModel([]), **fields}).name == "a"
+
+
+def test_a_ceiling_in_dollars_needs_the_price_too() -> None:
+    fast = CostVelocity(usd_per_hour=1)
+    [fault] = faults_of(lambda: solo(guards=Guards.interactive(velocity=fast)))
+    assert fault.startswith("guards: 'a' has a velocity in dollars")
+    solo(guards=Guards.interactive(velocity=CostVelocity(tokens_per_min=1)))
+    solo(guards=Guards.interactive(velocity=fast, budget=CostBudget(tokens=1, prices=PRICES)))
+
+
+async def test_the_offline_model_costs_nothing() -> None:
+    guards = Guards.interactive(budget=CostBudget(usd="0.000001"))
+    reply = await Agent("a", model="offline", guards=guards).ainvoke("hello")
+    assert reply.text and reply.close_reason is None
+
+
+def test_the_model_of_the_environment_has_to_be_priced_too(monkeypatch: Any) -> None:
+    monkeypatch.setenv("AGENTGRAPH_MODEL", "openai:nobody-knows-it")
+    [fault] = faults_of(lambda: Agent("a", guards=Guards.interactive(budget=DOLLARS)))
+    assert "'nobody-knows-it'" in fault
+
+
+def test_whoever_may_answer_instead_has_to_be_priced_too() -> None:
+    priced = CostBudget(usd=1, prices=PRICES)
+    breaker = CircuitBreaker(fallback=ScriptedModel([], model_name="cheap"))
+    [fault] = faults_of(lambda: solo(guards=Guards.interactive(budget=priced, breaker=breaker)))
+    assert "'cheap'" in fault
+    said = CircuitBreaker(fallback=AIMessage("Later."))
+    solo(guards=Guards.interactive(budget=priced, breaker=said))
+
+
+def test_all_models_of_a_tree_without_a_price_are_named_at_once() -> None:
+    def named(name: str, *below: Any, **fields: Any) -> Agent:
+        model = ScriptedModel([], model_name=f"model-of-{name}")
+        return Agent(name, model=model, agents=below, **fields)
+
+    low, tool = named("low"), named("tool")
+    faults = faults_of(
+        lambda: named("top", named("mid", low), tool.as_tool(), guards=Guards.batch(budget=DOLLARS))
+    )
+    paths = ("top", "top/mid", "top/mid/low", "top/tool")
+    assert [fault.split("'")[1] for fault in faults] == list(paths)
+    assert [fault.split("'")[3] for fault in faults] == [
+        f"model-of-{path.rpartition('/')[2]}" for path in paths
+    ]
+
+
+def test_a_stage_with_a_budget_in_dollars_needs_its_price_alone() -> None:
+    below = worker("below", [])
+    stages = {"below": Guards(budget=DOLLARS)}
+    [fault] = faults_of(
+        lambda: worker("above", [], agents=[below], guards=Guards.interactive(stages=stages))
+    )
+    assert fault.startswith("guards: 'above/below' has a budget in dollars")
+
+
+def test_a_stage_has_to_be_an_agent() -> None:
+    below = worker("below", [])
+    stages = {"below": Guards(hops=1), "billing": Guards(hops=1), "Above": Guards(hops=1)}
+    faults = faults_of(
+        lambda: worker("above", [], agents=[below], guards=Guards.interactive(stages=stages))
+    )
+    assert len(faults) == 2
+    assert faults[0] == "guards: the stage 'billing' is no agent: there are above, below"
+    assert "'Above'" in faults[1]
+
+
+def test_a_stage_has_no_stages_and_nothing_that_holds_for_the_whole() -> None:
+    inner = Guards(stages={"a": Guards()}, velocity=CostVelocity(tokens_per_min=5), deadlock=None)
+    faults = faults_of(lambda: solo(guards=Guards.interactive(stages={"a": inner})))
+    assert [fault.split("'a'")[1][:13] for fault in faults] == [
+        " has stages: ",
+        " has deadlock",
+        " has velocity",
+    ]
+
+
+def test_all_faults_of_an_agent_and_its_guards_are_told_at_once() -> None:
+    guards = Guards.interactive(budget=DOLLARS, stages={"nobody": Guards()})
+    faults = faults_of(lambda: worker("not a name", [], guards=guards, durability="never"))
+    assert len(faults) == 4
+
+
+@pytest.mark.parametrize("guards", ["interactive", 5, {"hops": 3}, Guards])
+def test_guards_are_guards(guards: Any) -> None:
+    [fault] = faults_of(lambda: solo(guards=guards))
+    assert "give Guards" in fault
+    [fault] = faults_of(lambda: Team([solo()], sequence(["a"]), guards=guards))
+    assert "give Guards" in fault
+
+
+def test_a_team_tells_what_is_wrong_with_its_guards_before_it_runs() -> None:
+    agents = [worker("a", []), worker("b", [], agents=[worker("c", [])])]
+    guards = Guards.batch(budget=DOLLARS, stages={"c": Guards(hops=1), "d": Guards(hops=1)})
+    faults = faults_of(lambda: Team(agents, sequence(["a", "b", "x"]), guards=guards))
+    assert [fault.split("'")[1] for fault in faults if fault.startswith("guards")] == [
+        "d",
+        "a",
+        "b",
+        "b/c",
+    ]
+    assert len(faults) == 5  # and nobody is called x
+
+
+def test_a_team_within_a_team_is_looked_at_too() -> None:
+    inner = Team([worker("c", [])], sequence(["c"]), name="inner")
+    guards = Guards.batch(budget=DOLLARS, stages={"c": Guards(hops=1), "inner": Guards(hops=1)})
+    [fault] = faults_of(lambda: Team([inner], sequence(["inner"]), guards=guards))
+    assert fault.startswith("guards: 'c' has a budget in dollars")
+    priced = Guards.batch(budget=CostBudget(usd=1, prices=PRICES), stages={"c": Guards(hops=1)})
+    outer = Team([inner], sequence(["inner"]), guards=priced)
+    assert outer.graph is not None
+
+
+def test_a_supervisor_of_a_team_is_looked_at_too() -> None:
+    watcher = worker("watcher", [])
+    priced = worker("a", []).replace(model="openai:gpt-4o")
+    guards = Guards.batch(budget=DOLLARS, stages={"watcher": Guards(hops=1)})
+    [fault] = faults_of(lambda: Team([priced], sequence(["a"]), supervisor=watcher, guards=guards))
+    assert fault.startswith("guards: 'watcher'")
