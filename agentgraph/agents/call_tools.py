@@ -121,6 +121,8 @@ async def _conclude(
     ]
     if goto or finish is not None:
         refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
+        if finish is not None and not goto and (held := _held_back(finish["text"])):
+            return [Command(update={"messages": refused, **held}, goto=level.entry)]
         messages = [*refused, *(await _finished(level, finish) if finish is not None else ())]
         after: Any = goto or level.end
         return [Command(update={"messages": messages}, goto=after)]
@@ -188,9 +190,8 @@ async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
     if not direct:
         return Command(goto=level.entry)
     text = "\n\n".join(str(asked.answers[c["id"] or ""].text) for c in ordinary)
-    sentry = on_duty()
-    if sentry is not None and (held := sentry.held_back(text)):
-        return Command(goto=level.entry, update=dict(held))
+    if held := _held_back(text):
+        return Command(goto=level.entry, update=held)
     return Command(goto=level.end, update={"messages": [await _said(level, text)]})
 
 
@@ -333,6 +334,12 @@ def _applied(result: ToolResult, *, keep_outcome: bool = True) -> Commands:
 
 async def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
     return [await _said(level, finish["text"])] if finish["text"] else []
+
+
+def _held_back(text: str) -> dict[str, Any]:
+    """Return what has a text judged before it is said, nothing where nobody judges."""
+    sentry = on_duty()
+    return dict(sentry.held_back(text)) if sentry is not None and text else {}
 
 
 async def _said(level: Level, text: str) -> AIMessage:

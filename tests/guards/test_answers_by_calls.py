@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
-from agentgraph import Agent
+from agentgraph import Agent, Finish, Team, sequence
 from agentgraph.guards import CircuitBreaker, Escalation, Gate, MemorySink, Subject
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.working import audited, is_legal, solo, watched
@@ -41,6 +41,11 @@ class Judged:
 def tell(what: str) -> str:
     """Tell it."""
     return f"It is {what}."
+
+
+def close(what: str) -> Finish:
+    """Say it, and be done."""
+    return Finish(text=f"It is {what}.", reason="told")
 
 
 def offering(*turns: Any, **fields: Any) -> Agent:
@@ -150,3 +155,21 @@ async def test_a_human_decides_on_an_answer_of_a_tool(decision: Any, text: str) 
     assert (reply.text, reply.interrupts) == (text, ())
     assert is_legal(await agent.ahistory("t"))
     assert len(agent.model.requests) == 1  # type: ignore[union-attr]
+
+
+async def test_what_a_tool_finishes_with_is_judged_before_it_is_said() -> None:
+    judged = Judged("secret")
+    model = ScriptedModel([call("close", what="secret"), "It is blue."])
+    agent = solo(model, close, guards=watched(gates=judged.gate))
+    reply = await agent.ainvoke("what is it?", thread_id="t")
+    assert (reply.text, judged.seen) == ("It is blue.", ["It is secret.", "It is blue."])
+    assert is_legal(await agent.ahistory("t"))
+
+
+async def test_a_team_closes_as_its_tool_says_when_the_text_has_passed() -> None:
+    judged = Judged("secret")
+    agent = solo(ScriptedModel([call("close", what="blue")]), close)
+    team = Team([agent], sequence(["a", "a"]), guards=watched(gates=judged.gate))
+    result = await team.arun("what is it?")
+    assert (result.text, result.close_reason) == ("It is blue.", "told")
+    assert judged.seen == ["It is blue."]
