@@ -66,6 +66,7 @@ def decided(state: SessionState, envelope: Envelope, decision: TransitionDecisio
         speakers=decision.speakers,
         spoken=(),
         given_up=(),
+        stopped="",
         finish=None,
         failures={},
         decision=decision.to_dict(),
@@ -371,8 +372,12 @@ def _failed(state: SessionState, envelope: Envelope) -> SessionState:
         interrupts=_without(state, speaker),
     )
     if data.get("final") is True:
+        guard = str(data.get("message")) if data.get("code") == "guard" else ""
         failed = changed(
-            failed, spoken=(*failed.spoken, speaker), given_up=(*failed.given_up, speaker)
+            failed,
+            spoken=(*failed.spoken, speaker),
+            given_up=(*failed.given_up, speaker),
+            stopped=failed.stopped or guard,
         )
     return changed(failed, status=_status(failed, failed.interrupts, failed.due))
 

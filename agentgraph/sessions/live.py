@@ -150,12 +150,7 @@ class LiveSession:
             **_balance(round),
         }
 
-        def fill(page: Page) -> None:
-            page.fail(data, final=final)
-            if page.state.status == "closing" and code == "guard":
-                page.close(message)
-
-        await self._end(round, fill)
+        await self._end(round, lambda page: page.fail(data, final=final))
 
     async def interrupted(self, asked: Sequence[Mapping[str, Any]]) -> None:
         """Note what a human must decide, once it is in the checkpoint."""

@@ -87,7 +87,7 @@ class Page:
         envelope = self._stamped(ev.SYSTEM, Draft(ev.EV_ROUND_FAILED, marked), None)
         after = counted(self.state, envelope)
         over = final and not after.due and after.given_up
-        self._decide(envelope, after, self._after_failure() if over else None)
+        self._decide(envelope, after, self._after_failure(after) if over else None)
 
     def close(self, reason: str) -> None:
         """Let the session end with this page."""
@@ -150,15 +150,16 @@ class Page:
         if len(before.speakers) == 1:
             return self.decide_after_human(before, graph.resolve(after, heard))
         if after.given_up:
-            return self._after_failure()
+            return self._after_failure(after)
         called = TransitionDecision.from_dict(before.decision or {})
         return graph.join(called, after, _Finished.of(before) or heard)
 
-    def _after_failure(self) -> TransitionDecision:
+    def _after_failure(self, after: SessionState) -> TransitionDecision:
         target, state = self.rules.failure_target, self.state
         known = (*state.participant_order, state.creator_id, HUMAN)
         if target is None or target not in known or target in (*state.given_up, *state.due):
-            return TransitionDecision("close", close_reason="round_failed", rule="default")
+            why = after.stopped or "round_failed"
+            return TransitionDecision("close", close_reason=why, rule="default")
         if target in (*state.humans, HUMAN):
             human = state.creator_id if target == HUMAN else target
             return TransitionDecision("wait", (human,), rule="default")

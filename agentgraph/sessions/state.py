@@ -49,6 +49,8 @@ class SessionState:
     """Which of them have had it."""
     given_up: tuple[str, ...] = ()
     """Which of those have failed for good."""
+    stopped: str = ""
+    """The guard that has ended a turn of this round."""
     finish: Mapping[str, Any] | None = None
     """What one of several speakers has said that ends it, once the others have spoken."""
     decision: Mapping[str, Any] | None = None
