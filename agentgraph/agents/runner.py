@@ -29,8 +29,14 @@ from agentgraph.agents.state import merge_messages
 from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped, RoutingError
-from agentgraph.guards import Decision
+from agentgraph.errors import (
+    AgentGraphError,
+    ConfigurationError,
+    GuardStopped,
+    RoutingError,
+    kind_of,
+)
+from agentgraph.guards import Decision, Guards, spans
 from agentgraph.guards.patcher import COMPENSATE
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
@@ -56,6 +62,8 @@ class _Start:
     known: Known
     earlier: Sequence[AnyMessage] = ()
     """What an attempt before this one did, and no checkpoint has."""
+    turn: str = ""
+    """The id of the turn, where it has begun already."""
 
 
 class Runner:
@@ -66,6 +74,8 @@ class Runner:
         self._graph = graph
         self._saver = saver
         self._turns = _turns_of(saver)
+        guards = agent.guards
+        self._audit = guards.audit if isinstance(guards, Guards) else None
 
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
@@ -154,7 +164,7 @@ class Runner:
             start = await self._decided(input, run)
         else:
             start = await self._prepared(input, run, context, config)
-        outcome = await self._run(start.given, context, config)
+        outcome = await self._audited(start, run, context, config)
         if outcome.interrupts:
             asked = await self._asked(run.thread_id)
             outcome = replace(outcome, asked_by={question.id: path for path, question in asked})
@@ -163,6 +173,29 @@ class Runner:
         if outcome.interrupts and run.stored is None:  # a saver that has not told
             await self._saved(run.thread_id)
         return reply
+
+    async def _audited(
+        self, start: _Start, run: Run, context: Any, config: RunnableConfig
+    ) -> Outcome:
+        """Run a turn, and have it on record when it began and how it ended."""
+        turn, thread = start.turn or run.id, run.thread_id
+        if start.turn:
+            spans.went_on(self._audit, turn)
+        else:
+            said = start.given["messages"][-1:]
+            text = str(said[0].text) if said else ""
+            spans.began(self._audit, turn, thread, text)
+        try:
+            outcome = await self._run(start.given, context, config)
+        except BaseException as error:
+            is_failure = isinstance(error, Exception)
+            reason = "failed" if is_failure else "cancelled"
+            spans.ended(self._audit, turn, thread, reason, error=kind_of(error))
+            raise
+        if not outcome.interrupts:
+            closed = (outcome.values.get("turn") or {}).get("closed")
+            spans.ended(self._audit, turn, thread, closed or "answered")
+        return outcome
 
     async def _asked(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
         snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
@@ -175,7 +208,8 @@ class Runner:
         if saved is not None and not is_finished(saved):
             snapshot = await self._graph.aget_state(_thread(run.thread_id))
             if COMPENSATE in snapshot.next:  # what a guard has ended is undone before all else
-                await self._run(None, context, config)
+                turn = (snapshot.values.get("turn") or {}).get("id", "")
+                await self._audited(_Start(None, frozenset(), turn=turn), run, context, config)
                 saved = await self._saved(run.thread_id, run)
         left = await self._taken_over(run.thread_id, saved)
         messages = _messages(input)
@@ -191,7 +225,8 @@ class Runner:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
         run.is_resumed = True
         snapshot = await self._graph.aget_state(_thread(run.thread_id), subgraphs=True)
-        owner = (snapshot.values.get("turn") or {}).get("agent", self._agent.name)
+        turn = snapshot.values.get("turn") or {}
+        owner = turn.get("agent", self._agent.name)
         if owner != self._agent.name:
             raise RoutingError(
                 f"on thread {run.thread_id!r} the agent {owner!r} is at work, not "
@@ -201,9 +236,10 @@ class Runner:
         saved = await self._saved(run.thread_id, run)
         known = frozenset(message.id for message in snapshot.values.get("messages", ()))
         if COMPENSATE in snapshot.next:  # it has been decided, and is being carried out
-            return _Start(None, known)
+            return _Start(None, known, turn=turn["id"])
         accepted = Questions.of(snapshot, saved).accept(run.thread_id, _decisions(command))
-        return _Start(Command(resume=accepted), known, unsaved(snapshot, run.journal))
+        earlier = unsaved(snapshot, run.journal)
+        return _Start(Command(resume=accepted), known, earlier, turn.get("id", ""))
 
     async def _saved(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
         """Return what is stored of a thread.

@@ -91,13 +91,13 @@ class Asking:
                 failure = classify(error)
                 # What was streamed has been read: another attempt would say it twice.
                 is_committed = _tokens_told(self._place.path) != heard
-                pause = None if is_committed else await self._pause(failure, attempt)
+                pause = None if is_committed else await self._pause(error, failure, attempt)
                 if pause is None:
                     return await self._failed(error, failure, messages, is_committed)
             await clock().sleep(pause)
             attempt += 1
 
-    async def _pause(self, failure: Failure, attempt: int) -> float | None:
+    async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
         policy = self._policy
         if failure.kind != "transient" or policy.retry is None or policy.backoff is None:
             return None
@@ -110,7 +110,10 @@ class Asking:
         if not decision.allows:
             await self._recorder.decided(decision)
             return None
-        await self._recorder.note("decision", retry=attempt + 1, pause_s=pause)
+        retry = {"retry": attempt + 1, "pause_s": pause}
+        grounds = {**retry, "attempts": policy.backoff.attempts, **decision.evidence}
+        again = Decision("allow", "retry", _told(error), failure.failure_class, grounds)
+        await self._recorder.recorded(again, **retry)
         return pause if isinstance(pause, int | float) else 0.0
 
     async def _failed(
@@ -119,6 +122,9 @@ class Asking:
         if failure.kind == "transient" and not told:
             return await self._instead(error, messages, None)
         if failure.kind == "transient" or self._policy.tier != "regulated":
+            grounds = {"kind": failure.kind, "told": told}
+            ended = Decision("abort", "failure", _told(error), failure.failure_class, grounds)
+            await self._recorder.recorded(ended)  # the error itself is told, and raised
             raise error
         met = Decision("deny", "failure", _told(error), failure.failure_class)
         raise GuardStopped(await self._recorder.by_table(met)) from error

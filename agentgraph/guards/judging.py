@@ -64,10 +64,17 @@ class Judging:
             permit.success(valid=failed is None or failed.failure_class != "schema_failure")
         if failed is not None:
             return await self._refused(failed, text)
+        if self._policy.escalation.critic is not None:
+            await self._weighed(subject, text)
+        return None
+
+    async def _weighed(self, subject: Subject, text: str) -> None:
+        """Have a critic say how sure one can be of an answer; what is in doubt is held."""
         decision = await self._policy.escalation.score(subject)
+        told = {"stage": self._place.path, "phase": "post", "passed": decision.allows}
+        await self._recorder.note("gate", **told, **decision.evidence)
         if not decision.allows:
             raise Held(await self._recorder.decided(decision), text)
-        return None
 
     async def pass_edit(self, text: str, messages: Sequence[BaseMessage]) -> None:
         """Let what a human has written pass the gates; what does not goes back to them."""
@@ -84,6 +91,7 @@ class Judging:
     async def _gated(self, subject: Subject) -> ValidationResult | None:
         for gate in self._policy.gates:
             result = await gate.check(subject, "post", self._place.path)
+            await self._recorder.note("gate", **result.model_dump(mode="json"))
             if not result.passed:
                 return result
         return None

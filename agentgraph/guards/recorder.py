@@ -35,12 +35,16 @@ class Recorder:
 
     async def decided(self, decision: Decision) -> Decision:
         """Record a decision other than to let something pass, and tell it."""
+        await self.recorded(decision)
+        await emit(GuardEvent(agent=self.place.path, decision=decision.to_dict()))
+        return decision
+
+    async def recorded(self, decision: Decision, **data: object) -> None:
+        """Record a decision that whoever looks on is told in another way, or need not know."""
         told = decision.to_dict()
-        self._write("decision", {}, told)
+        self._write("decision", data, told)
         if self.ledger is not None:
             await self.ledger.write({"kind": "decision", "agent": self.place.path, **told})
-        await emit(GuardEvent(agent=self.place.path, decision=told))
-        return decision
 
     async def by_table(
         self, decision: Decision, *, made: int = 0, possible: bool = True

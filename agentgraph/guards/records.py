@@ -15,6 +15,7 @@ RecordKind = Literal[
     "tool",
     "handoff",
     "dispatch",
+    "gate",
     "decision",
     "effect",
     "compensated",

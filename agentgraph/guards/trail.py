@@ -44,6 +44,10 @@ class Trail:
     hops: int = 0
     effects: tuple[tuple[str, str], ...] = ()
     """The tools that changed the world, each with its last state."""
+    began_at: float | None = None
+    ended_at: float | None = None
+    end: str = ""
+    """Why it ended; nothing where it goes on, waits, or was killed."""
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it as JSON-able values."""
@@ -55,6 +59,9 @@ class Trail:
             "steps": self.steps,
             "hops": self.hops,
             "effects": [list(one) for one in self.effects],
+            "began_at": self.began_at,
+            "ended_at": self.ended_at,
+            "end": self.end,
         }
 
     def _repr_html_(self) -> str:
@@ -89,9 +96,12 @@ class _Fold:
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: dict[tuple[str, int], tuple[Record, Record | None]] = field(default_factory=dict)
     seen: set[tuple[object, ...]] = field(default_factory=set)
+    began_at: float | None = None
+    last: Record | None = None
 
     def take(self, record: Record) -> None:
         """Add one record, the next one."""
+        self._span(record)
         self._pay(record)
         if record.kind in ("effect", "compensated"):
             self._change(record)
@@ -117,7 +127,23 @@ class _Fold:
         )
         effects = tuple(self.effects.values())
         decisions = tuple(self.decisions)
-        return Trail(tuple(self.path), spend, decisions, self.steps, self.hops, effects)
+        last = self.last if self.last is not None and self.last.kind == "end" else None
+        return Trail(
+            tuple(self.path),
+            spend,
+            decisions,
+            self.steps,
+            self.hops,
+            effects,
+            self.began_at,
+            None if last is None else last.at,
+            "" if last is None else str(last.data.get("reason") or ""),
+        )
+
+    def _span(self, record: Record) -> None:
+        self.last = record
+        if record.kind == "input" and self.began_at is None:
+            self.began_at = record.at
 
     def _pay(self, record: Record) -> None:
         if record.kind == "model":

@@ -166,8 +166,10 @@ class Using:
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
+            validation = result.model_dump(mode="json")
+            await self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:
-                told: Mapping[str, object] = {"validation": result.model_dump(mode="json")}
+                told: Mapping[str, object] = {"validation": validation}
                 denied = Decision("deny", "gate", result.cause, result.failure_class, told)
                 await self._recorder.decided(denied)
                 return _answer(use, f"Not executed: {result.cause}.", failed=True)

@@ -63,6 +63,8 @@ class LiveSession:
     """What guards have counted for the present input, of all its rounds."""
     around: RoundLedger | None = None
     """The ledger of the round that this session is held in, if it is held in one."""
+    audited: str = ""
+    """The input of which the audit trail knows that it has begun, or gone on, here."""
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:

@@ -23,11 +23,13 @@ from agentgraph.errors import (
     StaleOwner,
     kind_of,
 )
+from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.participant import Graph
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import current_run, handed_over, inside_round
 from agentgraph.sentry import keeping
+from agentgraph.sessions.inputs import begin_input, end_input
 from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.packet import Spoken, is_silent, packet_of
@@ -58,10 +60,12 @@ class Speaker:
     deadline_s: float | None = None
     sees_all: bool = False
     summarize: Summarize | None = None
+    audit: AuditTrail | None = None
 
     async def speak(self, round: Round) -> None:
         """Run a round and commit what it comes to; whatever goes wrong with it, it is told."""
         ledger = RoundLedger(round)
+        begin_input(self.audit, round)
         with inside(round), inside_round(round.key), keeping(ledger):
             try:
                 with ledger.intact():
@@ -72,6 +76,7 @@ class Speaker:
                 told = "what it asks a human cannot be stored: ask with what JSON has"
                 await _tell(round, "payload", told)
                 await round.live.fail(round, "payload", told, self._usage(()))
+                end_input(self.audit, round)
                 return
             except (GraphBubbleUp, StaleOwner, RoundConflict):
                 raise
@@ -81,8 +86,10 @@ class Speaker:
                 code, message = _failure(error)
                 await _tell(round, code, message)
                 await round.live.fail(round, code, message, self._usage(()))
+                end_input(self.audit, round)
                 return
         await self._commit(round, spoken)
+        end_input(self.audit, round)
 
     async def run(self, round: Round) -> Spoken:
         """Run the participant on what it is shown."""

@@ -317,6 +317,7 @@ class Team:
             "deadline_s": _longest_turn(participant, self._guards),
             "view": view or WindowedSummary(),
             "sees_all": watches,
+            "audit": None if watches or self._guards is None else self._guards.audit,
             "summarize": self.summarize,
         }
         if isinstance(participant, Team):

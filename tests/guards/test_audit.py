@@ -159,7 +159,7 @@ def test_a_wrong_trail_is_told_with_all_its_faults() -> None:
 def test_a_trail_tells_the_run() -> None:
     sink = MemorySink()
     trail = AuditTrail(sink)
-    trail.record("r", "input", agent="desk", data={"text": "Hello."})
+    began = trail.record("r", "input", agent="desk", data={"text": "Hello."}).at
     call = trail.record("r", "model", agent="desk", step=1, data={"reserved_tokens": 900})
     used = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15, "usd": Decimal("0.01")}
     trail.record("r", "settled", agent="desk", step=1, data=used, parent=call.seq)
@@ -170,7 +170,7 @@ def test_a_trail_tells_the_run() -> None:
     trail.record("r", "effect", agent="billing", data={"tool": "refund", "key": "k"})
     trail.record("r", "effect", agent="billing", data={"key": "k", "state": "done"})
     trail.record("r", "compensated", agent="billing", data={"key": "k"})
-    trail.record("r", "end")
+    ended = trail.record("r", "end", data={"reason": "answered"}).at
     told = trail.trail("r")
     assert told == Trail(
         ("desk", "billing"),
@@ -179,6 +179,9 @@ def test_a_trail_tells_the_run() -> None:
         steps=1,
         hops=1,
         effects=(("refund", "compensated"),),
+        began_at=began,
+        ended_at=ended,
+        end="answered",
     )
     values = json.loads(json.dumps(told.to_dict()))
     assert values["spend"]["usd"] == "0.01"

@@ -37,6 +37,8 @@ class Diary(MemorySink):
 
     def write(self, record: Record) -> None:
         super().write(record)
+        if record.kind in ("input", "gate", "end"):
+            return
         told = record.decision or {}
         what = told.get("action") or record.data.get("tool") or record.data.get("decision") or ""
         state = record.data.get("state") or ""
@@ -98,7 +100,7 @@ async def test_an_end_is_recorded_before_the_run_ends_and_before_it_is_told(diar
 async def test_a_retry_is_recorded_before_it_is_made(diary: Diary) -> None:
     with Hurried().installed():
         await run_by(diary, Fault.server_error(), "Done.").ainvoke("go")
-    assert diary.lines == ["model", "> a", "decision", "model", "> a", "settled"]
+    assert diary.lines == ["model", "> a", "decision allow", "model", "> a", "settled"]
 
 
 async def test_a_swap_of_models_is_recorded_before_it_is_made(diary: Diary) -> None:

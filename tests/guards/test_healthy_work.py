@@ -329,5 +329,5 @@ async def test_what_a_team_s_audit_trail_has_of_it_is_no_decision() -> None:
     result = await Team(drafting(), rules, guards=by_default(sink)).arun("Solve it.")
     assert (result.close_reason, audited(sink)) == (COMPLETE, [])
     kinds = {record.kind for record in recorded(sink)}
-    assert kinds == {"model", "settled", "tool"}
+    assert kinds == {"input", "model", "settled", "tool", "end"}
     assert len(recorded(sink, "tool")) == 10

@@ -91,8 +91,13 @@ async def test_each_attempt_and_each_retry_stands_in_the_trail(clock: Hurried) -
     model = ScriptedModel([Fault.server_error(), "Here I am."])
     await solo(model, guards=watched(sink)).ainvoke("hello")
     kinds = [record.kind for record in recorded(sink)]
-    assert kinds == ["model", "decision", "model", "settled"]
-    assert recorded(sink, "decision")[0].data["retry"] == 1
+    assert kinds == ["input", "model", "decision", "model", "settled", "end"]
+    retry = recorded(sink, "decision")[0]
+    assert retry.data["retry"] == 1
+    assert retry.decision is not None
+    assert (retry.decision["guard"], retry.decision["action"]) == ("retry", "allow")
+    assert retry.decision["cause"] == "the provider failed: InternalServerError 500"
+    assert retry.decision["failure_class"] == "provider_error"
 
 
 async def test_an_agent_tries_three_times_and_then_fails_with_a_typed_error(

@@ -1,0 +1,36 @@
+"""When an input of a session began and how it ended, in the audit trail of its team's guards."""
+
+from __future__ import annotations
+
+from agentgraph.guards import AuditTrail, spans
+from agentgraph.sessions.ledger import RoundLedger
+from agentgraph.sessions.round import Round
+
+__all__ = ["begin_input", "end_input"]
+
+
+def begin_input(audit: AuditTrail | None, round: Round) -> None:
+    """Record an input with its first round; of one that others have begun, number on."""
+    live, state, run = round.live, round.state, RoundLedger(round).input_id
+    if audit is None or live.record.serves or live.audited == run:
+        return
+    live.audited = run
+    if round.attempt == 1 and state.round_began == state.input:
+        spans.began(audit, run, live.id, sequence=state.input, sender=state.asked_by)
+    else:
+        spans.went_on(audit, run)
+
+
+def end_input(audit: AuditTrail | None, round: Round) -> None:
+    """Record that nobody is to speak to an input any more, if that is so."""
+    live, state, run = round.live, round.live.state, RoundLedger(round).input_id
+    if audit is None or live.record.serves or live.audited != run:
+        return
+    if state.input != round.state.input:
+        reason = "interrupted"
+    elif live.due or state.status == "waiting_decision":
+        return
+    else:
+        reason = state.pending_close_reason or state.status
+    live.audited = ""
+    spans.ended(audit, run, live.id, reason)
