@@ -151,6 +151,9 @@ def _model_of(level: Level) -> BaseChatModel:
     model = resolve_model(level.agent.model)
     guards = level.guards.at(level.path) if level.guards is not None else None
     # One layer tries again; two would multiply.
+    held = None if guards is None else guards.breaker
+    if held is not None and isinstance(held.fallback, str):
+        resolve_model(held.fallback)  # where it is no model, better now than when it is needed
     return model if guards is None or guards.retry is None else attempting_once(model)
 
 

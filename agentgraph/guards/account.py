@@ -24,7 +24,6 @@ from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.place import others_of, own_of
-from agentgraph.guards.prices import Prices
 from agentgraph.guards.purse import Purse
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.saga import Saga, merge_entries
@@ -204,11 +203,6 @@ class Account:
     def spends_under(self, policy: Guards) -> list[Spend]:
         """Return from what calls under a policy are paid: the run's account, then inner ones."""
         return [self.purse.spend(name, budget) for name, budget in policy.budgets]
-
-    @property
-    def prices(self) -> Prices:
-        """The prices that the budget names."""
-        return self.policy.budget.price_list if self.policy.budget is not None else {}
 
     def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
         """Go on in an attempt at a round; one that begins anew is charged for no other one."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -58,8 +59,8 @@ class Asking:
         self._recorder = recorder
         self._asked = asked
         self._name = model_name_of(asked.model)
-        own = policy.budget.price_list if policy.budget is not None else {}
-        self._prices: Prices = {**account.prices, **own}
+        known = (budget.price_list.items() for _, budget in policy.budgets)
+        self._prices: Prices = dict(chain(*known))
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""

@@ -270,6 +270,21 @@ async def test_the_prices_of_a_stages_budget_are_its_own() -> None:
     assert decisions[0]["evidence"]["unit"] == "usd"
 
 
+async def test_budgets_within_each_other_have_their_prices_each() -> None:
+    inner = CostBudget(usd="0.0075", prices=PRICES)
+    below = worker("below", looking(), tools=[look], guards=Guards(budget=inner))
+    outer = CostBudget(usd=1, prices={"other": (1, 1)})
+    above = Agent(
+        "above",
+        model=Metered([paid(call("transfer_to_below"))], model_name="other"),
+        agents=[below],
+        guards=Guards.interactive(budget=outer),
+    )
+    end, decisions = await told(above, "go")
+    assert (asked(below), end.close_reason) == (3, "cost_budget")
+    assert decisions[0]["evidence"]["limit"] == "0.0075"
+
+
 async def test_a_human_who_agrees_grants_the_budget_once_more() -> None:
     agent = looker(CostBudget(tokens=1_000))
     agent = agent.replace(guards=Guards.regulated(budget=CostBudget(tokens=1_000)))

@@ -122,6 +122,12 @@ def test_a_fallback_is_somebody_or_something_that_can_answer() -> None:
         Guards.interactive(breaker=CircuitBreaker(fallback=fallback))
 
 
+def test_a_fallback_that_is_no_model_is_told_before_it_is_needed() -> None:
+    guards = Guards.interactive(breaker=CircuitBreaker(fallback="nobody"))
+    [fault] = faults_of(lambda: solo(guards=guards).graph)
+    assert "'nobody' names no model" in fault
+
+
 @pytest.mark.parametrize(
     "policy",
     [
