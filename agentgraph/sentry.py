@@ -119,8 +119,13 @@ class Sentry(Protocol):
         """Cut off what takes longer than its stage, or all of the run, may."""
         ...
 
-    async def reported(self, worker: str, brief: str, reply: str, message_id: str) -> None:
-        """Note what a worker has answered to a message, which may have asked others too."""
+    async def reported(
+        self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
+    ) -> None:
+        """Note what a worker has answered to a message, which may have asked others too.
+
+        `work` stands for what its tools did for that.
+        """
         ...
 
 

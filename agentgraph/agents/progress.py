@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-__all__ = ["MOVED", "NOT_EXECUTED", "progress"]
+__all__ = ["MOVED", "NOT_EXECUTED", "progress", "work_of"]
 
 MOVED = "Conversation transferred to "
 NOT_EXECUTED = "Not executed: "
@@ -36,6 +36,13 @@ def progress(messages: Sequence[AnyMessage]) -> str:
         if text:
             return _digest(f"{message.type} {text}")
     return ""
+
+
+def work_of(messages: Sequence[AnyMessage]) -> str:
+    """Tell apart what tools have found out or done: "" where that is nothing."""
+    done = [str(m.text) for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
+    found = [text for text in done if not text.startswith(_MOVES)]
+    return _digest("\0".join(found)) if found else ""
 
 
 _MOVES = (MOVED, NOT_EXECUTED, _HANDED_OVER)

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from agentgraph.agents.call_tools import answer
 from agentgraph.agents.level import Level
+from agentgraph.agents.progress import work_of
 from agentgraph.agents.run_tool import inside_visit
 from agentgraph.agents.state import AgentState, made
 from agentgraph.clock import new_id
@@ -220,7 +221,7 @@ async def _answered(
     sentry = on_duty()
     if sentry is not None:
         brief = sent.get("text") or str(call["args"])
-        await sentry.reported(name, brief, text, sent["message_id"])
+        await sentry.reported(name, brief, text, sent["message_id"], work_of(fresh))
     if help_reason is not None:
         await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()

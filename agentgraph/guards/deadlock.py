@@ -82,9 +82,19 @@ class DeadlockMonitor:
         )
 
     def dispatch(
-        self, *, worker: str, brief: str, reply: str, branch: str = "", message: str = ""
+        self,
+        *,
+        worker: str,
+        brief: str,
+        reply: str,
+        branch: str = "",
+        message: str = "",
+        work: str = "",
     ) -> Decision:
-        """Decide on what a worker has replied to its supervisor, who asked in a message."""
+        """Decide on what a worker has replied to its supervisor, who asked in a message.
+
+        `work` stands for what it has found out or done before it replied.
+        """
         said, asked = digest_of(reply)[:32], digest_of(brief)[:32]
         key = exact_digest((branch, worker, said))[:32]
         if message and self._messages.get(key) == message:
@@ -92,10 +102,12 @@ class DeadlockMonitor:
         self._messages.pop(key, None)
         self._messages[key] = message
         _trim(self._messages)
-        loose = _counted(self._replies, key)
         count = _counted(self._replies, exact_digest((branch, worker, said, asked))[:32])
-        # "Done." is an answer to many a question: to different ones it may be given more often.
-        count = max(count, loose - _LENIENCE)
+        # "Done." is an answer to many a question: to different ones it may be given more often,
+        # and by whoever has done another thing for each as often as they ask.
+        did = (branch, worker, said, work) if work else (branch, worker, said)
+        loose = _counted(self._replies, exact_digest(did)[:32])
+        count, loose = max(count, loose - _LENIENCE), max(count, loose)
         if count < self.stuck_correct:
             return _ALLOW
         told = f"{worker!r} has given the same reply {loose} times"

@@ -211,12 +211,14 @@ class Watch:
                 await self.recorder.note("dispatch", source=self.place.path, target=worker)
         return refused
 
-    async def reported(self, worker: str, brief: str, reply: str, message_id: str) -> None:
+    async def reported(
+        self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
+    ) -> None:
         """Note what a worker has answered: one that always says the same is stuck."""
         monitor = self.account.deadlock
         if monitor is not None:
             said = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}
-            await self._met(monitor.dispatch(**said))
+            await self._met(monitor.dispatch(**said, work=work))
 
     async def _met(self, decision: Decision) -> None:
         """Have the model told, or leave it to the next node that can act."""

@@ -200,3 +200,14 @@ class Restarted(RuleBasedStateMachine):
 
 TestRestarted = Restarted.TestCase
 TestRestarted.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def test_other_work_excuses_the_same_reply_to_another_brief_and_not_to_the_same_one() -> None:
+    monitor, said = DeadlockMonitor(), {"worker": "w", "reply": "Done."}
+    for n in range(20):
+        assert monitor.dispatch(**said, brief=f"row {n}", work=f"row {n} saved").allows
+    again = [monitor.dispatch(**said, brief="row 0", work=f"try {n}").action for n in range(2)]
+    assert again == ["correct", "abort"]
+    monitor = DeadlockMonitor()
+    same = [monitor.dispatch(**said, brief=f"{n}", work="nothing found").action for n in range(5)]
+    assert same == ["allow", "allow", "allow", "correct", "abort"]

@@ -234,6 +234,29 @@ async def test_a_worker_that_is_done_with_one_thing_after_the_other(kind: str) -
     assert await left_alone(agent) == "Done."
 
 
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_a_worker_that_does_ten_things_and_says_the_same_of_each(kind: str) -> None:
+    saved: list[str] = []
+
+    def save(row: str) -> str:
+        """Save a row."""
+        saved.append(row)
+        return f"row {row} is saved"
+
+    def turn(messages: list[BaseMessage]) -> Scripted:
+        has_saved = "is saved" in str(messages[-1].text)
+        return "Done." if has_saved else call("save", row=str(len(saved)))
+
+    sub = solo(ScriptedModel(turn), save, name="sub")
+    ask, given = ("transfer_to_sub", "reason") if kind == "delegate" else ("sub", "request")
+    asks = [call(ask, **{given: f"save row {n}"}) for n in range(10)]
+    mode: Any = "delegate" if kind == "delegate" else "sticky"
+    members = [sub if kind == "delegate" else sub.as_tool()]
+    agent = Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
+    assert await left_alone(agent) == "Done."
+    assert saved == [str(n) for n in range(10)]
+
+
 async def test_workers_side_by_side_that_say_the_same() -> None:
     sub = solo(ScriptedModel(lambda _: "Done."), name="sub")
     asks = [[call("sub", request=f"part {n}") for n in range(8)]]
