@@ -103,14 +103,18 @@ class Driven(FakeClock):
         if self._due:
             self.advance(min(self._due) - now)
 
+    async def settled(self) -> None:
+        """Let whoever was woken come to their next wait."""
+        for _ in range(_TURNS):
+            await super().sleep(0)
+
     async def drive(self, work: Awaitable[T]) -> T:
         """Bring work to its end; whenever it waits for the clock, that moves on."""
 
         async def driving() -> None:
             while True:
                 await self.asleep()
-                for _ in range(_TURNS):  # whoever was woken has to come to their next wait
-                    await super(Driven, self).sleep(0)
+                await self.settled()
                 self.move_on()
 
         driver = asyncio.ensure_future(driving())

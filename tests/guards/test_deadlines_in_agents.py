@@ -17,11 +17,11 @@ from agentgraph.clock import clock as current_clock
 from agentgraph.errors import ModelError
 from agentgraph.guards import Backoff, CostBudget, Deadlines, Escalation, Gate, Subject
 from agentgraph.participant import Participant
-from agentgraph.sessions import EV_ROUND_FAILED
+from agentgraph.sessions import EV_ROUND_FAILED, Hub, MemoryLog
 from agentgraph.testing import Fault, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import Driven, actions, asked, told, worker
-from tests.sessions.talk import after, held, of_type
+from tests.sessions.talk import after, held, of_type, until
 
 FOREVER_S = 1e6
 HOUR_S = 3_600
@@ -342,6 +342,30 @@ async def test_the_rounds_of_an_input_share_the_time_of_the_whole(time: Driven) 
         state, seconds = await time.lasting(after(session, "user", "go"))
     assert (state.pending_close_reason, seconds) == ("deadline:workflow", 100)
     assert state.turn_count == 2
+
+
+async def test_a_session_that_is_taken_over_has_no_more_time(time: Driven) -> None:
+    team = line(*(Fault.delay(40, f"part {n}") for n in range(3)), guards=guards(workflow_s=100))
+    speakers = [one for one in team.agents if isinstance(one, Agent)]
+    log = MemoryLog()
+
+    async def opened() -> Hub:
+        hub = Hub(log, InMemorySaver(), [team], 30.0)
+        await hub.start(time)
+        return hub
+
+    async with await opened() as hub:
+        session = await hub.session(team, id="s", ttl=None)
+        await session.send("user", "go")
+        await until(lambda: asked(*speakers) == 1)
+        await time.settled()
+        time.advance(40)
+        await until(lambda: asked(*speakers) == 2)
+    time.advance(30)
+    async with await opened() as hub:
+        state = await time.drive((await hub.get("s")).settled())
+    assert (state.turn_count, state.pending_close_reason) == (1, "deadline:workflow")
+    assert time.monotonic() == 100
 
 
 async def test_a_turn_that_is_too_long_has_failed_and_the_stage_is_named(time: Driven) -> None:
