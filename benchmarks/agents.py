@@ -30,20 +30,24 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 
 async def agent_rows() -> list[Row]:
-    """Measure an agent with one tool: two model calls and one tool call in each turn."""
-    contestants = {"ours": _agent, "bare": _bare}
+    """Measure an agent with one tool: two model calls and one tool call in each turn.
+
+    Bare LangGraph guards nothing, so the agent is measured without its guards, too.
+    """
+    contestants = {"ours": _agent, "unguarded": _unguarded, "bare": _bare}
     in_memory = {name: _in_memory(make) for name, make in contestants.items()}
     on_disk = {name: _on_disk(make) for name, make in contestants.items()}
     short = await side_by_side(in_memory, turns=TURN_10[1], repetitions=30)
     disk = await side_by_side(on_disk, turns=TURN_10[1], repetitions=25)
     long = await side_by_side(in_memory, turns=TURN_200[1], repetitions=2)
     return [
-        Row(f"agent with one tool / bare LangGraph, {where}", *times, goal)
-        for where, goal, times in (
-            ("memory, turn 10", 1.25, _both(short, TURN_10)),
-            ("SQLite, turn 10", 1.6, _both(disk, TURN_10)),
-            ("memory, turn 200", 1.0, _both(long, TURN_200)),
+        Row(f"agent with one tool{which} / bare LangGraph, {where}", *_both(times, at, who), goal)
+        for where, goal, times, at in (
+            ("memory, turn 10", 1.25, short, TURN_10),
+            ("SQLite, turn 10", 1.6, disk, TURN_10),
+            ("memory, turn 200", 1.0, long, TURN_200),
         )
+        for which, who in (("", "ours"), (", guards=None", "unguarded"))
     ]
 
 
@@ -85,6 +89,11 @@ def _both(times: Any, turns: tuple[int, int], ours: str = "ours", peer: str = "b
 
 def _agent(saver: Saver) -> Ask:
     agent = _helper(saver, FunctionModel)
+    return lambda text: agent.ainvoke(text, thread_id="1")
+
+
+def _unguarded(saver: Saver) -> Ask:
+    agent = _helper(saver, FunctionModel).replace(guards=None)
     return lambda text: agent.ainvoke(text, thread_id="1")
 
 
