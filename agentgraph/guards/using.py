@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from langchain_core.messages import ToolMessage
+from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
 from agentgraph.guards.account import Account
@@ -21,6 +23,9 @@ from agentgraph.notes import noted
 from agentgraph.sentry import ControlFlow, LedgerLost, ToolUse
 
 __all__ = ["RegisterFirst", "Using"]
+
+_SHOWN = 1_000
+"""How much is shown of the arguments of an action in whose place another one was called."""
 
 
 class RegisterFirst(ControlFlow):
@@ -109,7 +114,27 @@ class Using:
                 return given_again(begun, use.name)
             case "unknown":
                 return await self._looked_up(saga, effect, use, begun)
+            case "conflict" if done := await self._done_otherwise(saga, effect, use, begun):
+                return done
         return await self._not_done(use, begun)
+
+    async def _done_otherwise(
+        self, saga: Saga, effect: Effect, use: ToolUse, begun: Begun
+    ) -> ToolMessage | None:
+        """Tell what was done in the place of a call: a round that runs again may word it anew."""
+        entry = begun.entry
+        if entry is not None and entry.state == "started" and effect.lookup is not None:
+            found = await effect.look_up(entry.args, key=use.key)
+            if found is not None:
+                entry = saga.done(use.key, str(found))
+                await self._kept(entry)
+        if entry is None or entry.state != "done":
+            return None
+        await self._recorder.decided(begun.decision)
+        answer = given_again(replace(begun, entry=entry), use.name)
+        args = to_json(entry.args, fallback=str, inf_nan_mode="null").decode()[:_SHOWN]
+        told = f"Not executed anew: `{use.name}` was called with {args} before, and answered: "
+        return answer.model_copy(update={"content": told + str(answer.text)})
 
     async def _register(self, begun: Begun, use: ToolUse, has_waited: bool) -> None:
         """Have an action stored before it runs, in the log or in the graph's state."""

@@ -17,9 +17,17 @@ from agentgraph.routing import (
     TransitionGraph,
     sequence,
 )
-from agentgraph.sessions import EV_AUDIT, EV_PACKET, EV_ROUND_FAILED, Hub, Session, Team
+from agentgraph.sessions import (
+    EV_AUDIT,
+    EV_PACKET,
+    EV_ROUND_FAILED,
+    Hub,
+    Session,
+    Team,
+    set_context,
+)
 from agentgraph.testing import ScriptedModel, call
-from tests.sessions.talk import after, agent, held, of_type, settled, talk
+from tests.sessions.talk import after, agent, asked, held, of_type, settled, talk
 
 FAILS = ValueError("down")
 
@@ -35,9 +43,10 @@ def look_at(what: str) -> str:
 
 
 async def decided(session: Session) -> list[tuple[str, str]]:
-    """Return what guards have decided, and which did."""
+    """Return what guards have decided, but that a model's failure ends its round."""
     told = [one.event_data for one in await of_type(session, EV_AUDIT)]
-    return [(one["guard"], one["action"]) for one in told if one["kind"] == "decision"]
+    made = [(one["guard"], one["action"]) for one in told if one["kind"] == "decision"]
+    return [one for one in made if one != ("failure", "abort")]
 
 
 async def test_calls_of_an_attempt_that_failed_are_no_part_of_a_loop() -> None:
@@ -102,6 +111,45 @@ async def test_an_action_that_raised_is_not_done_blindly_in_another_attempt() ->
         assert done == ["paid"]
         assert await decided(session) == [("saga", "escalate")]
         assert state.status == "waiting_decision"
+
+
+async def test_a_call_that_is_worded_otherwise_is_answered_with_what_was_done() -> None:
+    done = []
+
+    @effect
+    def pay(what: str) -> str:
+        """Pay."""
+        done.append(what)
+        set_context("paid", what)
+        return f"paid for {what}"
+
+    one = agent("a", call("pay", what="tea"), FAILS, call("pay", what="a tea"), "so", tools=[pay])
+    async with held(Team([one], sequence(["a"]))) as session:
+        state = await after(session, "user", "hello")
+        assert (done, dict(state.context_vars)) == (["tea"], {"paid": "tea"})
+        assert await decided(session) == [("saga", "deny")]
+        assert state.pending_close_reason == "sequence_complete"
+    told = asked(one)[-1].messages[-1].text
+    assert '{"what":"tea"}' in told and told.endswith("paid for tea")
+
+
+async def test_a_call_that_is_worded_otherwise_is_looked_up_as_it_was_made() -> None:
+    seen = []
+
+    def find(what: str, key: str) -> str | None:
+        seen.append(what)
+        return f"paid for {what}"
+
+    @effect(lookup=find)
+    def pay(what: str) -> str:
+        """Pay."""
+        raise ConnectionError("no answer")
+
+    one = agent("a", call("pay", what="tea"), FAILS, call("pay", what="a tea"), "so", tools=[pay])
+    async with held(Team([one], sequence(["a"]))) as session:
+        state = await after(session, "user", "hello")
+        assert (seen, state.pending_close_reason) == (["tea"], "sequence_complete")
+    assert asked(one)[-1].messages[-1].text.endswith("paid for tea")
 
 
 # Several who speak at once.
