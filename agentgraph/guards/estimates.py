@@ -1,19 +1,13 @@
-"""About how many tokens a model call uses, without a tokenizer and in a time that does not grow.
+"""About how many tokens a model call uses, without a tokenizer.
 
-A conversation is asked about again with each step, and only its end is new: what a message or a
-tool was found to hold is remembered for as long as it lives.
+This is asked before each call, and looks at the whole conversation: it has to be quick.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import repeat
-from operator import attrgetter
-from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -25,11 +19,8 @@ _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
 _PER_MESSAGE = 8
 _PER_MEDIUM = 2_000
-_NEW = -1
 
 _as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).encode
-
-T = TypeVar("T")
 
 
 def estimate(
@@ -37,71 +28,43 @@ def estimate(
 ) -> int:
     """Return about how many tokens a call uses at most, without a tokenizer."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
-    return output + _messages.total(messages) + _tools.total(tools)
-
-
-class _Remembered(Generic[T]):
-    """The sizes of living things, each measured again once it holds something else."""
-
-    def __init__(self, measure: Callable[[T], int], held: Callable[[T], object]) -> None:
-        self._measure = measure
-        self._held = held
-        # Whoever dies takes its entries along: a known id is that of the thing that was measured.
-        self._sizes: dict[int, int] = {}
-        self._parts: dict[int, object] = {}
-        self._living: dict[int, ReferenceType[T]] = {}
-
-    def total(self, things: Sequence[T]) -> int:
-        """Add up the sizes, without a look at each that is known."""
-        ids, parts = list(map(id, things)), list(map(self._held, things))
-        sizes = [*map(self._sizes.get, ids, repeat(_NEW))]
-        while _NEW in sizes:
-            new = sizes.index(_NEW)
-            sizes[new] = self._measured(things[new], parts[new])
-        if list(map(self._parts.get, ids)) != parts:
-            for at, part in enumerate(parts):
-                if self._parts.get(ids[at]) is not part:
-                    sizes[at] = self._measured(things[at], part)
-        return sum(sizes)
-
-    def _measured(self, thing: T, part: object) -> int:
-        size = self._measure(thing)
-        with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
-            self._living[id(thing)] = ref(thing, partial(self._forget, id(thing)))
-            self._sizes[id(thing)], self._parts[id(thing)] = size, part
-        return size
-
-    def _forget(self, identity: int, gone: ReferenceType[T]) -> None:
-        if self._living.get(identity) is gone:
-            for entries in (self._living, self._sizes, self._parts):
-                entries.pop(identity, None)
+    return output + sum(map(_size_of_message, messages)) + sum(map(_size_of_tool, tools))
 
 
 def _size_of_message(message: BaseMessage) -> int:
-    size = _PER_MESSAGE + _tokens(message.name or "")
-    for part in [message.content] if isinstance(message.content, str) else message.content:
-        size += _size_of_part(part)
+    content = message.content
+    size = _PER_MESSAGE + (_tokens(content) if isinstance(content, str) else _size_of(content))
+    if message.name:
+        size += _tokens(message.name)
     if isinstance(message, AIMessage) and message.tool_calls:
-        size += _tokens(_as_json(message.tool_calls))
+        size += _tokens(repr(message.tool_calls))  # as long as JSON, and much quicker
     return size
 
 
-def _size_of_part(part: str | dict[object, object]) -> int:
-    if isinstance(part, str):
-        return _tokens(part)
-    kind = part.get("type")
+def _size_of(parts: Iterable[str | dict[object, object]]) -> int:
+    return sum(_tokens(part) if isinstance(part, str) else _size_of_block(part) for part in parts)
+
+
+def _size_of_block(block: Mapping[object, object]) -> int:
+    kind = block.get("type")
     if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
         # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
         return _PER_MEDIUM
-    return _tokens(_as_json(part))
+    return _tokens(_as_json(block))
+
+
+_tools: dict[int, tuple[ReferenceType[object], int]] = {}
+"""The sizes of the tools that live, by their ids: to write out a schema takes long."""
 
 
 def _size_of_tool(tool: object) -> int:
-    return _PER_MESSAGE + _tokens(_specified(tool))
-
-
-_messages = _Remembered(_size_of_message, attrgetter("content"))
-_tools = _Remembered(_size_of_tool, type)  # which stays as it is, unlike what a message says
+    known = _tools.get(id(tool))
+    if known is not None and known[0]() is tool:
+        return known[1]
+    size, key = _PER_MESSAGE + _tokens(_specified(tool)), id(tool)
+    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+        _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
+    return size
 
 
 def _specified(tool: object) -> str:
@@ -113,4 +76,4 @@ def _specified(tool: object) -> str:
 
 def _tokens(text: str) -> int:
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return math.ceil(size / _BYTES_PER_TOKEN)
+    return -(-size // _BYTES_PER_TOKEN)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.budget import CostBudget, Reservation, Spend
@@ -246,8 +248,6 @@ def test_an_estimate_counts_the_output_the_tools_and_the_calls() -> None:
 
 
 def _spec() -> dict[str, object]:
-    from langchain_core.utils.function_calling import convert_to_openai_tool
-
     return convert_to_openai_tool(look_up)
 
 
@@ -267,14 +267,20 @@ def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
     assert estimate([message], max_output=0) == 18
 
 
-def test_a_message_is_measured_once_however_often_it_is_sent() -> None:
-    class Metered:
-        def __str__(self) -> str:
-            read.append(self)
-            return ""
+def test_the_schema_of_a_tool_is_written_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
 
-    read: list[Metered] = []
-    history = [HumanMessage([{"type": "data", "data": Metered()}]) for _ in range(3)]
-    first = estimate(history)
-    assert estimate([*history, HumanMessage("x" * 30)]) == first + 18
-    assert len(read) == 3
+    def spied(one: Any) -> dict[str, Any]:
+        written.append(one)
+        return convert_to_openai_tool(one)
+
+    monkeypatch.setattr("agentgraph.guards.estimates.convert_to_openai_tool", spied)
+
+    def say(name: str) -> str:
+        """Say a name."""
+        return name
+
+    used = StructuredTool.from_function(say)
+
+    assert estimate([], [used]) == estimate([], [used]) > 1_024
+    assert written == [used]
