@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -136,8 +137,7 @@ class Account:
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
         values |= {name: one.dump() for name in _MEMORIES if (one := getattr(self, name))}
         for name in _BY_PATH:
-            made = {path: one.dump() for path, one in getattr(self, name).items()}
-            if memories := {**self._stored.get(name, {}), **made}:
+            if memories := self._remembered(name, _MOST_VISITS if name == "loops" else None):
                 values[name] = memories
         if spends := self.purse.dump():
             values["spends"] = spends
@@ -149,6 +149,14 @@ class Account:
             }
         self._dumped = values
         return values
+
+    def _remembered(self, name: str, most: int | None) -> dict[str, Any]:
+        """Return memories as JSON-able values; of many visits, those that were at work last."""
+        known, stored = getattr(self, name), self._stored.get(name, {})
+        made = {path: one.dump() for path, one in islice(reversed(known.items()), most)}
+        older = ((path, one) for path, one in reversed(stored.items()) if path not in known)
+        left = None if most is None else most - len(made)
+        return dict(reversed((made | dict(islice(older, left))).items()))
 
     def has_told(self, dumped: Dumped) -> bool:
         """Whether it is what this account has dumped last: there is nothing new in it."""
@@ -173,7 +181,9 @@ class Account:
 
     def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one run: parallel ones do not fill each other's windows."""
-        return self._memory("loops", self.loops, spot, detector)
+        found = self._memory("loops", self.loops, spot, detector)
+        self.loops[spot] = self.loops.pop(spot)  # the last one is the one that was used last
+        return found
 
     def pend(self, spot: str, decision: Decision) -> None:
         """Leave a decision to the next node there that can act."""
@@ -310,6 +320,8 @@ _BY_SPOT = ("corrections", "tries")
 _PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
 _MEMORIES = ("moved", "deadlock", "velocity", "saga")
 _BY_PATH = ("loops", "replans")
+_MOST_VISITS = 64
+"""Of how many visits the loop windows are stored: a run may make any number, few at a time."""
 
 
 def _decisions(dumped: Mapping[str, Any]) -> dict[str, list[Decision]]:

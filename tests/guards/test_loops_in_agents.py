@@ -300,3 +300,33 @@ async def test_who_keeps_asking_for_a_tool_that_is_not_there_is_stopped_too() ->
     assert (audited(sink), closed_by(events)) == (STOPPED, "loop_detector")
     assert len(model.requests) == 4
     assert is_legal(await agent.ahistory("t"))
+
+
+async def test_what_is_stored_of_loops_does_not_grow_with_the_visits_to_a_worker() -> None:
+    """A visit that is over loops no more; one that has just begun is known in the next process."""
+
+    async def stored(visits: int) -> tuple[list[str], list[str]]:
+        facts = iter(range(1_000))
+
+        def look_up(what: str) -> str:
+            """Look something up."""
+            return f"fact {next(facts)}"
+
+        def work(messages: list[Any]) -> Any:
+            is_told = str(messages[-1].text).startswith("fact")
+            return f"It is {messages[-1].text}." if is_told else call("look_up", what="it")
+
+        worker = solo(ScriptedModel(work), look_up, name="worker")
+        asks = [call("worker", request=f"part {n}") for n in range(visits)]
+        model = ScriptedModel([*asks, "All done."])
+        guards = watched(steps=1_000)
+        boss = Agent("boss", model=model, agents=[worker.as_tool()], guards=guards)
+        assert (await boss.ainvoke("go", thread_id="t")).text == "All done."
+        state = await boss.graph.aget_state({"configurable": {"thread_id": "t"}})
+        answered = [m for m in await boss.ahistory("t") if isinstance(m, ToolMessage)]
+        spots = [f"boss/worker#{message.tool_call_id}" for message in answered]
+        return list(state.values["guarded"]["loops"]), spots
+
+    for visits in (3, 80):
+        loops, spots = await stored(visits)
+        assert loops == spots[-64:]
