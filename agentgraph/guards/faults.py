@@ -56,7 +56,7 @@ def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
             yield (
                 f"guards: {path!r} has a {in_dollars[0]} in dollars, and the price of its model "
                 f"{names[-1]!r} is unknown: give CostBudget(prices={{{names[-1]!r}: "
-                "(read, written)}}, …) in dollars for a million tokens, or give tokens"
+                "(read, written)}, …) in dollars for a million tokens, or give tokens"
             )
 
 
