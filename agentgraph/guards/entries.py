@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 __all__ = ["Entry", "EntryState", "entries_of", "merge_entries", "rank"]
 
@@ -42,22 +42,29 @@ class Entry:
     """What it has led to beside its result, and leads to again where that is given again."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the entry as JSON-able values."""
-        return asdict(self)
+        """Return the entry as JSON-able values, which are its own: they are not to be changed."""
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, object]) -> Entry:
         """Read what `to_dict` has told; what a later version adds is left out."""
-        return cls(**{one.name: told[one.name] for one in fields(cls) if one.name in told})  # type: ignore[arg-type]
+        return cls(**{name: told[name] for name in _FIELDS if name in told})  # type: ignore[arg-type]
+
+
+_FIELDS = tuple(one.name for one in fields(Entry))
 
 
 def merge_entries(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, object]:
     """Merge what two sagas have dumped: of each action the state that is further."""
-    merged = entries_of(left)
-    for key, entry in entries_of(right).items():
-        merged[key] = max(merged.get(key, entry), entry, key=_exact_rank)
-    order = sorted(merged.values(), key=lambda entry: (entry.number, entry.key))
-    return {"entries": {entry.key: entry.to_dict() for entry in order}}
+    merged = _told_of(left)
+    for key, told in _told_of(right).items():
+        known = merged.setdefault(key, told)
+        # Most are the same, and the very same in one process: only what differs is read.
+        if known is not told and known != told:
+            further = max(Entry.from_dict(known), Entry.from_dict(told), key=_exact_rank)
+            merged[key] = further.to_dict()
+    order = sorted(merged.items(), key=lambda item: (item[1]["number"], item[0]))
+    return {"entries": dict(order)}
 
 
 def rank(entry: Entry) -> tuple[int, int, bool]:
@@ -72,7 +79,9 @@ def _exact_rank(entry: Entry) -> tuple[object, ...]:
 
 def entries_of(dumped: Mapping[str, object]) -> dict[str, Entry]:
     """Read what a saga has dumped."""
+    return {key: Entry.from_dict(told) for key, told in _told_of(dumped).items()}
+
+
+def _told_of(dumped: Mapping[str, object]) -> dict[str, dict[str, Any]]:
     entries = dumped.get("entries")
-    if not isinstance(entries, Mapping):
-        return {}
-    return {str(key): Entry.from_dict(told) for key, told in entries.items()}
+    return dict(entries) if isinstance(entries, Mapping) else {}

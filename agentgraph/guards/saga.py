@@ -54,6 +54,8 @@ class Saga:
     grace_s: float = 60.0
     limit: int = 1_000
     _entries: dict[str, Entry] = field(default_factory=dict, init=False, repr=False)
+    _told: dict[str, dict[str, object]] = field(default_factory=dict, init=False, repr=False)
+    """The entries as they are dumped: what has not changed is not told anew."""
 
     def __post_init__(self) -> None:
         faults = []
@@ -72,11 +74,12 @@ class Saga:
 
     def dump(self) -> dict[str, object]:
         """Return what it remembers as JSON-able values."""
-        return {"entries": {key: entry.to_dict() for key, entry in self._entries.items()}}
+        return {"entries": dict(self._told)}
 
     def load(self, dumped: Mapping[str, object]) -> None:
         """Remember what another has dumped, and nothing else."""
         self._entries = entries_of(dumped)
+        self._told = {key: entry.to_dict() for key, entry in self._entries.items()}
 
     def begin(self, *, key: str, tool: str, args: Mapping[str, object], compensates: bool) -> Begun:
         """Register an action before it runs, or say why it must not run (again)."""
@@ -96,7 +99,7 @@ class Saga:
         number = max((entry.number for entry in self._entries.values()), default=0) + 1
         tries = 1 if known is None else known.tries + 1
         entry = Entry(number, key, tool, given, digest, compensates=compensates, tries=tries)
-        self._entries[key] = entry
+        self._remember(entry)
         return Begun("run", Decision("allow", "saga"), entry)
 
     def done(self, key: str, result: object, beside: Mapping[str, object] | None = None) -> Entry:
@@ -203,8 +206,11 @@ class Saga:
         moved = replace(known, state=state, result=result, beside=beside or known.beside)
         # What comes late does not turn it back: an undone action stays undone.
         if rank(moved) > rank(known):
-            self._entries[key] = moved
+            self._remember(moved)
         return self._entries[key]
+
+    def _remember(self, entry: Entry) -> None:
+        self._entries[entry.key], self._told[entry.key] = entry, entry.to_dict()
 
 
 def _conflict(known: Entry, tool: str) -> Begun:

@@ -328,3 +328,13 @@ def test_a_fresh_detector_has_no_memory() -> None:
     several(detector, "AAA")
     assert detector.fresh() == detector
     assert several(detector.fresh(), "AA") == [ALLOW, ALLOW]
+
+
+def test_what_was_dumped_stays_as_it_was_when_a_detector_goes_on() -> None:
+    detector = LoopDetector()
+    detector.observe(tool="look_up", args={"order": 1}, result="none", message="m1")
+    before = detector.dump()
+    told = json.dumps(before)
+    detector.observe(tool="look_up", args={"order": 2}, result="none", message="m1")
+
+    assert json.dumps(before) == told != json.dumps(detector.dump())

@@ -437,3 +437,15 @@ class Sagas(RuleBasedStateMachine):
 
 TestSagas = Sagas.TestCase
 TestSagas.settings = settings(max_examples=30, stateful_step_count=20)
+
+
+def test_what_was_dumped_stays_as_it_was_when_a_saga_goes_on() -> None:
+    saga = Saga()
+    saga.begin(key="1", tool="pay", args={"amount": 5}, compensates=True)
+    before = saga.dump()
+    told = json.dumps(before)
+    saga.done("1", "paid")
+    saga.begin(key="2", tool="pay", args={"amount": 6}, compensates=True)
+
+    assert json.dumps(before) == told
+    assert merge_entries(before, saga.dump()) == merge_entries(saga.dump(), before) == saga.dump()
