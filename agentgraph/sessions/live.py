@@ -157,7 +157,9 @@ class LiveSession:
     async def interrupted(self, asked: Sequence[Mapping[str, Any]]) -> None:
         """Note what a human must decide, once it is in the checkpoint."""
         async with self.lock:
-            fresh = [one for one in asked if one["id"] not in self.state.interrupts]
+            # A checkpoint may be behind the log: who has spoken since then asks nothing more.
+            due = [one for one in asked if one["speaker"] in self.state.due]
+            fresh = [one for one in due if one["id"] not in self.state.interrupts]
             if fresh and not self.state.is_ended:
                 await self._write(lambda page: [page.note(ev.EV_INTERRUPT, one) for one in fresh])
 
