@@ -166,6 +166,10 @@ class Ledger(Protocol):
         """Keep what is counted for this input while its session is at work here."""
         ...
 
+    def act(self, agent: str, *, asks: bool) -> None:
+        """Note that an agent acts, or asks its model; it is written down with the round."""
+        ...
+
     async def write(self, record: Mapping[str, object]) -> None:
         """Write a record; it is durable when this returns, else `LedgerLost` is raised."""
         ...

@@ -77,7 +77,6 @@ async def side_by_side(
     turns: int,
     repetitions: int,
     weigh_after: Sequence[int] = (),
-    timer: Callable[[], float] = perf_counter,
 ) -> dict[str, Times]:
     """Hold conversations of so many turns with everybody, over and over."""
     measured = {name: Times([[] for _ in range(turns)]) for name in openings}
@@ -87,9 +86,9 @@ async def side_by_side(
             gc.collect()
             for number in range(1, turns + 1):
                 for name, conversation in held.items():
-                    began = timer()
+                    began = perf_counter()
                     await conversation.turn(number)
-                    measured[name].seconds[number - 1].append(timer() - began)
+                    measured[name].seconds[number - 1].append(perf_counter() - began)
                     if number in weigh_after:
                         measured[name].bytes[number] = conversation.weigh()
     return measured

@@ -127,9 +127,15 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
 
 
 def _sum(audit: Audit) -> Iterator[str]:
+    from agentgraph.cli.text import instant
+
     trail, usage = audit.trail, audit.usage
     cost = "" if usage.cost is None else f", ${usage.cost}"
     yield ""
+    if trail.began_at is not None:
+        yield f"began      {instant(trail.began_at)}"
+    if trail.ended_at is not None:
+        yield f"ended      {instant(trail.ended_at)}: {trail.end}"
     yield f"path       {' → '.join(trail.path) or 'nobody'}"
     yield f"steps      {trail.steps} model calls, {trail.hops} hops"
     yield f"spend      {trail.spend.total_tokens:,} tokens{cost}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from unicodedata import category
 
 from pydantic_core import to_jsonable_python
 
-__all__ = ["clean", "clip", "pretty"]
+__all__ = ["clean", "clip", "instant", "pretty"]
 
 _CLIP_LINES, _CLIP_CHARACTERS = 8, 600
 
@@ -33,6 +34,14 @@ def pretty(value: object) -> str:
     """Return a value as indented JSON."""
     plain = to_jsonable_python(value, fallback=str)
     return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def instant(wall: float) -> str:
+    """Return an instant as one reads it."""
+    try:
+        return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def _acts(character: str) -> bool:

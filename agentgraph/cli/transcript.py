@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from io import TextIOWrapper
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from agentgraph.cli.text import clean
+from agentgraph.cli.text import clean, instant
 from agentgraph.cli.told import told_of
 from agentgraph.sessions.envelope import Envelope
 from agentgraph.sessions.log import Summary
@@ -75,7 +74,7 @@ def _columns(summary: Summary) -> list[str]:
         summary.status,
         summary.team,
         f"{summary.sequence} envelopes",
-        _instant(summary.created_at),
+        instant(summary.created_at),
         f"by {summary.creator}",
         f"from {summary.parent}" if summary.parent is not None else "",
     ]
@@ -84,13 +83,6 @@ def _columns(summary: Summary) -> list[str]:
 
 def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
-
-
-def _instant(wall: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, ValueError, OSError):
-        return "?"
 
 
 def _one_line(text: str) -> str:

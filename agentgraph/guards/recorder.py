@@ -11,6 +11,7 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.side_notes import SideNotes
+from agentgraph.guards.trail import ACTS
 from agentgraph.sentry import Ledger
 from agentgraph.stream import GuardEvent, emit
 
@@ -86,6 +87,8 @@ class Recorder:
         decision: Mapping[str, object] | None = None,
         parent: int | None = None,
     ) -> int | None:
+        if self.ledger is not None and kind in ACTS:
+            self.ledger.act(self.place.path, asks=kind == "model")
         if self.policy.audit is None:
             return None
         record = self.policy.audit.record(

@@ -15,9 +15,10 @@ from decimal import Decimal, InvalidOperation
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.guards.records import Record
 
-__all__ = ["Spent", "Trail", "folded"]
+__all__ = ["ACTS", "Spent", "Trail", "folded"]
 
-_ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
+ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
+"""The kinds of what an agent does, rather than of what is said of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class _Fold:
             self._change(record)
         elif self._is_repeated(record):
             return
-        if record.agent and record.kind in _ACTS and self.path[-1:] != [record.agent]:
+        if record.agent and record.kind in ACTS and self.path[-1:] != [record.agent]:
             self.path.append(record.agent)
         if record.decision is not None:
             self.decisions.append(record.decision)

@@ -24,7 +24,7 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
         # A round that is cut off from now on must not begin anew: it has to go on with this.
         await recorder.keep(kind="undoing", reason=account.closed)
         account.is_undoing = True
-    await recorder.note("effect", tool=plan[0].tool, key=plan[0].key, state="undoing")
+    await recorder.note("compensated", tool=plan[0].tool, key=plan[0].key, state="undoing")
 
     async def undo(entry: Entry) -> None:
         effect = effects.get(entry.tool)

@@ -192,7 +192,8 @@ class Using:
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
             validation = result.model_dump(mode="json")
-            await self._recorder.note("gate", tool=use.name, **validation)
+            if result.checks:
+                await self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:
                 told: Mapping[str, object] = {"validation": validation}
                 denied = Decision("deny", "gate", result.cause, result.failure_class, told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,11 +28,13 @@ class Audit:
 
     records: tuple[Record, ...]
     usage: Usage
+    path: tuple[str, ...] = ()
+    """The agents in the order in which they acted."""
 
     @property
     def trail(self) -> Trail:
         """Add the records up."""
-        return folded(self.records)
+        return replace(folded(self.records), path=self.path)
 
     def to_dict(self) -> dict[str, object]:
         """Return what it comes to as JSON-able values."""
@@ -46,7 +48,7 @@ def audit_of(record: SessionRecord, envelopes: Iterable[Envelope]) -> Audit:
     """Read the audit of a session from its envelopes, which begin with the first."""
     reading = _Reading(SessionState.initial(record))
     records = tuple(one for envelope in envelopes for one in reading.read(envelope))
-    return Audit(records, Usage.of_records(reading.used))
+    return Audit(records, Usage.of_records(reading.used), tuple(reading.path))
 
 
 class _Reading:
@@ -54,6 +56,7 @@ class _Reading:
 
     def __init__(self, state: SessionState) -> None:
         self.used: list[Mapping[str, Mapping[str, Any]]] = []
+        self.path: list[str] = []
         self._state = state
         self._run = f"{state.session_id}@0"
         self._seq = 0
@@ -88,6 +91,7 @@ class _Reading:
             case ev.EV_EXPECTATION_VIOLATED:
                 yield self._decided("", _violation(data))
             case ev.EV_INTERRUPT:
+                yield from self._acted(str(data.get("speaker")), data)
                 asked = {"asked": data.get("id"), "payload": data.get("payload")}
                 yield self._record("human", str(data.get("speaker")), asked)
             case ev.EV_DECISION:
@@ -99,16 +103,15 @@ class _Reading:
     def _acted(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
         """Tell a round: its model calls with their tools, and what they have used."""
         usage = _by_agent(data.get("usage"))
-        paths = {path.rpartition("/")[2]: path for path in usage}
+        is_known = "path" in data or "payload" in data
+        told = self._walked(data) if is_known else self._seen(speaker, data, usage)
+        records = [*told]
         asked: dict[str, int] = {}
-        records = list(self._called(speaker, data, paths))
-        made = sum(one.kind == "model" for one in records)
-        # A packet has not room for every call, and none of those who worked below its speaker.
-        unseen = self._counted(data, made) - made
-        records += [self._model(speaker) for _ in range(unseen)]
         for record in records:
             if record.kind == "model":
                 asked.setdefault(record.agent, record.seq)
+            if self.path[-1:] != [record.agent]:
+                self.path.append(record.agent)
             yield record
         for _ in range(_count(data.get("hops"))):
             yield self._record("handoff", speaker)
@@ -117,18 +120,44 @@ class _Reading:
         for path, figures in usage.items():
             yield self._record("settled", path, _spent(path, figures), parent=asked.get(path))
 
+    def _walked(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Tell who acted, each with the tools that it has called."""
+        steps = [*_objects(data.get("steps"))]
+        for agent, times in _stretches(data.get("path")):
+            yield from (self._model(agent) for _ in range(times))
+            own = [one for one in steps if one.get("agent") == agent.rpartition("/")[2]][:times]
+            steps = [one for one in steps if not any(one is said for said in own)]
+            for one in own:
+                yield from self._tools(agent, one)
+            if not times:
+                yield self._record("dispatch", agent)
+
+    def _seen(
+        self, speaker: str, data: Mapping[str, Any], usage: Mapping[str, Any]
+    ) -> Iterator[Record]:
+        """Tell who acted as far as it is to be seen, where no guards have noted it."""
+        paths = {path.rpartition("/")[2]: path for path in usage}
+        records = list(self._called(speaker, data, paths))
+        made = sum(one.kind == "model" for one in records)
+        # A packet has not room for every call, and none of those who worked below its speaker.
+        unseen = self._counted(data, made) - made
+        yield from (*records, *(self._model(speaker) for _ in range(unseen)))
+
     def _called(
         self, speaker: str, data: Mapping[str, Any], paths: Mapping[str, str]
     ) -> Iterator[Record]:
         for step in _objects(data.get("steps")):
             agent = paths.get(str(step.get("agent")), speaker)
             yield self._model(agent)
-            for call in _objects(step.get("calls")):
-                told = {name: call.get(name) for name in ("tool", "args", "status")}
-                yield self._record("tool", agent, told)
+            yield from self._tools(agent, step)
         if data.get("body"):
             active = data.get("active")
             yield self._model(f"{speaker}/{active}" if active else speaker)
+
+    def _tools(self, agent: str, step: Mapping[str, Any]) -> Iterator[Record]:
+        for call in _objects(step.get("calls")):
+            told = {name: call.get(name) for name in ("tool", "args", "status")}
+            yield self._record("tool", agent, told)
 
     def _counted(self, data: Mapping[str, Any], made: int) -> int:
         """Return how many model calls the guards have counted in a round, else those in sight."""
@@ -205,6 +234,12 @@ def _spent(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
 def _by_agent(usage: object) -> Mapping[str, Mapping[str, Any]]:
     given = usage.items() if isinstance(usage, Mapping) else ()
     return {str(path): figures for path, figures in given if isinstance(figures, Mapping)}
+
+
+def _stretches(path: object) -> Iterator[tuple[str, int]]:
+    for one in path if isinstance(path, list) else ():
+        if isinstance(one, list) and len(one) == 2 and isinstance(one[0], str):
+            yield one[0], _count(one[1])
 
 
 def _objects(values: object) -> Iterable[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -22,7 +23,7 @@ from agentgraph.sessions.owner import is_gone
 from agentgraph.sessions.page import Rules
 from agentgraph.sessions.questions import questions
 from agentgraph.sessions.record import Parent
-from agentgraph.sessions.speaker import broken_off
+from agentgraph.sessions.speaker import broken_off, spent_by
 from agentgraph.sessions.state import SessionState
 from agentgraph.sessions.supervisor import Watch
 from agentgraph.sessions.table import at_table
@@ -269,9 +270,10 @@ class Conductor:
                 await self._ask_anew(live)
             return None
         is_current = snapshot.values.get("round") == live.state.round
-        asked = questions(snapshot, live.state.round)
-        if is_current and any(one["speaker"] in live.due for one in asked):
-            await live.interrupted(asked)  # asked, and not yet written
+        if is_current and live.due and snapshot.interrupts:
+            await live.interrupted(
+                questions(snapshot, live.state.round)
+            )  # asked, and not yet written
             return None
         if is_current and live.due and snapshot.next and self._team(live).durability == "step":
             return _GO_ON
@@ -332,7 +334,8 @@ class Conductor:
             return
         if result.interrupts:
             snapshot = await graph.aget_state(config)
-            await live.interrupted(questions(snapshot, live.state.round))
+            used = partial(spent_by, run, live.state.participant_order)
+            await live.interrupted(questions(snapshot, live.state.round), used)
         else:
             self._answered.clear()
             if not self._is_clean:

@@ -383,8 +383,11 @@ def _failed(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _interrupted(state: SessionState, envelope: Envelope) -> SessionState:
-    asked = {**state.interrupts, str(envelope.event_data.get("id")): envelope.event_data}
-    return changed(state, interrupts=asked, status="waiting_decision")
+    data = envelope.event_data
+    question = {key: value for key, value in data.items() if key not in ("usage", "path")}
+    asked = {**state.interrupts, str(data.get("id")): question}
+    paid = _paid(state, str(data.get("speaker")), envelope)
+    return changed(state, **paid, interrupts=asked, status="waiting_decision")
 
 
 def _human_decided(state: SessionState, envelope: Envelope) -> SessionState:

@@ -12,7 +12,7 @@ __all__ = ["begin_input", "end_input"]
 def begin_input(audit: AuditTrail | None, round: Round) -> None:
     """Record an input with its first round; of one that others have begun, number on."""
     live, state, run = round.live, round.state, RoundLedger(round).input_id
-    if audit is None or live.record.serves or live.audited == run:
+    if audit is None or live.audited == run:
         return
     live.audited = run
     if round.attempt == 1 and state.round_began == state.input:
@@ -24,7 +24,7 @@ def begin_input(audit: AuditTrail | None, round: Round) -> None:
 def end_input(audit: AuditTrail | None, round: Round) -> None:
     """Record that nobody is to speak to an input any more, if that is so."""
     live, state, run = round.live, round.live.state, RoundLedger(round).input_id
-    if audit is None or live.record.serves or live.audited != run:
+    if audit is None or live.audited != run:
         return
     if state.input != round.state.input:
         reason = "interrupted"

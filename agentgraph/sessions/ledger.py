@@ -99,6 +99,13 @@ class RoundLedger:
         is_own = isinstance(account, Account) and account.input_id == self.input_id
         return account if is_own else None  # type: ignore[return-value]  # as it has just said
 
+    def act(self, agent: str, *, asks: bool) -> None:
+        """Note that an agent acts, or asks its model; it is written down with the round."""
+        self.turn.live.walks.step(self.speaker, agent, asks=asks)
+        around = self.turn.live.around
+        if around is not None:
+            around.act(f"{around.speaker}/{agent}", asks=asks)
+
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""
         turn = self.turn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from agentgraph.sessions.record import SessionRecord
 from agentgraph.sessions.round import Round
 from agentgraph.sessions.state import SessionState
 from agentgraph.sessions.tasks import Tasks
+from agentgraph.sessions.walks import Walks
 
 __all__ = ["ATTEMPTS", "RETRIES", "LiveSession", "load_state"]
 
@@ -63,6 +64,8 @@ class LiveSession:
     """What guards have counted for the present input, of all its rounds."""
     around: RoundLedger | None = None
     """The ledger of the round that this session is held in, if it is held in one."""
+    walks: Walks = field(default_factory=Walks)
+    """Who has acted in the rounds under way."""
     audited: str = ""
     """The input of which the audit trail knows that it has begun, or gone on, here."""
     tasks: Tasks = field(init=False)
@@ -154,14 +157,33 @@ class LiveSession:
 
         await self._end(round, lambda page: page.fail(data, final=final))
 
-    async def interrupted(self, asked: Sequence[Mapping[str, Any]]) -> None:
-        """Note what a human must decide, once it is in the checkpoint."""
+    async def interrupted(
+        self,
+        asked: Sequence[Mapping[str, Any]],
+        used: Callable[[str], Mapping[str, Any]] = lambda speaker: {},
+    ) -> None:
+        """Note what a human must decide, once it is in the checkpoint, and what was used so far."""
         async with self.lock:
-            # A checkpoint may be behind the log: who has spoken since then asks nothing more.
-            due = [one for one in asked if one["speaker"] in self.state.due]
-            fresh = [one for one in due if one["id"] not in self.state.interrupts]
+            fresh = [one for one in asked if one["id"] not in self.state.interrupts]
             if fresh and not self.state.is_ended:
-                await self._write(lambda page: [page.note(ev.EV_INTERRUPT, one) for one in fresh])
+                told = [*self._with_spent(fresh, used)]
+                await self._write(lambda page: [page.note(ev.EV_INTERRUPT, one) for one in told])
+
+    def _with_spent(
+        self,
+        asked: Sequence[Mapping[str, Any]],
+        used: Callable[[str], Mapping[str, Any]],
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield questions, with the first of each speaker what was done until then."""
+        speakers: set[str] = set()
+        for one in asked:
+            speaker = str(one["speaker"])
+            is_first = speaker not in speakers
+            speakers.add(speaker)
+            usage = used(speaker) if is_first else {}
+            path = self.walks.take(speaker) if is_first else []
+            told = {"usage": dict(usage), "path": path}
+            yield {**one, **{name: value for name, value in told.items() if value}}
 
     async def note(self, *drafts: Draft, sender: str = ev.SYSTEM) -> None:
         """Append what changes nothing."""
@@ -288,4 +310,5 @@ _HOPELESS = frozenset({"guard", "left"})
 
 def _balance(round: Round) -> dict[str, Any]:
     balance = RoundLedger(round).balance
-    return {"account": balance} if balance else {}
+    path = round.live.walks.take(round.speaker)
+    return {"account": balance, "path": path} if balance else {}

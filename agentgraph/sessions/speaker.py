@@ -27,7 +27,7 @@ from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.participant import Graph
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.running import current_run, handed_over, inside_round
+from agentgraph.running import Run, current_run, handed_over, inside_round
 from agentgraph.sentry import keeping
 from agentgraph.sessions.inputs import begin_input, end_input
 from agentgraph.sessions.ledger import RoundLedger
@@ -40,7 +40,7 @@ from agentgraph.sessions.summary import Summarize, summarise, unsummarised
 from agentgraph.sessions.views import View, rendered
 from agentgraph.stream import ErrorEvent, emit
 
-__all__ = ["Speaker", "broken_off", "heard_by", "view_of", "within"]
+__all__ = ["Speaker", "broken_off", "heard_by", "spent_by", "view_of", "within"]
 
 T = TypeVar("T")
 
@@ -156,16 +156,32 @@ class Speaker:
         run = current_run()
         if run is None:
             return {}
-        own = [path for path in run.usage if path.partition("/")[0] == self.name]
-        used = {path: {**run.usage.pop(path), "model": run.models.get(path)} for path in own}
-        if not used:
+        used = _popped(run, self.name)
+        if not used and not self.is_seated:  # somebody else's graph, which keeps no account
             for message in fresh:
                 if isinstance(message, AIMessage) and message.usage_metadata:
                     model = str(message.response_metadata.get("model_name") or "")
                     run.record_usage(self.name, message.usage_metadata, model)
-            if self.name in run.usage:
-                used = {self.name: {**run.usage.pop(self.name), "model": run.models[self.name]}}
-        return {path: _plain(figures) for path, figures in used.items()}
+            used = _popped(run, self.name)
+        return used
+
+
+def spent_by(run: Run, participants: Sequence[str], speaker: str) -> Mapping[str, Any]:
+    """Return what a speaker who waits for a human has used, and begin a new account.
+
+    What agents of no name here have used, those of a team have that speaks here.
+    """
+    used = _popped(run, speaker)
+    within = [path for path in run.usage if path.partition("/")[0] not in participants]
+    heads = dict.fromkeys(path.partition("/")[0] for path in within)
+    inner = [_popped(run, head) for head in heads]
+    return {**used, **{f"{speaker}/{path}": one for part in inner for path, one in part.items()}}
+
+
+def _popped(run: Run, name: str) -> dict[str, Any]:
+    own = [path for path in run.usage if path.partition("/")[0] == name]
+    used = {path: {**run.usage.pop(path), "model": run.models.get(path)} for path in own}
+    return {path: _plain(figures) for path, figures in used.items()}
 
 
 def _transfers(result: Mapping[str, Any], round: Round) -> int:

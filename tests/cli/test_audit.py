@@ -80,6 +80,9 @@ def test_run_is_told_with_its_decisions_and_what_was_undone(url: str) -> None:
     assert any("asks a human: `look` was called 4 times" in line for line in lines)
     assert any('user decides: {"type": "reject", "message": "enough"}' in line for line in lines)
     assert "closed: loop_detector" in result.stdout
+    began, ended = lines[-8:-6]
+    assert began.startswith("began      20") and began.endswith(" UTC")
+    assert ended.startswith("ended      20") and ended.endswith(" UTC: loop_detector")
     assert lines[-6:] == [
         "path       host",
         "steps      5 model calls, 0 hops",
