@@ -40,6 +40,7 @@ __all__ = [
     "merge_states",
     "patched",
     "read_state",
+    "read_value",
     "states_of",
     "stores_each_step",
     "updates_of",
@@ -210,6 +211,11 @@ def merge_states(name: str, *states: type) -> type:
         for key, hint in get_type_hints(state, include_extras=True).items():
             fields.setdefault(key, hint)
     return TypedDict(name, fields, total=False)  # type: ignore[operator,no-any-return]
+
+
+def read_value(config: RunnableConfig, key: str) -> Any:
+    """Read one channel in a task, None where it is empty or is none."""
+    return config[CONF][CONFIG_KEY_READ](key, False)
 
 
 def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, Any]:

@@ -40,6 +40,13 @@ hands back, and it answers again (three); it has no sticky turn, so both compare
 Who speaks next is decided in a chain of rules, each for another speaker, in its middle; AG2's fold
 reads the graph from its dict each time, and counts the turn. CPU time, the fastest of 15.
 
+A guarded step is a model call and the tool call that follows it; a run of 20 has 20 model calls.
+"All guards" are those of the interactive tier, and a policy, an invariant, a grounding check, a
+critic, a budget in dollars and a ceiling for the speed of spending; the audit trail is in memory.
+With and without them in alternation, each run on a thread of its own; CPU time. A tool with @effect
+is registered before it runs, which is one super-step more. A file's price depends on the disk: in
+SQLite each record of a step is synced.
+
 The streams run over loopback, from servers in processes of their own (uvicorn, in-memory threads);
 fastest of the repetitions, each server in its turn. The bare endpoint is FastAPI and sse-starlette,
 whose generator yields, as dicts whose `data` is ready text, the frames of one recorded run of ours:
@@ -93,8 +100,14 @@ def main() -> int:
 
 async def _measured() -> list[Row]:
     from benchmarks.agents import agent_rows, streamed_rows, supervisor_rows
+    from benchmarks.guards import guard_rows
 
-    return [*await agent_rows(), *await streamed_rows(), *await supervisor_rows()]
+    return [
+        *await agent_rows(),
+        *await streamed_rows(),
+        *await supervisor_rows(),
+        *await guard_rows(),
+    ]
 
 
 def _table(rows: list[Row]) -> str:

@@ -77,6 +77,7 @@ async def side_by_side(
     turns: int,
     repetitions: int,
     weigh_after: Sequence[int] = (),
+    timer: Callable[[], float] = perf_counter,
 ) -> dict[str, Times]:
     """Hold conversations of so many turns with everybody, over and over."""
     measured = {name: Times([[] for _ in range(turns)]) for name in openings}
@@ -86,9 +87,9 @@ async def side_by_side(
             gc.collect()
             for number in range(1, turns + 1):
                 for name, conversation in held.items():
-                    began = perf_counter()
+                    began = timer()
                     await conversation.turn(number)
-                    measured[name].seconds[number - 1].append(perf_counter() - began)
+                    measured[name].seconds[number - 1].append(timer() - began)
                     if number in weigh_after:
                         measured[name].bytes[number] = conversation.weigh()
     return measured

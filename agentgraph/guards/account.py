@@ -153,6 +153,8 @@ class Account:
     def _remembered(self, name: str, most: int | None) -> dict[str, Any]:
         """Return memories as JSON-able values; of many visits, those that were at work last."""
         known, stored = getattr(self, name), self._stored.get(name, {})
+        if not known and not stored:
+            return {}
         made = {path: one.dump() for path, one in islice(reversed(known.items()), most)}
         older = ((path, one) for path, one in reversed(stored.items()) if path not in known)
         left = None if most is None else most - len(made)

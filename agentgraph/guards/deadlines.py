@@ -16,6 +16,9 @@ Layer = Literal["step", "stage", "workflow"]
 
 _OUTERMOST_LAST: tuple[Layer, ...] = get_args(Layer)
 _GUARD = "deadline"
+_IN_TIME = {
+    layer: Decision("allow", _GUARD, evidence={"layer": layer}) for layer in _OUTERMOST_LAST
+}
 
 
 def is_finite(value: object) -> TypeGuard[float]:
@@ -130,15 +133,15 @@ def _precedence(deadline: Deadline) -> tuple[float, int]:
 
 
 def _decide(deadline: Deadline, left: float, min_useful_s: float) -> Decision:
+    # In this sense and not its opposite: a NaN must stop the work, not let it pass.
+    if left > 0 and left >= min_useful_s:
+        return _IN_TIME[deadline.layer]
     evidence: dict[str, object] = {
         "layer": deadline.layer,
         "at": deadline.at,
         "remaining_s": left,
         "min_useful_s": min_useful_s if is_finite(min_useful_s) else None,
     }
-    # In this sense and not its opposite: a NaN must stop the work, not let it pass.
-    if left > 0 and left >= min_useful_s:
-        return Decision("allow", _GUARD, evidence=evidence)
     if left > 0:
         cause = (
             f"the {deadline.layer} has {left:.6g} s left; {min_useful_s:g} s is the least of use"

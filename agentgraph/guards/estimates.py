@@ -33,7 +33,10 @@ def estimate(
 
 def _size_of_message(message: BaseMessage) -> int:
     content = message.content
-    size = _PER_MESSAGE + (_tokens(content) if isinstance(content, str) else _size_of(content))
+    if type(content) is str and content.isascii():  # as most are, of which there are many
+        size = _PER_MESSAGE - (-len(content) // _BYTES_PER_TOKEN)
+    else:
+        size = _PER_MESSAGE + (_tokens(content) if isinstance(content, str) else _size_of(content))
     if message.name:
         size += _tokens(message.name)
     if isinstance(message, AIMessage) and message.tool_calls:

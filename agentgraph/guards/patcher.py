@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.types import Command, Send
@@ -36,6 +37,7 @@ from agentgraph.patching import (
     add_state,
     is_answered,
     read_state,
+    read_value,
     wrap_node,
 )
 from agentgraph.running import current_errand, current_run
@@ -218,7 +220,7 @@ class Post:
 
     def _watch(self, state: State) -> Watch:
         config = get_config()
-        kept = read_state(config, self.kept)
+        kept = self._kept(state, config)
         ledger, run = current_ledger(), current_run()
         turn = kept.get("turn") or {}
         turn_id = turn.get("id") or last_said(state.get("messages") or ())
@@ -242,6 +244,12 @@ class Post:
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
         return self._at(self.place, account, kept, notes)
+
+    def _kept(self, state: State, config: RunnableConfig) -> State:
+        if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
+            return read_state(config, self.kept)
+        human = read_value(config, "human")  # which no node is given
+        return {"turn": state["turn"], "guarded": state["guarded"], "human": human}
 
     def _at(
         self,

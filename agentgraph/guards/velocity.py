@@ -53,7 +53,8 @@ class _Window:
         self.expire(now)
 
     def expire(self, now: int) -> None:
-        self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
+        if self.buckets and now - self.buckets[0].start_ms >= self.length_ms:
+            self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
 
     def tokens_per_min(self) -> float:
         return sum(one.tokens for one in self.buckets) * _MINUTE_MS / self.length_ms

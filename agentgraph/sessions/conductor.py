@@ -270,10 +270,9 @@ class Conductor:
                 await self._ask_anew(live)
             return None
         is_current = snapshot.values.get("round") == live.state.round
-        if is_current and live.due and snapshot.interrupts:
-            await live.interrupted(
-                questions(snapshot, live.state.round)
-            )  # asked, and not yet written
+        asked = questions(snapshot, live.state.round)
+        if is_current and any(one["speaker"] in live.due for one in asked):
+            await live.interrupted(asked)  # asked, and not yet written
             return None
         if is_current and live.due and snapshot.next and self._team(live).durability == "step":
             return _GO_ON

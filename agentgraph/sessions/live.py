@@ -164,7 +164,9 @@ class LiveSession:
     ) -> None:
         """Note what a human must decide, once it is in the checkpoint, and what was used so far."""
         async with self.lock:
-            fresh = [one for one in asked if one["id"] not in self.state.interrupts]
+            # A checkpoint may be behind the log: who has spoken since then asks nothing more.
+            due = [one for one in asked if one["speaker"] in self.state.due]
+            fresh = [one for one in due if one["id"] not in self.state.interrupts]
             if fresh and not self.state.is_ended:
                 told = [*self._with_spent(fresh, used)]
                 await self._write(lambda page: [page.note(ev.EV_INTERRUPT, one) for one in told])

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from agentgraph import Agent
+from agentgraph import Agent, Guards
+from agentgraph.guards import CostBudget
 from agentgraph.stream import Event, FinalStateEvent, GuardEvent
-from agentgraph.testing import FakeClock, ScriptedModel, Turn
+from agentgraph.testing import FakeClock, ScriptedModel, Turn, call
 from agentgraph.testing.script import Turns
 from agentgraph.testing.turns import Scripted
 
 PATIENCE_S = 30
+WORKERS = 10
 OUTPUT = 200
 """The most that a metered model writes, and what it writes each time."""
 READ = 20
@@ -58,6 +60,24 @@ def worker(name: str, turns: Turns, **fields: Any) -> Agent:
     """Return an agent on a metered model, with nothing but what the test gives it."""
     fields = {"default_tools": False, **fields}
     return Agent(name, f"does {name}", model=Metered(turns), **fields)
+
+
+def look(number: int = 0) -> str:
+    """Look at something."""
+    return f"seen {number}"
+
+
+def crowd(kind: str, turn: Any, budget: CostBudget, **fields: Any) -> Agent:
+    """Return a supervisor who asks ten workers in one message."""
+    workers = [worker(f"w{number}", turn) for number in range(WORKERS)]
+    guards = Guards.interactive(budget=budget, fan_out=WORKERS, **fields)
+    if kind == "tool":
+        calls = [call(one.name, request=f"part {one.name}") for one in workers]
+        boss: dict[str, Any] = {"agents": [one.as_tool() for one in workers]}
+    else:
+        calls = [call(f"transfer_to_{one.name}") for one in workers]
+        boss = {"agents": workers, "handoff": "delegate"}
+    return worker("boss", [paid(calls), paid("All is done.")], guards=guards, **boss)
 
 
 def asked(*agents: Agent) -> int:

@@ -10,50 +10,45 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.guards import (
     AuditTrail,
     Cell,
-    CircuitBreaker,
     CostBudget,
-    CostVelocity,
     DecisionTable,
     Gate,
     MemorySink,
     Record,
     Subject,
 )
-from agentgraph.guards.decision import Tier
 from agentgraph.models import price_of
-from agentgraph.testing import Fault, call
+from agentgraph.sessions import EV_AUDIT
+from agentgraph.testing import call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import (
     OUTPUT,
     PAID,
     PATIENCE_S,
     READ,
-    Driven,
+    WORKERS,
     Metered,
     actions,
     again,
     asked,
+    crowd,
+    look,
     paid,
     told,
     unpaid,
     worker,
 )
+from tests.sessions.talk import after, held, of_type
 from tests.wire import Wire, chat_openai, serve
 from tests.wire import call as call_on_wire
 
 PRICES = {"metered": (1, 10)}
 """Dollars for a million tokens: 0.00202 for a call, and little more is reserved for it."""
 STOPPED = [("cost_budget", "abort")]
-WORKERS = 10
-
-
-def look(number: int = 0) -> str:
-    """Look at something."""
-    return f"seen {number}"
 
 
 def looking(numbers: Iterator[int] | None = None) -> Any:
@@ -132,19 +127,6 @@ class Bell(MemorySink):
         super().write(record)
         if record.kind == "decision":
             self.rung.set()
-
-
-def crowd(kind: str, turn: Any, budget: CostBudget, **fields: Any) -> Agent:
-    """Return a supervisor who asks ten workers in one message."""
-    workers = [worker(f"w{number}", turn) for number in range(WORKERS)]
-    guards = Guards.interactive(budget=budget, fan_out=WORKERS, **fields)
-    if kind == "tool":
-        calls = [call(one.name, request=f"part {one.name}") for one in workers]
-        boss: dict[str, Any] = {"agents": [one.as_tool() for one in workers]}
-    else:
-        calls = [call(f"transfer_to_{one.name}") for one in workers]
-        boss = {"agents": workers, "handoff": "delegate"}
-    return worker("boss", [paid(calls), paid("All is done.")], guards=guards, **boss)
 
 
 @pytest.mark.parametrize("kind", ["tool", "delegate"])
@@ -285,6 +267,22 @@ async def test_budgets_within_each_other_have_their_prices_each() -> None:
     assert decisions[0]["evidence"]["limit"] == "0.0075"
 
 
+async def test_what_a_turn_has_spent_takes_the_place_of_what_it_may_have() -> None:
+    looks = [paid(call("look", number=n)) for n in range(4)]
+    speaker = worker("a", [*looks, paid("Found.")], tools=[look])
+    guards = Guards.interactive(budget=CostBudget(tokens=5_000))
+    team = Team([speaker], sequence(["a"]), guards=guards, expectations=())
+    async with held(team) as session:
+        state = await after(session, "user", "go")
+        audits = [one.event_data for one in await of_type(session, EV_AUDIT)]
+    held_back = [one for one in audits if one["kind"] == "reserved"]
+    assert {one["of"] for one in held_back} == {""}
+    assert 0.1 <= sum(one["share"] for one in held_back) < 0.5
+    assert (state.held, state.pending_close_reason) == ({}, "sequence_complete")
+    [(_, tokens, _)] = state.account["spends"][""]["paid"].values()
+    assert tokens == 5 * PAID
+
+
 async def test_a_human_who_agrees_grants_the_budget_once_more() -> None:
     agent = looker(CostBudget(tokens=1_000))
     agent = agent.replace(guards=Guards.regulated(budget=CostBudget(tokens=1_000)))
@@ -301,69 +299,6 @@ async def test_a_human_who_agrees_grants_the_budget_once_more() -> None:
     ended = await agent.aresume("t", {question.id: "reject"})
     assert ended.close_reason == "cost_budget"
     assert asked(agent) in (6, 7)
-
-
-FAST = CostVelocity(tokens_per_min=300, fast_s=60, slow_s=120, min_elapsed_s=30)
-"""Three calls of 220 tokens, one each 20 s, are faster than that."""
-
-
-def hasty(calls: int = 9, **fields: Any) -> Agent:
-    """Return an agent that asks its model each 20 s."""
-    turns: list[Scripted] = [Fault.delay(20, paid(call("look", number=n))) for n in range(calls)]
-    return worker("a", [*turns, paid("Done.")], tools=[look], **fields)
-
-
-@pytest.mark.parametrize(("tier", "action"), [("interactive", "abort"), ("batch", "abort")])
-async def test_a_run_that_spends_too_fast_ends(tier: Tier, action: str) -> None:
-    agent = hasty(guards=Guards(tier, velocity=FAST))
-    with Driven().installed() as clock:
-        end, decisions = await clock.drive(told(agent, "go"))
-    assert (end.close_reason, actions(decisions)) == ("cost_velocity", [("cost_velocity", action)])
-    assert asked(agent) == 3
-    evidence = decisions[0]["evidence"]
-    assert min(evidence["fast"], evidence["slow"]) > evidence["ceiling"] == 300
-    assert (evidence["unit"], evidence["scope"]) == ("tokens_per_min", "a")
-
-
-async def test_a_run_that_spends_slowly_goes_on() -> None:
-    agent = hasty(guards=Guards.batch(velocity=CostVelocity(tokens_per_min=1_000, slow_s=120)))
-    with Driven().installed() as clock:
-        end, decisions = await clock.drive(told(agent, "go"))
-    assert (end.text, decisions) == ("Done.", [])
-
-
-async def test_where_stakes_are_high_a_human_decides_on_what_spends_too_fast() -> None:
-    agent = hasty(5, guards=Guards.regulated(velocity=FAST, budget=CostBudget(tokens=10**6)))
-    with Driven().installed() as clock:
-        reply = await clock.drive(agent.ainvoke("go", thread_id="t"))
-        [question] = reply.interrupts
-        assert asked(agent) == 3
-        # They answer at once: what was spent before is none of what they let go on.
-        ended = await clock.drive(agent.aresume("t", {question.id: "approve"}))
-    assert isinstance(question.payload, dict)
-    assert question.payload["guard"] == "cost_velocity"
-    assert (ended.text, ended.close_reason, asked(agent)) == ("Done.", None, 6)
-
-
-async def test_a_cheaper_model_goes_on_for_one_that_spends_too_fast() -> None:
-    cheap = Metered([paid("Done, for less.")], model_name="cheap")
-    breaker = CircuitBreaker(fallback=cheap)
-    agent = hasty(guards=Guards.interactive(velocity=FAST, breaker=breaker))
-    with Driven().installed() as clock:
-        end, decisions = await clock.drive(told(agent, "go"))
-    assert (end.text, end.close_reason) == ("Done, for less.", None)
-    assert (asked(agent), len(cheap.requests)) == (3, 1)
-    assert actions(decisions)[0] == ("cost_velocity", "deny")
-    assert actions(decisions)[1:] == [("circuit_breaker", "fallback")]
-
-
-async def test_workers_who_are_fast_together_end_the_run_of_whoever_asked_them() -> None:
-    turn = again(lambda: Fault.delay(40, paid("My part.")))
-    boss = crowd("tool", turn, CostBudget(tokens=10**6), velocity=FAST)
-    with Driven().installed() as clock:
-        end, decisions = await clock.drive(told(boss, "go"))
-    assert (end.close_reason, end.text) == ("cost_velocity", "")
-    assert (asked(boss), actions(decisions)) == (1, [("cost_velocity", "abort")])
 
 
 @pytest.fixture

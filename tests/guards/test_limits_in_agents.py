@@ -21,6 +21,7 @@ from tests.guards.working import (
     answers,
     audited,
     decided,
+    elsewhere,
     for_ever,
     is_legal,
     look,
@@ -225,14 +226,14 @@ async def test_hops_are_remembered_over_an_interrupt_in_another_agent(tmp_path: 
         """Ask a human."""
         return str(interrupt("may I?"))
 
-    def compiled(model: ScriptedModel, first: int = 0) -> Agent:
-        url = f"sqlite:///{tmp_path / 'a.db'}"
+    def compiled(url: str, model: ScriptedModel, first: int = 0) -> Agent:
         sub = helped(first=first)
         return transfers(model, sub, tools=[ask], checkpointer=url, durability="sync")
 
-    before = compiled(ScriptedModel([*[call("transfer_to_sub")] * 3, call("ask")]))
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    before = compiled(url, ScriptedModel([*[call("transfer_to_sub")] * 3, call("ask")]))
     (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    after_it = compiled(asking_each_time(), first=3)
+    after_it = compiled(elsewhere(url), asking_each_time(), first=3)
     reply = await after_it.aresume("t", {question.id: "yes"})
     assert reply.text == "I do it myself."
     moved = [t for t in answers(await after_it.ahistory("t")) if t.startswith("Conversation tran")]
@@ -295,16 +296,16 @@ async def test_steps_are_counted_over_a_resume_in_another_agent(tmp_path: Path) 
         """Ask a human."""
         return str(interrupt("may I?"))
 
-    def compiled(*first: Scripted) -> tuple[ScriptedModel, Agent]:
+    def compiled(url: str, *first: Scripted) -> tuple[ScriptedModel, Agent]:
         turns = iter(first)
         model = ScriptedModel(lambda m: next(turns, call("look", what=str(next(pages)))))
-        url = f"sqlite:///{tmp_path / 'a.db'}"
         fields: dict[str, Any] = {"checkpointer": url, "durability": "sync"}
         return model, solo(model, look, ask, guards=watched(steps=7), **fields)
 
-    _, before = compiled(call("look", what="a"), call("look", what="b"), call("ask"))
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    _, before = compiled(url, call("look", what="a"), call("look", what="b"), call("ask"))
     (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    model, later = compiled()
+    model, later = compiled(elsewhere(url))
     reply = await later.aresume("t", {question.id: "yes"})
     assert (reply.close_reason, len(model.requests)) == ("max_steps", 4)
 

@@ -18,6 +18,7 @@ from tests.guards.working import (
     audited,
     corrections,
     decided,
+    elsewhere,
     for_ever,
     is_legal,
     look,
@@ -265,15 +266,14 @@ async def test_a_loop_is_remembered_over_an_interrupt_in_another_agent(tmp_path:
         """Ask a human."""
         return str(interrupt("may I?"))
 
-    def compiled(*turns: Any) -> tuple[ScriptedModel, Agent]:
+    def compiled(url: str, *turns: Any) -> tuple[ScriptedModel, Agent]:
         model = ScriptedModel(turns)
-        url = f"sqlite:///{tmp_path / 'a.db'}"
         return model, solo(model, look, ask, checkpointer=url, durability="sync")
 
-    again = call("look", what="it")
-    _, before = compiled(again, again, call("ask"))
+    again, url = call("look", what="it"), f"sqlite:///{tmp_path / 'a.db'}"
+    _, before = compiled(url, again, again, call("ask"))
     (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    model, after = compiled(again, again)
+    model, after = compiled(elsewhere(url), again, again)
     reply = await after.aresume("t", {question.id: "yes"})
     assert corrections(model, TOLD) == [1]
     assert (reply.close_reason, len(model.requests)) == ("loop_detector", 2)

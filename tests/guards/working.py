@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterable, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -96,6 +98,16 @@ def is_legal(messages: Sequence[BaseMessage]) -> bool:
 def answers(messages: Iterable[BaseMessage]) -> list[str]:
     """Return what calls were answered."""
     return [str(m.text) for m in messages if isinstance(m, ToolMessage)]
+
+
+def elsewhere(url: str) -> str:
+    """Return the URL of a copy of a SQLite store, which this process knows nothing of."""
+    path = Path(url.removeprefix("sqlite:///"))
+    copy = path.parent / "copy"
+    copy.mkdir()
+    for part in path.parent.glob(f"{path.name}*"):
+        shutil.copy(part, copy)
+    return f"sqlite:///{copy / path.name}"
 
 
 class Hurried(FakeClock):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
@@ -18,23 +19,29 @@ from agentgraph import (
     Guards,
     Hub,
     HumanTarget,
+    ParallelTarget,
     Team,
+    TerminateTarget,
     Transition,
     TransitionGraph,
     sequence,
 )
-from agentgraph.errors import SessionError, StorageError
+from agentgraph.errors import RoundConflict, SessionError, StorageError
 from agentgraph.guards import Deadlines
 from agentgraph.sessions import (
     EV_DECISION,
     EV_EXPECTATION_VIOLATED,
+    EV_INTERRUPT,
+    EV_PACKET,
     EV_ROUND_FAILED,
     Expectation,
     SessionState,
     fold,
     packet_envelope,
 )
+from agentgraph.sessions.log import MemoryLog
 from agentgraph.testing import FakeClock, ScriptedModel, call
+from tests.sessions.talk import after, agent, of_type, settled, talk
 
 
 def says(name: str, text: str = "ok") -> Agent:
@@ -298,3 +305,55 @@ async def test_a_hub_forgets_the_sessions_that_have_ended() -> None:
         assert len(heard) == 20 * 4 - 20  # all but what opened them, before they listened
         assert len(hub._conductors) <= 1
         assert hub._handlers.sessions == []
+
+
+class Interrupted(MemoryLog):
+    """A log that is cut off once from its session, when somebody's packet is in it."""
+
+    def __init__(self, speaker: str) -> None:
+        super().__init__()
+        self._speaker: str | None = speaker
+
+    async def append(
+        self, session_id: str, envelopes: Any, head: int, state: Any, **given: Any
+    ) -> None:
+        await super().append(session_id, envelopes, head, state, **given)
+        packets = [one.sender_id for one in envelopes if one.event_type == EV_PACKET]
+        if self._speaker in packets:
+            self._speaker = None
+            raise RoundConflict("cut off")
+
+
+@pytest.mark.parametrize("durability", ["round", "step"])
+async def test_what_was_asked_in_a_turn_that_is_committed_is_not_asked_again(
+    durability: Any,
+) -> None:
+    def ask() -> str:
+        """Ask."""
+        return str(interrupt("may I?"))
+
+    agents = [
+        agent("a"),
+        agent("b", call("ask"), "from b", call("ask"), "never", tools=[ask]),
+        agent("c", "", "from c"),
+        agent("d"),
+    ]
+    rules = TransitionGraph(
+        "a",
+        [
+            Transition(FromSpeaker("a"), ParallelTarget(("b", "c"), "d")),
+            Transition(FromSpeaker("d"), TerminateTarget("done")),
+        ],
+    )
+    team = Team(agents, rules, name="team", durability=durability)
+    hub = Hub(Interrupted("b"), InMemorySaver(), [team], 30.0)
+    await hub.start(None)
+    async with hub:
+        session = await hub.session(team, id="s", ttl=None)
+        state = await after(session, "user", "go")
+        (asked,) = state.interrupts
+        await session.decide(asked, "yes")
+        state = await settled(session)
+        assert (state.status, state.pending_close_reason) == ("closed", "done")
+        assert sorted(await talk(session))[1:3] == [("b", "from b"), ("c", "from c")]
+        assert len(await of_type(session, EV_INTERRUPT)) == 1
