@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random  # noqa: TID251 - a seeded one
@@ -148,7 +149,9 @@ class World:
         self.hub: Hub
         self.session: Session
 
+    @cached_property
     def team(self) -> Team:
+        """The team, which takes longer to build than to play."""
         agents = [
             Agent(name, model=ScriptedModel(self._turn), tools=TOOLS, default_tools=False)
             for name in AGENTS
@@ -196,10 +199,10 @@ class World:
     async def open(self) -> None:
         if self.url is not None:
             self.hub = await Hub.open(
-                self.url, teams=[self.team()], clock=self.clock, lease_s=LEASE_S
+                self.url, teams=[self.team], clock=self.clock, lease_s=LEASE_S
             )
         else:
-            self.hub = Hub(self.memory, self.saver, [self.team()], LEASE_S)
+            self.hub = Hub(self.memory, self.saver, [self.team], LEASE_S)
             await self.hub.start(self.clock)
         self.session = await self.hub.session("team", id="s", ttl="10m")
 
@@ -430,6 +433,7 @@ def test_the_live_state_is_what_the_log_folds_to(
     played(kind, durability, *script)
 
 
+@pytest.mark.timeout(240)  # on a busy machine
 @pytest.mark.parametrize("durability", ["round", "step"])
 @settings(max_examples=150)
 @example(seed=147232)  # one who is asked, and a parallel speaker who leaves as the answer comes
@@ -438,6 +442,7 @@ def test_in_memory_it_is_so_for_random_interleavings(durability: str, seed: int)
     played("memory", durability, *scripted(seed))
 
 
+@pytest.mark.timeout(240)  # on a busy machine
 @pytest.mark.parametrize("durability", ["round", "step"])
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
