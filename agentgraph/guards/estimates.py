@@ -6,8 +6,9 @@ This is asked before each call, and looks at the whole conversation: it has to b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 from weakref import ReferenceType, ref
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -40,7 +41,7 @@ def _size_of_message(message: BaseMessage) -> int:
     if message.name:
         size += _tokens(message.name)
     if isinstance(message, AIMessage) and message.tool_calls:
-        size += _tokens(repr(message.tool_calls))  # as long as JSON, and much quicker
+        size += _remembered(message, message.tool_calls, _calls_of)
     return size
 
 
@@ -56,18 +57,29 @@ def _size_of_block(block: Mapping[object, object]) -> int:
     return _tokens(_as_json(block))
 
 
-_tools: dict[int, tuple[ReferenceType[object], int]] = {}
-"""The sizes of the tools that live, by their ids: to write out a schema takes long."""
+T = TypeVar("T")
+
+_sizes: dict[int, tuple[ReferenceType[object], object, int]] = {}
+"""What was written out to be measured, by the ids of living things, and the part that was."""
+
+
+def _remembered(thing: T, part: object, written: Callable[[T], str]) -> int:
+    """Return the size of what a thing holds: to write out schemas and arguments takes long."""
+    known = _sizes.get(id(thing))
+    if known is not None and known[0]() is thing and known[1] is part:
+        return known[2]
+    size, key = _tokens(written(thing)), id(thing)
+    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+        _sizes[key] = ref(thing, lambda _: _sizes.pop(key, None)), part, size
+    return size
 
 
 def _size_of_tool(tool: object) -> int:
-    known = _tools.get(id(tool))
-    if known is not None and known[0]() is tool:
-        return known[1]
-    size, key = _PER_MESSAGE + _tokens(_specified(tool)), id(tool)
-    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
-        _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
-    return size
+    return _PER_MESSAGE + _remembered(tool, None, _specified)
+
+
+def _calls_of(message: AIMessage) -> str:
+    return repr(message.tool_calls)  # as long as JSON, and much quicker
 
 
 def _specified(tool: object) -> str:

@@ -267,6 +267,13 @@ def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
     assert estimate([message], max_output=0) == 18
 
 
+def test_calls_that_were_rewritten_are_estimated_anew() -> None:
+    message = AIMessage("", tool_calls=[{"name": "f", "args": {"text": "y" * 900}, "id": "1"}])
+    assert estimate([message], max_output=0) == estimate([message], max_output=0) > 300
+    message.tool_calls = [{"name": "f", "args": {}, "id": "1"}]
+    assert estimate([message], max_output=0) < 60
+
+
 def test_the_schema_of_a_tool_is_written_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
 
