@@ -15,7 +15,8 @@ def begin_input(audit: AuditTrail | None, round: Round) -> None:
     if audit is None or live.audited == run:
         return
     live.audited = run
-    if round.attempt == 1 and state.round_began == state.input:
+    is_first = round.attempt == 1 and state.round_began == state.input
+    if is_first and not state.interrupts:
         spans.began(audit, run, live.id, sequence=state.input, sender=state.asked_by)
     else:
         spans.went_on(audit, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.guards import Guards
 from agentgraph.guards.account import Account, account_of
+from agentgraph.sessions.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.live import RETRIES, LiveSession, load_state
 from agentgraph.sessions.packet import Spoken
@@ -66,16 +68,19 @@ class TeamSpeaker(Speaker):
                 await _given_back(inner)
         elif inner.state.pending_close_reason == "round_failed":
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
-        last = await inner.log.tail(inner.id, 1)
+        envelopes = await inner.log.read(inner.id)
+        used, stopped_by = self._used(envelopes), _stopped_by(envelopes)
+        if stopped_by is not None:
+            return Spoken((), stopped_by=stopped_by, usage=used, hops=inner.state.hops)
+        last = [one for one in envelopes if one.is_substantive][-1:]
         said = [AIMessage(one.text, id=one.envelope_id, name=self.name) for one in last]
-        return Spoken(said, usage=await self._used(inner), hops=inner.state.hops)
+        return Spoken(said, usage=used, hops=inner.state.hops)
 
     def _id(self, round: Round) -> str:
         failures = round.state.failures.get(self.name, 0)
         return inner_ids(round.live.id, round.number, self.name)[failures]
 
-    async def _used(self, inner: LiveSession) -> dict[str, Any]:
-        envelopes = await inner.log.read(inner.id)
+    def _used(self, envelopes: Sequence[Envelope]) -> dict[str, Any]:
         parts: dict[str, dict[str, Any]] = {}
         for used in (one.event_data.get("usage") or {} for one in envelopes):
             for path, figures in used.items():
@@ -109,6 +114,14 @@ class TeamSpeaker(Speaker):
         live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
         live.handle = outer.handle
         return live
+
+
+def _stopped_by(envelopes: Sequence[Envelope]) -> str | None:
+    """Name the guard that has ended a session, if one has."""
+    last = envelopes[-1].event_data if envelopes else {}
+    failures = (one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED)
+    guards = [one["message"] for one in failures if one["code"] == "guard"]
+    return guards[-1] if guards and last.get("reason") == guards[-1] else None
 
 
 def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
