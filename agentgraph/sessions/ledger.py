@@ -74,7 +74,7 @@ class RoundLedger:
     @property
     def hops(self) -> int:
         """How often models have handed over for this input, on all levels."""
-        account = self._own_account
+        account = self.own_account
         return account.hops if account is not None else int(self.account["hops"])
 
     @property
@@ -90,11 +90,12 @@ class RoundLedger:
     @property
     def balance(self) -> Mapping[str, object]:
         """What was counted so far, to stand in the log; nothing where no guards count."""
-        account = self._own_account
+        account = self.own_account
         return account.balance() if account is not None else {}
 
     @property
-    def _own_account(self) -> Account | None:
+    def own_account(self) -> Account | None:
+        """The account of the input, where guards keep one here."""
         account = self.turn.live.account
         is_own = isinstance(account, Account) and account.input_id == self.input_id
         return account if is_own else None  # type: ignore[return-value]  # as it has just said

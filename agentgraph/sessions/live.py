@@ -20,6 +20,7 @@ from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.log import InboxMoved, Log, Stored, Waiting
 from agentgraph.sessions.page import Page, Rules
 from agentgraph.sessions.record import SessionRecord
+from agentgraph.sessions.rollback import roll_back
 from agentgraph.sessions.round import Round
 from agentgraph.sessions.state import SessionState
 from agentgraph.sessions.tasks import Tasks
@@ -145,6 +146,8 @@ class LiveSession:
         await self.tasks.end(round, "expired" if code == "deadline" else "failed")
         had = self.state.failures.get(round.speaker, 0)
         final = had >= RETRIES or code in _HOPELESS
+        if final and self._ends_with(round):
+            await roll_back(RoundLedger(round), "round_failed")
         data = {
             "speaker": round.speaker,
             "round": round.number,
@@ -156,6 +159,12 @@ class LiveSession:
         }
 
         await self._end(round, lambda page: page.fail(data, final=final))
+
+    def _ends_with(self, round: Round) -> bool:
+        """Tell whether the session ends if a speaker's round fails for good."""
+        page = Page(self.state, self.rules)
+        page.fail({"speaker": round.speaker, "round": round.number}, final=True)
+        return page.state.status == "closing"
 
     async def interrupted(
         self,

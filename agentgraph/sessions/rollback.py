@@ -1,0 +1,23 @@
+"""What was done for an input is undone where its session ends by a failure."""
+
+from __future__ import annotations
+
+from agentgraph.guards.place import Place
+from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.undoing import undo_last
+from agentgraph.sessions.ledger import RoundLedger
+
+__all__ = ["roll_back"]
+
+
+async def roll_back(ledger: RoundLedger, reason: str) -> None:
+    """Undo the actions of an input, the last first; does nothing where none is left."""
+    account, turn = ledger.own_account, ledger.turn
+    if account is None or account.saga is None or not account.saga.plan():
+        return
+    account.closed = account.closed or reason
+    recorder = Recorder(account.policy, Place(turn.speaker), account, turn.live.id, ledger)
+    with ledger.intact():
+        async with account.undoing:
+            while await undo_last(account, account.policy.effects, recorder):
+                pass
