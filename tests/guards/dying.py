@@ -17,7 +17,7 @@ from langchain_core.messages import ToolMessage
 from agentgraph import Agent, Team, TransitionGraph, effect, idempotency_key, set_context
 from agentgraph.guards import AuditTrail, JSONLSink, MemorySink, SQLiteSink
 from agentgraph.sessions import Hub
-from agentgraph.testing import ScriptedModel, call
+from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.deciding import ANSWER, unsure
 from tests.guards.working import watched
 from tests.sessions.crashing import serve, tell
@@ -76,7 +76,7 @@ class Hazard:
 
 
 def shopper(world: World, hazard: Hazard, way: str, **fields: Any) -> Agent:
-    """Return an agent who pays for three things; then its run is rejected, or goes in circles."""
+    """Return an agent who pays for three things; then its run is rejected, fails, or circles."""
 
     def undo(item: str, key: str) -> None:
         hazard.befall(f"undo {item} before")
@@ -104,6 +104,8 @@ def shopper(world: World, hazard: Hazard, way: str, **fields: Any) -> Agent:
         paid = sum(isinstance(one, ToolMessage) for one in messages)
         if paid < len(ITEMS) and not str(messages[-1].text).startswith("and now"):
             return call("pay", item=ITEMS[paid])
+        if way == "fail":
+            return Fault.server_error()
         hazard.befall("think")
         return call("look") if way == "abort" and paid < len(ITEMS) + LOOP else ANSWER
 
@@ -118,7 +120,10 @@ def sink_at(path: str | None) -> AuditTrail:
 
 
 def guards(way: str, audit: AuditTrail) -> Any:
-    return unsure("doubt", audit=audit) if way == "reject" else watched(audit=audit)
+    if way == "reject":
+        return unsure("doubt", audit=audit)
+    given: dict[str, Any] = {"retry": None} if way == "fail" else {}
+    return watched(audit=audit, **given)
 
 
 async def agent(

@@ -17,7 +17,7 @@ from tests.sessions.kills import Pen, pen
 
 PAID = [f"pay {item}" for item in ITEMS]
 UNDONE = [f"undo {item}" for item in reversed(ITEMS)]
-REASON = {"reject": "escalation", "abort": "loop_detector"}
+REASON = {"reject": "escalation", "abort": "loop_detector", "fail": "round_failed"}
 
 WAYS = pytest.mark.parametrize("way", ["reject", "abort"])
 DURABILITIES = pytest.mark.parametrize("durability", ["round", "step"])
@@ -120,7 +120,7 @@ def audited(path: Path) -> list[dict[str, Any]]:
     return [one for one in found if one.get("kind") in ("effect", "undoing", "decision")]
 
 
-@WAYS
+@pytest.mark.parametrize("way", REASON)
 @DURABILITIES
 @pytest.mark.parametrize("hang", ["undo jam before", "undo milk before", "undo tea after"])
 def test_what_a_team_was_undoing_when_it_was_killed_is_undone_once_and_in_order(
