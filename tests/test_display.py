@@ -263,7 +263,9 @@ async def test_what_a_session_waits_for_is_shown_in_it_and_in_a_result() -> None
 
     assert text_of(before).startswith("clerk sstatus activewith clerkcontext ")
     assert f'status waiting_decisionasked as {question}: {{"pay": 5}}with clerk' in text_of(asked)
-    assert text_of(result) == f'nobodyspoke userasked as {question}: {{"pay": 5}}'
+    assert text_of(result) == (
+        f'nobodyspoke userasked as {question}: {{"pay": 5}}used 22 tokens in, 3 out'
+    )
     assert text_of(ended).endswith("closed sequence_complete")
     for html in (before, asked, result, ended):
         assert Tags(html).attributes == {"style"}
