@@ -23,6 +23,7 @@ from agentgraph.guards.budget import Spend
 from agentgraph.guards.deadlines import Deadline
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.estimates import Estimates
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.place import others_of, own_of
 from agentgraph.guards.purse import Purse
@@ -94,6 +95,7 @@ class Account:
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
         self.purse = Purse()
+        self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()

@@ -20,11 +20,17 @@ from agentgraph.guards.account import ANYWHERE, Account
 from agentgraph.guards.breaker import CircuitBreaker, Permit
 from agentgraph.guards.budget import Reservation
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.estimates import estimate
 from agentgraph.guards.failures import Failure, classify
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
-from agentgraph.guards.prices import Prices, cost_of, model_name_of, most_output_of, worst_cost
+from agentgraph.guards.prices import (
+    Prices,
+    attributes_of,
+    cost_of,
+    model_name_of,
+    most_output_of,
+    worst_cost,
+)
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.running import current_run
@@ -212,7 +218,7 @@ class Asking:
             return held
         model = self._asked.model if answerer is None else answerer
         output = most_output_of(model)
-        tokens = estimate(messages, self._asked.specs, output)
+        tokens = self._account.estimates.of(messages, self._asked.specs, output)
         priced = any(
             spend.budget is not None and spend.budget.dollars is not None for spend in accounts
         )
@@ -335,7 +341,7 @@ def _figures(
 
 def _key(model: object) -> str:
     """Name what a breaker is of: a model as one provider has it; elsewhere it may be well."""
-    places = (getattr(model, name, None) for name in ("azure_endpoint", "openai_api_base"))
+    places = attributes_of(model, ("azure_endpoint", "openai_api_base"))
     at = next((f"@{place}" for place in places if isinstance(place, str) and place), "")
     return f"model:{model_name_of(model)}{at}"
 

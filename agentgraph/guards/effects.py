@@ -104,19 +104,19 @@ def effect(
     return _marked(known, target)
 
 
-def effect_of(tool: object) -> Effect | None:
+def effect_of(tool: object, levels: int = _DEEPEST) -> Effect | None:
     """Return the mark of a tool or of the function within it, None if there is none."""
-    waiting: list[object] = [tool]
-    for _ in range(_DEEPEST):
-        if not waiting:
-            break
-        candidate = waiting.pop(0)
-        # A pydantic model is slow to say that it lacks an attribute.
-        found = getattr(candidate, "__dict__", {}).get(_MARK)
-        if isinstance(found, Effect):
-            return found
-        inner = (getattr(candidate, name, None) for name in ("func", "coroutine"))
-        waiting += [one for one in inner if one is not None]
+    # A pydantic model is slow to say that it lacks an attribute.
+    own = getattr(tool, "__dict__", {})
+    found = own.get(_MARK)
+    if isinstance(found, Effect):
+        return found
+    for name in ("func", "coroutine"):
+        inner = own.get(name) if isinstance(tool, BaseTool) else getattr(tool, name, None)
+        if inner is not None and levels > 1:
+            found = effect_of(inner, levels - 1)
+            if found is not None:
+                return found
     return None
 
 

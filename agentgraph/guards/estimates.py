@@ -1,20 +1,20 @@
 """About how many tokens a model call uses, without a tokenizer.
 
-This is asked before each call, and looks at the whole conversation: it has to be quick.
+This is asked before each call of a conversation that grows: it has to be quick.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from operator import is_
 from weakref import ReferenceType, ref
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-__all__ = ["estimate"]
+__all__ = ["Estimates", "estimate"]
 
 _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
@@ -32,6 +32,28 @@ def estimate(
     return output + sum(map(_size_of_message, messages)) + sum(map(_size_of_tool, tools))
 
 
+class Estimates:
+    """Estimates the calls of a run: of a conversation that goes on, only what is new is measured.
+
+    Of agents that are at work at a time each measures the whole of its own.
+    """
+
+    def __init__(self) -> None:
+        self._known: Sequence[BaseMessage] = ()
+        self._size = 0
+
+    def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
+        """Return about how many tokens a call uses at most."""
+        prompt = [one for one in messages[:1] if isinstance(one, SystemMessage)]
+        said = messages[len(prompt) :]
+        known = len(self._known)
+        if known > len(said) or not all(map(is_, self._known, said)):
+            known = self._size = 0
+        self._size += sum(map(_size_of_message, said[known:]))
+        self._known = said
+        return self._size + estimate(prompt, tools, max_output)
+
+
 def _size_of_message(message: BaseMessage) -> int:
     content = message.content
     if type(content) is str and content.isascii():  # as most are, of which there are many
@@ -41,7 +63,7 @@ def _size_of_message(message: BaseMessage) -> int:
     if message.name:
         size += _tokens(message.name)
     if isinstance(message, AIMessage) and message.tool_calls:
-        size += _remembered(message, message.tool_calls, _calls_of)
+        size += _tokens(repr(message.tool_calls))  # as long as JSON, and much quicker
     return size
 
 
@@ -57,29 +79,18 @@ def _size_of_block(block: Mapping[object, object]) -> int:
     return _tokens(_as_json(block))
 
 
-T = TypeVar("T")
-
-_sizes: dict[int, tuple[ReferenceType[object], object, int]] = {}
-"""What was written out to be measured, by the ids of living things, and the part that was."""
-
-
-def _remembered(thing: T, part: object, written: Callable[[T], str]) -> int:
-    """Return the size of what a thing holds: to write out schemas and arguments takes long."""
-    known = _sizes.get(id(thing))
-    if known is not None and known[0]() is thing and known[1] is part:
-        return known[2]
-    size, key = _tokens(written(thing)), id(thing)
-    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
-        _sizes[key] = ref(thing, lambda _: _sizes.pop(key, None)), part, size
-    return size
+_tools: dict[int, tuple[ReferenceType[object], int]] = {}
+"""The sizes of the tools that live, by their ids: to write out a schema takes long."""
 
 
 def _size_of_tool(tool: object) -> int:
-    return _PER_MESSAGE + _remembered(tool, None, _specified)
-
-
-def _calls_of(message: AIMessage) -> str:
-    return repr(message.tool_calls)  # as long as JSON, and much quicker
+    known = _tools.get(id(tool))
+    if known is not None and known[0]() is tool:
+        return known[1]
+    size, key = _PER_MESSAGE + _tokens(_specified(tool)), id(tool)
+    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+        _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
+    return size
 
 
 def _specified(tool: object) -> str:

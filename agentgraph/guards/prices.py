@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from agentgraph.usage import price_of
 
-__all__ = ["cost_of", "model_name_of", "most_output_of", "worst_cost"]
+__all__ = ["attributes_of", "cost_of", "model_name_of", "most_output_of", "worst_cost"]
 
 _MILLION = 1_000_000
 _COST_NOTHING = ("offline", "OfflineModel")
@@ -30,7 +30,7 @@ def model_name_of(model: object) -> str:
     """Return the name by which a model is known and priced."""
     if isinstance(model, str):
         return model
-    for name in _attributes(model, _NAMES):
+    for name in attributes_of(model, _NAMES):
         if isinstance(name, str) and name:
             return name
     return type(model).__name__
@@ -38,13 +38,13 @@ def model_name_of(model: object) -> str:
 
 def most_output_of(model: object) -> int:
     """Return how many tokens a model may write in one answer, as far as is known."""
-    for limit in _attributes(model, _OUTPUT_LIMITS):
+    for limit in attributes_of(model, _OUTPUT_LIMITS):
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
     return _UNKNOWN_OUTPUT
 
 
-def _attributes(model: object, names: Sequence[str]) -> Iterator[object]:
+def attributes_of(model: object, names: Sequence[str]) -> Iterator[object]:
     """Yield those attributes that there are: a pydantic model is slow to say that it has none."""
     kind: Any = type(model)
     own = getattr(model, "__dict__", {})

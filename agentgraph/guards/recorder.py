@@ -18,7 +18,7 @@ from agentgraph.stream import GuardEvent, emit
 __all__ = ["Recorder"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recorder:
     """Writes to the audit trail, and in a session to its log."""
 

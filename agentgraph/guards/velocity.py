@@ -116,10 +116,11 @@ class CostVelocity:
         if self.tokens_per_min is None and self.usd_per_hour is None:
             return _ALLOW
         now = _milliseconds(clock().monotonic())
+        spent = max(0, tokens), max(Decimal(0), usd or Decimal(0))
         with self._lock:
             for name in (scope, "") if scope else ("",):
                 for window in self._windows(name):
-                    window.add(now, max(0, tokens), max(Decimal(0), usd or Decimal(0)))
+                    window.add(now, *spent)
             return next(self._exceeded(now, scope), _ALLOW)
 
     def _windows(self, scope: str) -> tuple[_Window, _Window]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import StructuredTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.budget import CostBudget, Reservation, Spend
-from agentgraph.guards.estimates import estimate
+from agentgraph.guards.estimates import Estimates, estimate
 
 TOKENS = st.integers(0, 40)
 DOLLARS = st.integers(0, 40).map(lambda cents: Decimal(cents) / 100)
@@ -267,11 +267,34 @@ def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
     assert estimate([message], max_output=0) == 18
 
 
-def test_calls_that_were_rewritten_are_estimated_anew() -> None:
-    message = AIMessage("", tool_calls=[{"name": "f", "args": {"text": "y" * 900}, "id": "1"}])
-    assert estimate([message], max_output=0) == estimate([message], max_output=0) > 300
-    message.tool_calls = [{"name": "f", "args": {}, "id": "1"}]
-    assert estimate([message], max_output=0) < 60
+def test_a_conversation_that_goes_on_is_estimated_as_one_that_is_new() -> None:
+    run = Estimates()
+    said: list[BaseMessage] = [HumanMessage("x" * 300)]
+    prompts = [SystemMessage("y" * length) for length in (30, 60)]
+    for asked in (
+        [*said],
+        [prompts[0], *said],
+        [prompts[1], *said, AIMessage("z" * 90)],
+        [prompts[1], *said, AIMessage("z" * 90), HumanMessage("x")],
+        [HumanMessage("another"), *said],  # by another agent of the run
+        [HumanMessage("another")],
+        [],
+    ):
+        assert run.of(asked, [look_up], 500) == estimate(asked, [look_up], 500)
+
+
+def test_of_a_conversation_that_goes_on_only_what_is_new_is_measured() -> None:
+    class Metered:
+        def __str__(self) -> str:
+            read.append(self)
+            return ""
+
+    read: list[Metered] = []
+    run = Estimates()
+    said = [HumanMessage([{"type": "data", "data": Metered()}]) for _ in range(3)]
+    for length in (1, 2, 3):
+        run.of([SystemMessage("You know orders."), *said[:length]], [], 0)
+    assert len(read) == 3
 
 
 def test_the_schema_of_a_tool_is_written_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
