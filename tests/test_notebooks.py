@@ -36,6 +36,7 @@ async def executed(path: Path, cwd: Path) -> Any:
         timeout=50,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,  # else a print may come in two parts
         resources={"metadata": {"path": str(cwd)}},
     )
     return await client.async_execute()
