@@ -54,7 +54,11 @@ def latest(left: Dumped, right: Dumped) -> Dumped:
     if len(sagas) < 2 or sagas[0] == sagas[1]:
         return later
     # A branch that was killed and runs again numbers on from before: no action may get lost.
-    return {**later, "saga": merge_entries(*sagas)}
+    merged = merge_entries(*sagas)
+    if merged == later["saga"]:
+        return later
+    version = max(left.get("version", 0), right.get("version", 0)) + 1
+    return {**later, "saga": merged, "version": version}
 
 
 class _Memory(Protocol):

@@ -22,6 +22,7 @@ from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.guards.deciding import ANSWER, PLACES, Till, asked, clerk, tree, unsure
 from tests.guards.spending import Driven
 from tests.guards.working import audited, decided, recorded, solo, streamed, watched
+from tests.sessions.talk import until
 
 
 def paying(till: Till, *turns: Any, **fields: Any) -> Agent:
@@ -447,3 +448,48 @@ async def test_where_nobody_can_look_it_up_a_human_is_asked(
         reply = await agent.aresume("t", {question.id: "reject"})
     assert reply.close_reason == "saga"
     assert till.tries == [*(["pay tea"] if acts_first else []), "give back tea"]
+
+
+async def test_of_actions_side_by_side_none_is_forgotten_where_one_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    reached, results = asyncio.Event(), dict[str, Any]()
+
+    def undo(item: str, result: str) -> None:
+        results[item] = result
+
+    @effect(compensate=undo, lookup=lambda key: None)
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        if item == "milk" and not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        return f"paid for {item}"
+
+    def graph(saver: Any, *turns: Any) -> Any:
+        fields: Any = {"checkpointer": saver, "durability": "sync", "guards": unsure("doubt")}
+        return solo(ScriptedModel(turns), pay, name="clerk", **fields).graph
+
+    on_t: Any = {"configurable": {"thread_id": "t"}}
+    async with stored(tmp_path / "t.db") as first:
+        said = {"messages": [("user", "go")]}
+        working = graph(first, pays("tea", "milk")).ainvoke(said, on_t, durability="sync")
+        running = asyncio.ensure_future(working)
+        await reached.wait()
+        await until(lambda: has_answered(first, on_t))
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    async with stored(tmp_path / "t.db") as second:
+        again = graph(second, ANSWER)
+        result = await again.ainvoke(None, on_t, durability="sync")
+        [question] = result["__interrupt__"]
+        await again.ainvoke(Command(resume={question.id: "reject"}), on_t, durability="sync")
+    assert results == {"tea": "paid for tea", "milk": "paid for milk"}
+
+
+async def has_answered(saver: AsyncSqliteSaver, config: Any) -> bool:
+    """Tell whether what one of several calls came to is stored, though the step is not over."""
+    found = await saver.aget_tuple(config)
+    writes = found.pending_writes if found is not None else None
+    return any(channel == "messages" for _, channel, _ in writes or ())
