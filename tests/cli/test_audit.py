@@ -19,7 +19,7 @@ from agentgraph import (
     effect,
     sequence,
 )
-from agentgraph.guards import CostBudget
+from agentgraph.guards import CostBudget, CostVelocity
 from agentgraph.testing import ScriptedModel, call
 from tests.cli.stored import ask, clerk, hold, tear
 from tests.cli.talking import run
@@ -112,6 +112,20 @@ def test_audit_comes_to_what_the_models_have_used(url: str) -> None:
     assert [one["data"]["tool"] for one in records if one["kind"] == "tool"] == ["look"]
     assert (records[0]["kind"], records[-1]["kind"]) == ("input", "end")
     assert total["decisions"] == []
+
+
+def test_decision_is_told_with_what_it_rests_on(url: str) -> None:
+    fast = CostVelocity(tokens_per_min=1, fast_s=1, slow_s=2, min_elapsed_s=0)
+    model = ScriptedModel([call("look", order="A"), "never"])
+    policy = Guards.interactive(velocity=fast)
+    desk = Agent("desk", model=model, tools=[look])
+    hold(url, Team([desk], sequence(["desk"]), guards=policy), ask)
+
+    lines = run("audit", url, "s").stdout.splitlines()
+
+    decided = next(n for n, line in enumerate(lines) if "cost_velocity: abort" in line)
+    assert "tokens per min over 1 s" in lines[decided]
+    assert "ceiling 1.0, fast " in lines[decided + 1]
 
 
 def test_question_of_a_tool_and_the_answer_to_it_are_told(url: str) -> None:
