@@ -78,6 +78,11 @@ class Till:
         return [item for key, item in self.paid.items() if key not in self.returned]
 
 
+def pays(*items: str) -> list[Any]:
+    """Return calls that pay for these."""
+    return [call("pay", item=item) for item in items]
+
+
 def unsure(reason: str, sink: MemorySink | None = None, **fields: Any) -> Guards:
     """Return guards that leave to a human what the clerk says, and all that has failed."""
     critic = (

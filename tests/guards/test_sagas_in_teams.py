@@ -15,7 +15,7 @@ from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT, EV_PACKET, EV_ROUND_FAILED
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.guards.deciding import ANSWER, Till
+from tests.guards.deciding import ANSWER, Till, pays
 from tests.guards.working import audited, recorded, watched
 from tests.sessions.talk import after, held, of_type
 
@@ -30,10 +30,6 @@ def untried(sink: MemorySink | None = None, **fields: Any) -> Any:
 def payer(till: Till, *turns: Any, name: str = "desk", **fields: Any) -> Agent:
     fields = {"tools": [till.tool], "default_tools": False, **fields}
     return Agent(name, f"is {name}", model=ScriptedModel(turns), **fields)
-
-
-def pays(*items: str) -> list[Any]:
-    return [call("pay", item=item) for item in items]
 
 
 async def test_a_round_that_runs_again_is_given_what_its_actions_came_to() -> None:

@@ -1,0 +1,287 @@
+"""What agents do to the world is registered before it is done, and done once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import Command, interrupt
+
+from agentgraph import Agent, effect, idempotency_key
+from agentgraph.guards import MemorySink
+from agentgraph.testing import ScriptedModel, call
+from tests.guards.deciding import ANSWER, Till, asked, clerk, pays, unsure
+from tests.guards.working import audited, recorded, solo, watched
+from tests.sessions.talk import until
+
+# Registered before it runs
+
+
+async def test_an_action_is_stored_before_it_runs() -> None:
+    saver = InMemorySaver()
+    stored: list[Any] = []
+
+    def undo() -> None: ...
+
+    @effect(compensate=undo)
+    async def act(what: str) -> str:
+        """Act."""
+        found = await saver.aget_tuple({"configurable": {"thread_id": "t"}})
+        assert found is not None
+        entries = found.checkpoint["channel_values"]["guarded"]["saga"]["entries"]
+        stored.append(entries[idempotency_key()])
+        return f"acted {what}"
+
+    calls = [call("act", what="a"), call("act", what="b")]
+    model = ScriptedModel([calls, call("act", what="c"), ANSWER])
+    agent = solo(model, act, checkpointer=saver, durability="sync", guards=watched())
+    assert (await agent.ainvoke("go", thread_id="t")).text == ANSWER
+    assert [(one["state"], one["args"]["what"]) for one in stored] == [
+        ("started", "a"),
+        ("started", "b"),
+        ("started", "c"),
+    ]
+    assert all(one["compensates"] for one in stored)
+
+
+async def test_a_compensation_is_given_what_the_action_was_given_and_what_came_of_it() -> None:
+    seen: list[Any] = []
+
+    async def undo(item: str, count: int, result: str, key: str) -> None:
+        seen.append((item, count, result, key))
+
+    keys: list[str] = []
+
+    @effect(compensate=undo)
+    def order(item: str, count: int = 1) -> str:
+        """Order something."""
+        keys.append(idempotency_key())
+        return f"order 7 of {item}"
+
+    model = ScriptedModel([call("order", item="tea", count=3), ANSWER])
+    agent = solo(model, order, name="clerk", guards=unsure("doubt"))
+    [question] = (await asked(agent)).interrupts
+    await agent.aresume("t", {question.id: "reject"})
+    assert seen == [("tea", 3, "order 7 of tea", *keys)]
+
+
+async def test_without_a_saga_nothing_is_registered_nor_undone() -> None:
+    till = Till()
+    agent = clerk(till, "").replace(guards=unsure("doubt", saga=None))
+    [question] = (await asked(agent)).interrupts
+    assert (await agent.aresume("t", {question.id: "reject"})).close_reason == "escalation"
+    assert till.tries == ["pay tea"]
+
+
+# Actions that ask a human
+
+
+def careful(till: Till) -> Any:
+    """Return a tool that pays once a human agrees."""
+
+    @effect(compensate=till.give_back)
+    def pay(item: str) -> str:
+        """Pay for something, if a human agrees."""
+        if interrupt(f"may I pay for {item}?") != "yes":
+            return "not paid"
+        return str(till.tool(item))
+
+    return pay
+
+
+@asynccontextmanager
+async def stored(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
+    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+        yield saver
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("items", [("tea",), ("tea", "jam")])
+async def test_an_action_may_ask_first_and_is_done_once(
+    items: tuple[str, ...], is_restarted: bool, tmp_path: Path
+) -> None:
+    till, sink = Till(), MemorySink()
+
+    def agent(saver: Any, *turns: Any) -> Agent:
+        fields = {"checkpointer": saver, "durability": "sync", "guards": watched(sink)}
+        return solo(ScriptedModel(turns), careful(till), **fields)
+
+    async with stored(tmp_path / "t.db") as first:
+        before = agent(first, pays(*items), ANSWER)
+        reply = await before.ainvoke("go", thread_id="t")
+        decisions = {one.id: "yes" for one in reply.interrupts}
+        if not is_restarted:
+            reply = await before.aresume("t", decisions)
+    if is_restarted:
+        async with stored(tmp_path / "t.db") as second:
+            reply = await agent(second, ANSWER).aresume("t", decisions)
+    assert (reply.text, reply.interrupts) == (ANSWER, ())
+    assert till.tries == [f"pay {item}" for item in items]
+    assert audited(sink) == []
+    assert {one.data["state"] for one in recorded(sink, "effect")} == {"started", "waiting", "done"}
+
+
+async def test_an_action_that_waits_when_its_run_is_rejected_is_undone_too() -> None:
+    till = Till()
+    worker = clerk(till, "").replace(model=ScriptedModel([ANSWER]))
+    cook = Agent("cook", model=ScriptedModel([*pays("jam"), "never"]), tools=[careful(till)])
+    calls = [call("transfer_to_clerk"), call("transfer_to_cook")]
+    boss = Agent("boss", model=ScriptedModel([calls]), agents=[worker, cook], handoff="delegate")
+    boss = boss.replace(guards=unsure("doubt"))
+    reply = await boss.ainvoke("go", thread_id="t")
+    answers = {one.id: "reject" if one.agent == "boss/clerk" else "no" for one in reply.interrupts}
+    reply = await boss.aresume("t", answers)
+    assert reply.close_reason == "escalation"
+    assert till.left == []
+
+
+# Actions that were cut off
+
+
+async def test_an_action_is_done_at_once_also_where_langgraph_itself_runs_the_graph() -> None:
+    till, sink = Till(), MemorySink()
+    model = ScriptedModel([*pays("tea"), pays("milk", "jam"), ANSWER])
+    graph = solo(model, till.tool, guards=watched(sink)).graph
+    on_t: Any = {"configurable": {"thread_id": "t"}}
+    graph = graph.with_config(callbacks=[Collector()])
+    result = await graph.ainvoke({"messages": [("user", "go")]}, on_t)
+    assert result["messages"][-1].text == ANSWER
+    assert till.tries[:1] + sorted(till.tries[1:]) == ["pay tea", "pay jam", "pay milk"]
+    assert audited(sink) == []
+
+
+class Collector(BaseCallbackHandler):
+    """Collects what nobody holds, whenever a node begins."""
+
+    run_inline = True
+
+    def on_chain_start(self, *_: Any, **__: Any) -> None:
+        gc.collect()
+
+
+class Fragile:
+    """A tool in which its process dies once, before or after it has paid."""
+
+    def __init__(self, till: Till, acts_first: bool, lookup: Callable[..., Any] | None) -> None:
+        self.reached = asyncio.Event()
+
+        @effect(compensate=till.give_back, lookup=lookup)
+        async def pay(item: str) -> str:
+            """Pay for something."""
+            dies = not self.reached.is_set()
+            if acts_first or not dies:
+                till.tool(item)
+            if dies:
+                self.reached.set()
+                await asyncio.Event().wait()
+            return f"paid for {item}"
+
+        self.tool = pay
+
+
+async def cut_off(path: Path, fragile: Fragile, sink: MemorySink, *turns: Any) -> Any:
+    """Have a process die in a tool; another one goes on from what is stored."""
+
+    def graph(saver: Any, *turns: Any) -> Any:
+        fields = {"checkpointer": saver, "durability": "sync", "guards": watched(sink)}
+        return solo(ScriptedModel(turns), fragile.tool, **fields).graph
+
+    on_t: Any = {"configurable": {"thread_id": "t"}}
+    async with stored(path) as first:
+        said = {"messages": [("user", "go")]}
+        working = graph(first, pays("tea"), "never").ainvoke(said, on_t, durability="sync")
+        running = asyncio.ensure_future(working)
+        await fragile.reached.wait()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    async with stored(path) as second:
+        return await graph(second, *turns).ainvoke(None, on_t, durability="sync")
+
+
+@pytest.mark.parametrize("acts_first", [True, False])
+async def test_an_action_of_unknown_outcome_is_looked_up(acts_first: bool, tmp_path: Path) -> None:
+    till, sink = Till(), MemorySink()
+
+    def find(key: str) -> str | None:
+        return f"paid for {till.paid[key]}" if key in till.paid else None
+
+    fragile = Fragile(till, acts_first, find)
+    result = await cut_off(tmp_path / "t.db", fragile, sink, ANSWER)
+    answers = [m.text for m in result["messages"] if isinstance(m, ToolMessage)]
+    assert (answers, result["messages"][-1].text) == (["paid for tea"], ANSWER)
+    assert till.tries == ["pay tea"]
+    assert audited(sink) == []
+
+
+@pytest.mark.parametrize("acts_first", [True, False])
+async def test_where_nobody_can_look_it_up_a_human_is_asked(
+    acts_first: bool, tmp_path: Path
+) -> None:
+    till, sink = Till(), MemorySink()
+    fragile = Fragile(till, acts_first, None)
+    result = await cut_off(tmp_path / "t.db", fragile, sink, ANSWER)
+    [question] = result["__interrupt__"]
+    assert question.value["guard"] == "saga"
+    assert "nobody knows what came of it" in question.value["cause"]
+    assert audited(sink) == [("a", "saga", "escalate")]
+    async with stored(tmp_path / "t.db") as saver:
+        fields: Any = {"checkpointer": saver, "guards": watched(sink)}
+        agent = solo(ScriptedModel([ANSWER]), fragile.tool, **fields)
+        reply = await agent.aresume("t", {question.id: "reject"})
+    assert reply.close_reason == "saga"
+    assert till.tries == [*(["pay tea"] if acts_first else []), "give back tea"]
+
+
+async def test_of_actions_side_by_side_none_is_forgotten_where_one_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    reached, results = asyncio.Event(), dict[str, Any]()
+
+    def undo(item: str, result: str) -> None:
+        results[item] = result
+
+    @effect(compensate=undo, lookup=lambda key: None)
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        if item == "milk" and not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        return f"paid for {item}"
+
+    def graph(saver: Any, *turns: Any) -> Any:
+        fields: Any = {"checkpointer": saver, "durability": "sync", "guards": unsure("doubt")}
+        return solo(ScriptedModel(turns), pay, name="clerk", **fields).graph
+
+    on_t: Any = {"configurable": {"thread_id": "t"}}
+    async with stored(tmp_path / "t.db") as first:
+        said = {"messages": [("user", "go")]}
+        working = graph(first, pays("tea", "milk")).ainvoke(said, on_t, durability="sync")
+        running = asyncio.ensure_future(working)
+        await reached.wait()
+        await until(lambda: has_answered(first, on_t))
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    async with stored(tmp_path / "t.db") as second:
+        again = graph(second, ANSWER)
+        result = await again.ainvoke(None, on_t, durability="sync")
+        [question] = result["__interrupt__"]
+        await again.ainvoke(Command(resume={question.id: "reject"}), on_t, durability="sync")
+    assert results == {"tea": "paid for tea", "milk": "paid for milk"}
+
+
+async def has_answered(saver: AsyncSqliteSaver, config: Any) -> bool:
+    """Tell whether what one of several calls came to is stored, though the step is not over."""
+    found = await saver.aget_tuple(config)
+    writes = found.pending_writes if found is not None else None
+    return any(channel == "messages" for _, channel, _ in writes or ())
