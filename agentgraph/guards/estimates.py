@@ -6,7 +6,7 @@ This is asked before each call of a conversation that grows: it has to be quick.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import is_
 from weakref import ReferenceType, ref
@@ -18,8 +18,8 @@ __all__ = ["Estimates", "estimate"]
 
 _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
-_PER_MESSAGE = 8
-_PER_MEDIUM = 2_000
+_PER_MESSAGE = 8 * _BYTES_PER_TOKEN
+_PER_MEDIUM = 2_000 * _BYTES_PER_TOKEN
 
 _as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).encode
 
@@ -29,7 +29,7 @@ def estimate(
 ) -> int:
     """Return about how many tokens a call uses at most, without a tokenizer."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
-    return output + sum(map(_size_of_message, messages)) + sum(map(_size_of_tool, tools))
+    return output + _tokens(_bytes_of(messages) + sum(map(_bytes_of_tool, tools)))
 
 
 class Estimates:
@@ -40,7 +40,7 @@ class Estimates:
 
     def __init__(self) -> None:
         self._known: Sequence[BaseMessage] = ()
-        self._size = 0
+        self._bytes = 0
 
     def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
         """Return about how many tokens a call uses at most."""
@@ -48,46 +48,51 @@ class Estimates:
         said = messages[len(prompt) :]
         known = len(self._known)
         if known > len(said) or not all(map(is_, self._known, said)):
-            known = self._size = 0
-        self._size += sum(map(_size_of_message, said[known:]))
+            known = self._bytes = 0
+        self._bytes += _bytes_of(said[known:])
         self._known = said
-        return self._size + estimate(prompt, tools, max_output)
+        around = _bytes_of(prompt) + sum(map(_bytes_of_tool, tools))
+        return max_output + _tokens(self._bytes + around)
 
 
-def _size_of_message(message: BaseMessage) -> int:
-    content = message.content
-    if type(content) is str and content.isascii():  # as most are, of which there are many
-        size = _PER_MESSAGE - (-len(content) // _BYTES_PER_TOKEN)
-    else:
-        size = _PER_MESSAGE + (_tokens(content) if isinstance(content, str) else _size_of(content))
-    if message.name:
-        size += _tokens(message.name)
-    if isinstance(message, AIMessage) and message.tool_calls:
-        size += _tokens(repr(message.tool_calls))  # as long as JSON, and much quicker
+def _bytes_of(messages: Sequence[BaseMessage]) -> int:
+    """Measure messages: in one loop, as a conversation that is loaded has many that are new."""
+    size = _PER_MESSAGE * len(messages)
+    for message in messages:
+        content = message.content
+        size += len(content) if type(content) is str and content.isascii() else _weighed(content)
+        if message.name:
+            size += len(message.name)
+        if isinstance(message, AIMessage) and message.tool_calls:
+            size += _weighed(repr(message.tool_calls))  # as long as JSON, and much quicker
     return size
 
 
-def _size_of(parts: Iterable[str | dict[object, object]]) -> int:
-    return sum(_tokens(part) if isinstance(part, str) else _size_of_block(part) for part in parts)
+def _weighed(content: str | Sequence[str | dict[object, object]]) -> int:
+    if isinstance(content, str):
+        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
+    return sum(
+        _weighed(part) if isinstance(part, str) else _bytes_of_block(part) for part in content
+    )
 
 
-def _size_of_block(block: Mapping[object, object]) -> int:
+def _bytes_of_block(block: Mapping[object, object]) -> int:
     kind = block.get("type")
     if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
         # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
         return _PER_MEDIUM
-    return _tokens(_as_json(block))
+    return _weighed(_as_json(block))
 
 
 _tools: dict[int, tuple[ReferenceType[object], int]] = {}
 """The sizes of the tools that live, by their ids: to write out a schema takes long."""
 
 
-def _size_of_tool(tool: object) -> int:
+def _bytes_of_tool(tool: object) -> int:
     known = _tools.get(id(tool))
     if known is not None and known[0]() is tool:
         return known[1]
-    size, key = _PER_MESSAGE + _tokens(_specified(tool)), id(tool)
+    size, key = _PER_MESSAGE + _weighed(_specified(tool)), id(tool)
     with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
         _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
     return size
@@ -100,6 +105,5 @@ def _specified(tool: object) -> str:
         return str(tool)
 
 
-def _tokens(text: str) -> int:
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+def _tokens(size: int) -> int:
     return -(-size // _BYTES_PER_TOKEN)
