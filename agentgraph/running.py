@@ -20,6 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from agentgraph.clock import clock, unhurried
 from agentgraph.errors import AgentGraphError
+from agentgraph.scoped import scoped
 
 __all__ = [
     "CallEnd",
@@ -278,14 +279,9 @@ def inside_call(whole: Sequence[AnyMessage], key: str) -> Iterator[list[CallEnd]
         _in_tool.reset(tokens[3])
 
 
-@contextmanager
-def in_tool(is_inside: bool) -> Iterator[None]:
+def in_tool(is_inside: bool) -> scoped[bool]:
     """Say whether this is a tool at work, or who stands beside it and belongs to the run."""
-    token = _in_tool.set(is_inside)
-    try:
-        yield
-    finally:
-        _in_tool.reset(token)
+    return scoped(_in_tool, is_inside)
 
 
 def at_call_end(end: CallEnd) -> None:

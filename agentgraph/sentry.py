@@ -5,8 +5,8 @@ A graph without guards has nobody on duty, and its nodes do their work unasked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,6 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
+
+from agentgraph.scoped import scoped
 
 __all__ = [
     "Answerer",
@@ -184,20 +186,9 @@ def on_duty() -> Sentry | None:
     return _sentry.get()
 
 
-class posted:
+def posted(sentry: Sentry | None) -> scoped[Sentry | None]:
     """Have somebody asked in here, or nobody."""
-
-    # No generator: each call of a run enters it.
-    __slots__ = ("_sentry", "_token")
-
-    def __init__(self, sentry: Sentry | None) -> None:
-        self._sentry = sentry
-
-    def __enter__(self) -> None:
-        self._token = _sentry.set(self._sentry)
-
-    def __exit__(self, *error: object) -> None:
-        _sentry.reset(self._token)
+    return scoped(_sentry, sentry)
 
 
 def current_ledger() -> Ledger | None:
@@ -205,14 +196,9 @@ def current_ledger() -> Ledger | None:
     return _ledger.get()
 
 
-@contextmanager
-def keeping(ledger: Ledger | None) -> Iterator[None]:
+def keeping(ledger: Ledger | None) -> scoped[Ledger | None]:
     """Have a ledger kept in here."""
-    token = _ledger.set(ledger)
-    try:
-        yield
-    finally:
-        _ledger.reset(token)
+    return scoped(_ledger, ledger)
 
 
 async def guarded(

@@ -24,6 +24,7 @@ LEAVES = frozenset(
         "participant",
         "patching",
         "running",
+        "scoped",
         "sentry",
         "storage",
         "stream",
