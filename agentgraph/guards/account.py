@@ -136,12 +136,17 @@ class Account:
         """Return the account as JSON-able values, as its next version."""
         self.version += 1
         self.seen_at = clock().wall()
-        values: dict[str, Any] = {"input": self.input_id, "version": self.version}
-        values["seen_at"] = self.seen_at
+        values: dict[str, Any] = {
+            "input": self.input_id,
+            "version": self.version,
+            "seen_at": self.seen_at,
+        }
         for name in _PLAIN:
             if value := getattr(self, name):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
-        values |= {name: one.dump() for name in _MEMORIES if (one := getattr(self, name))}
+        for name in _MEMORIES:
+            if (memory := getattr(self, name)) is not None:
+                values[name] = memory.dump()
         for name in _BY_PATH:
             if memories := self._remembered(name, _MOST_VISITS if name == "loops" else None):
                 values[name] = memories
@@ -159,8 +164,8 @@ class Account:
     def _remembered(self, name: str, most: int | None) -> dict[str, Any]:
         """Return memories as JSON-able values; of many visits, those that were at work last."""
         known, stored = getattr(self, name), self._stored.get(name, {})
-        if not known and not stored:
-            return {}
+        if len(known) <= 1 and stored.keys() <= known.keys():
+            return {path: one.dump() for path, one in known.items()}
         made = {path: one.dump() for path, one in islice(reversed(known.items()), most)}
         older = ((path, one) for path, one in reversed(stored.items()) if path not in known)
         left = None if most is None else most - len(made)

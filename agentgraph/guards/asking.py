@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -24,7 +23,6 @@ from agentgraph.guards.failures import Failure, classify
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import (
-    Prices,
     attributes_of,
     cost_of,
     model_name_of,
@@ -65,8 +63,7 @@ class Asking:
         self._recorder = recorder
         self._asked = asked
         self._name = model_name_of(asked.model)
-        known = (budget.price_list.items() for _, budget in policy.budgets)
-        self._prices: Prices = dict(chain(*known))
+        self._prices = policy.prices
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""

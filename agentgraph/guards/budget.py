@@ -23,6 +23,7 @@ Amount: TypeAlias = float | str | Decimal
 
 _GUARD = "cost_budget"
 _ALLOWED = Decision("allow", _GUARD)
+_NOTHING = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +148,10 @@ class Spend:
     def exhausted(self) -> Decision | None:
         """Deny whatever comes next where nothing is left; None while something is."""
         with self._lock:
-            denied = self._denied(1, None if self._dollars is None else Decimal(0))
-            if denied is None and self._dollars is not None and self.usd >= self._dollars:
-                return _over("usd", self.usd, self.reserved_usd, Decimal(0), self._dollars)
+            dollars = self._dollars
+            denied = self._denied(1, None if dollars is None else _NOTHING)
+            if denied is None and dollars is not None and self.usd >= dollars:
+                return _over("usd", self.usd, self.reserved_usd, _NOTHING, dollars)
             return denied
 
     def grant(self) -> None:
@@ -181,7 +183,7 @@ class Spend:
     @property
     def _dollars(self) -> Decimal | None:
         dollars = None if self.budget is None else self.budget.dollars
-        return None if dollars is None else dollars * self.granted
+        return dollars if dollars is None or self.granted == 1 else dollars * self.granted
 
     def dump(self) -> dict[str, object]:
         """Return the account as JSON-able values."""
@@ -273,7 +275,7 @@ def _dollars(value: object) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
     try:
-        amount = Decimal(str(value))
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
     except InvalidOperation:
         return None
     return amount if amount.is_finite() and amount >= 0 else None

@@ -127,10 +127,12 @@ class Gate:
     policy: Policy | Sequence[Policy] | None = None
     invariants: Sequence[Invariant] = ()
     grounding: Grounding | Sequence[Grounding] | None = None
+    _checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if faults := [*_schema_faults(self.schema), *self._callable_faults()]:
             raise ConfigurationError(faults)
+        object.__setattr__(self, "_checks", tuple(self._made()))
 
     def _callable_faults(self) -> Iterator[str]:
         for name in ("policy", "invariants", "grounding"):
@@ -141,21 +143,21 @@ class Gate:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of its checks, in their order."""
-        return tuple(name for _, name, _ in self._checks())
+        return tuple(name for _, name, _ in self._checks)
 
     async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
         """Run the checks; a schema failure or a denial leaves out the rest."""
-        return await _checked(self._checks(), subject, phase, stage)
+        return await _checked(self._checks, subject, phase, stage)
 
     async def check_call(self, subject: Subject, stage: str = "") -> ValidationResult:
         """Run, before a tool, those checks that can tell something of its call.
 
         Invariants and grounding are for what an answer holds: they are not asked.
         """
-        checks = (one for one in self._checks() if one[0] in ("schema", "policy"))
+        checks = (one for one in self._checks if one[0] in ("schema", "policy"))
         return await _checked(checks, subject, "pre", stage)
 
-    def _checks(self) -> Iterator[tuple[_Kind, str, _Check]]:
+    def _made(self) -> Iterator[_NamedCheck]:
         if self.schema is not None:
             yield "schema", "schema", self._fits
         kinds: tuple[tuple[_Kind, object], ...] = (
@@ -185,6 +187,7 @@ class Gate:
 
 _Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]
 _Check: TypeAlias = Callable[[str, Subject], Awaitable[CheckResult]]
+_NamedCheck: TypeAlias = tuple[_Kind, str, _Check]
 _FAILURES: Mapping[_Kind, FailureClass] = {
     "schema": "schema_failure",
     "policy": "unsafe_output",
@@ -205,7 +208,7 @@ def is_control_flow(error: BaseException) -> bool:
 
 
 async def _checked(
-    checks: Iterable[tuple[_Kind, str, _Check]], subject: Subject, phase: Phase, stage: str
+    checks: Iterable[_NamedCheck], subject: Subject, phase: Phase, stage: str
 ) -> ValidationResult:
     results: list[CheckResult] = []
     failure: FailureClass | Literal[""] = ""

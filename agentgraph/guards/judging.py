@@ -43,16 +43,17 @@ class Judging:
         self._account = account
         self._recorder = recorder
 
+    def text_in(self, message: AIMessage) -> str | None:
+        """Return what is to be judged of an answer, None where there is nothing."""
+        if self._policy.gates or self._policy.escalation.critic:
+            return self._place.answer_of(message)
+        return None
+
     async def judge(
-        self, answered: Answered, messages: Sequence[BaseMessage]
+        self, answered: Answered, text: str, messages: Sequence[BaseMessage]
     ) -> BaseMessage | None:
         """Return None for an answer that passes, what its model is to be told, or a safe answer."""
-        message, permit = answered.message, answered.permit
-        text = self._place.answer_of(message)
-        if text is None or not (self._policy.gates or self._policy.escalation.critic):
-            if permit is not None:
-                permit.success()
-            return None
+        permit = answered.permit
         subject = subject_of(self._place, messages, text, self._account)
         try:
             failed = await self._gated(subject)

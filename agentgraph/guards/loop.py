@@ -53,6 +53,17 @@ class _Message:
 
     id: str
     calls: list[_Call]
+    _told: list[object] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def add(self, call: _Call) -> None:
+        self.calls.append(call)
+        self._told = None
+
+    def told(self) -> list[object]:
+        """Return it as JSON-able values, made once: the window is stored after each node."""
+        if self._told is None:
+            self._told = [self.id, [list(call) for call in self.calls]]
+        return self._told
 
 
 @dataclass(slots=True)
@@ -124,6 +135,8 @@ class LoopDetector:
         yield from self._failed(made, self._streaks.count(made.tool, failed, message))
 
     def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
+        if not trips:
+            return
         again = [trip for trip in trips if trip.key in self._corrected]
         for trip in trips:
             if trip not in again:
@@ -133,10 +146,10 @@ class LoopDetector:
             yield _decision(made, trip, last=bool(again))
 
     def _failed(self, made: _Call, count: int) -> Iterator[Decision]:
-        told = f"`{made.tool}` has failed {count} times in a row"
-        trip = _Trip("", told, count, [made.tool])
         # The first failure after a correction may be the attempt to heed it.
         if count == self.failures or count >= self.failures + _HEED:
+            told = f"`{made.tool}` has failed {count} times in a row"
+            trip = _Trip("", told, count, [made.tool])
             yield _decision(made, trip, last=count > self.failures)
 
     def _polled(self, made: _Call, message: str) -> list[_Trip]:
@@ -181,7 +194,7 @@ class LoopDetector:
             self._tail.append(_Message(message, []))
             del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
         if len(self._tail[-1].calls) < _MOST_CALLS:
-            self._tail[-1].calls.append(made)
+            self._tail[-1].add(made)
         return True
 
     def _is_known(self, made: _Call) -> bool:
@@ -242,7 +255,7 @@ class LoopDetector:
 
     def _told(self) -> dict[str, object]:
         return {
-            "tail": [[asked.id, [list(call) for call in asked.calls]] for asked in self._tail],
+            "tail": [asked.told() for asked in self._tail],
             "polls": [[call, list(poll)] for call, poll in self._polls.items()],
             "streaks": self._streaks.dump(),
             "corrected": list(self._corrected),

@@ -27,6 +27,7 @@ from agentgraph.guards.gates import Gate
 from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.place import Place
+from agentgraph.guards.prices import Prices
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.retry import Backoff, RetryBudget
 from agentgraph.guards.saga import Saga
@@ -150,6 +151,7 @@ class Guards:
         self._levels: dict[str, Guards] = {}
         self._whole: Guards | None = None
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
+        self._prices: Prices | None = None
         self.effects: dict[str, Effect] = {}
         self._set({**_DEFAULTS, **_TIERS[tier]()}, given)
 
@@ -214,6 +216,14 @@ class Guards:
         run = self.whole.budget
         return self._inner if run is None else (("", run), *self._inner)
 
+    @property
+    def prices(self) -> Prices:
+        """Return the prices that its budgets name."""
+        if self._prices is None:
+            known = (budget.price_list for _, budget in self.budgets)
+            self._prices = {name: price for prices in known for name, price in prices.items()}
+        return self._prices
+
     def within(self, outer: Guards | None, path: str = "") -> Guards:
         """Return this policy inside of another one: it may tighten it, never lift it.
 
@@ -276,7 +286,7 @@ class Guards:
     def _copy(self) -> Self:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._levels = {}
+        twin._levels, twin._prices = {}, None
         return twin
 
     def __repr__(self) -> str:

@@ -134,6 +134,8 @@ _NOTHING: _Paid = (0, 0, Decimal(0))
 
 
 def _total(paid: Mapping[str, _Paid]) -> tuple[int, Decimal]:
+    if not paid:
+        return 0, _NOTHING[2]
     return sum(one[1] for one in paid.values()), sum((one[2] for one in paid.values()), Decimal(0))
 
 

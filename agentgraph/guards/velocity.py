@@ -89,6 +89,8 @@ class CostVelocity:
         default_factory=dict, init=False, repr=False, compare=False
     )
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
+    _told: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
+    """What was dumped last, None where it is out of date."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -118,6 +120,7 @@ class CostVelocity:
         now = _milliseconds(clock().monotonic())
         spent = max(0, tokens), max(Decimal(0), usd or Decimal(0))
         with self._lock:
+            self._told = None
             for name in (scope, "") if scope else ("",):
                 for window in self._windows(name):
                     window.add(now, *spent)
@@ -175,13 +178,16 @@ class CostVelocity:
     def forget(self) -> None:
         """Begin to count anew."""
         with self._lock:
+            self._told = None
             self._scopes.clear()
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values; its times are those of the wall clock."""
-        ago = _wall_ahead()
         with self._lock:
-            return {"scopes": [self._dumped(scope, ago) for scope in self._scopes]}
+            if self._told is None:
+                ago = _wall_ahead()
+                self._told = [self._dumped(scope, ago) for scope in self._scopes]
+            return {"scopes": self._told}
 
     def _dumped(self, scope: str, ago: int) -> list[object]:
         fast, slow = self._scopes[scope]
@@ -193,6 +199,7 @@ class CostVelocity:
         scopes = cast(Sequence[tuple[str, rows, rows]], dumped.get("scopes", ()))
         ago, now = _wall_ahead(), _milliseconds(clock().monotonic())
         with self._lock:
+            self._told = None
             self._scopes.clear()
             for scope, *windows in scopes:
                 for window, spent in zip(self._windows(scope), windows, strict=True):

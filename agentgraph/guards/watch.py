@@ -129,22 +129,33 @@ class Watch:
         messages = asking.corrected(asked.messages)
         while True:
             answered, held = held or await asking.answer(messages), None
-            said: BaseMessage | None = answered.message
-            try:
-                async with self.timed():
-                    said = await judging.judge(answered, messages)
-            except Overdue:
-                await self._step()
-                raise
-            finally:
-                if said is not None:
-                    self._unsaid(answered.message)
+            said = await self._judged(judging, answered, messages)
             if said is None:
                 return answered.message
             if isinstance(said, AIMessage):
                 return said
             messages = [*messages, answered.message, *_heard(answered.message, said)]
             await self._step()
+
+    async def _judged(
+        self, judging: Judging, answered: Answered, messages: Sequence[BaseMessage]
+    ) -> BaseMessage | None:
+        text = judging.text_in(answered.message)
+        if text is None:
+            if answered.permit is not None:
+                answered.permit.success()
+            return None
+        said: BaseMessage | None = answered.message
+        try:
+            async with self.timed():
+                said = await judging.judge(answered, text, messages)
+        except Overdue:
+            await self._step()
+            raise
+        finally:
+            if said is not None:
+                self._unsaid(answered.message)
+        return said
 
     def _unsaid(self, message: AIMessage) -> None:
         """Have an answer that nobody gets in the account of the run all the same: it was paid."""
