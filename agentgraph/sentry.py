@@ -30,6 +30,7 @@ __all__ = [
     "current_ledger",
     "guarded",
     "keeping",
+    "off_duty",
     "on_duty",
     "posted",
     "wait_for_human",
@@ -177,35 +178,45 @@ class Ledger(Protocol):
         ...
 
 
-_sentry: ContextVar[Sentry | None] = ContextVar("agentgraph_sentry", default=None)
-_ledger: ContextVar[Ledger | None] = ContextVar("agentgraph_ledger", default=None)
+class _Duty(NamedTuple):
+    sentry: Sentry | None = None
+    ledger: Ledger | None = None
+
+
+_NOBODY = _Duty()
+_duty: ContextVar[_Duty] = ContextVar("agentgraph_duty", default=_NOBODY)
 
 
 def on_duty() -> Sentry | None:
     """Return who is to be asked, None where nobody is."""
-    return _sentry.get()
+    return _duty.get().sentry
 
 
-def posted(sentry: Sentry | None) -> scoped[Sentry | None]:
+def posted(sentry: Sentry | None) -> scoped[_Duty]:
     """Have somebody asked in here, or nobody."""
-    return scoped(_sentry, sentry)
+    return scoped(_duty, _Duty(sentry, _duty.get().ledger))
+
+
+def off_duty() -> scoped[_Duty]:
+    """Have nobody asked in here, and nothing written down."""
+    return scoped(_duty, _NOBODY)
 
 
 def current_ledger() -> Ledger | None:
     """Return the ledger around this code, None outside of a session."""
-    return _ledger.get()
+    return _duty.get().ledger
 
 
-def keeping(ledger: Ledger | None) -> scoped[Ledger | None]:
+def keeping(ledger: Ledger | None) -> scoped[_Duty]:
     """Have a ledger kept in here."""
-    return scoped(_ledger, ledger)
+    return scoped(_duty, _Duty(_duty.get().sentry, ledger))
 
 
 async def guarded(
     model: BaseChatModel, messages: Sequence[BaseMessage], specs: Sequence[object], ask: Ask
 ) -> AIMessage:
     """Ask a model, by way of whoever is on duty."""
-    sentry = _sentry.get()
+    sentry = on_duty()
     if sentry is None:
         return await ask(None, messages)
     return await sentry.model(ModelCall(model, messages, specs, ask))

@@ -34,7 +34,7 @@ from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.participant import Seat
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, note
-from agentgraph.sentry import ToolUse, keeping, on_duty, posted
+from agentgraph.sentry import ToolUse, off_duty, on_duty
 from agentgraph.stream import ToolResponseEvent, emit
 
 __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
@@ -252,7 +252,7 @@ class ToolRunner:
 
         async def unattended() -> Any:
             # A graph that a tool runs is no part of this one: it has accounts of its own.
-            with posted(None), keeping(None), in_tool(True):
+            with off_duty(), in_tool(True):
                 return await run()
 
         asked = next((m for m in reversed(whole) if isinstance(m, AIMessage)), None)

@@ -140,18 +140,12 @@ class Account:
             "input": self.input_id,
             "version": self.version,
             "seen_at": self.seen_at,
+            **self._remembered(),
+            "spends": self.purse.dump(),
         }
         for name in _PLAIN:
             if value := getattr(self, name):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
-        for name in _MEMORIES:
-            if (memory := getattr(self, name)) is not None:
-                values[name] = memory.dump()
-        for name in _BY_PATH:
-            if memories := self._remembered(name, _MOST_VISITS if name == "loops" else None):
-                values[name] = memories
-        if spends := self.purse.dump():
-            values["spends"] = spends
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         if self.pending:
@@ -161,10 +155,23 @@ class Account:
         self._dumped = values
         return values
 
-    def _remembered(self, name: str, most: int | None) -> dict[str, Any]:
-        """Return memories as JSON-able values; of many visits, those that were at work last."""
-        known, stored = getattr(self, name), self._stored.get(name, {})
-        if len(known) <= 1 and stored.keys() <= known.keys():
+    def _remembered(self) -> dict[str, Any]:
+        """Return its memories as JSON-able values, those of each path or spot under its name."""
+        values: dict[str, Any] = {}
+        for name in _MEMORIES:
+            if (memory := getattr(self, name)) is not None:
+                values[name] = memory.dump()
+        for name, most in _BY_PATH.items():
+            known, stored = getattr(self, name), self._stored.get(name)
+            if known or stored:
+                values[name] = self._of_paths(known, stored or {}, most)
+        return values
+
+    def _of_paths(
+        self, known: dict[str, _Memory], stored: dict[str, Any], most: int | None
+    ) -> dict[str, Any]:
+        """Return memories by path; of many visits, those that were at work last."""
+        if len(known) == 1 and stored.keys() <= known.keys():
             return {path: one.dump() for path, one in known.items()}
         made = {path: one.dump() for path, one in islice(reversed(known.items()), most)}
         older = ((path, one) for path, one in reversed(stored.items()) if path not in known)
@@ -332,9 +339,8 @@ class Account:
 _BY_SPOT = ("corrections", "tries")
 _PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
 _MEMORIES = ("moved", "deadlock", "velocity", "saga")
-_BY_PATH = ("loops", "replans")
-_MOST_VISITS = 64
-"""Of how many visits the loop windows are stored: a run may make any number, few at a time."""
+_BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
+"""Of how many paths each is stored: of visits a run may make any number, few at a time."""
 
 
 def _decisions(dumped: Mapping[str, Any]) -> dict[str, list[Decision]]:

@@ -99,6 +99,7 @@ class Asking:
                 if pause is None:
                     return await self._failed(error, failure, messages, is_committed)
             await clock().sleep(pause)
+            await self._in_time()
             attempt += 1
 
     async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
@@ -152,17 +153,19 @@ class Asking:
         if isinstance(fallback, AIMessage):
             return Answered(fallback.model_copy(), None)
         answerer: Answerer = fallback  # type: ignore[assignment]  # checked at build
+        await self._in_time()
         return await self._ask(model_name_of(answerer), messages, answerer)
 
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> Answered:
-        await self._in_time()
         reservations = await self._reserve(name, messages, answerer)
         permit: Permit | None = None
         try:
-            permit = await self._permit(_key(self._asked.model if answerer is None else answerer))
-            parent = await self._recorder.note(
+            permit = await self._permit(
+                _key(name, self._asked.model if answerer is None else answerer)
+            )
+            parent = self._recorder.note(
                 "model",
                 model=name,
                 reserved_tokens=reservations[0].tokens if reservations else 0,
@@ -200,11 +203,11 @@ class Asking:
 
     async def _let_through(self, breaker: CircuitBreaker) -> Permit:
         permit = breaker.acquire(self._account.input_id)
+        if permit.decision.allows:
+            return permit
         if permit.decision.action == "abort":
             raise GuardStopped(await self._recorder.decided(permit.decision))
-        if not permit.decision.allows:
-            raise CircuitOpen(permit.decision.cause)
-        return permit
+        raise CircuitOpen(permit.decision.cause)
 
     async def _reserve(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
@@ -294,7 +297,7 @@ class Asking:
         breaker = self._policy.breaker
         if breaker is not None and breaker.fallback is not None and name == self._name:
             await self._recorder.decided(decision)
-            key = _key(self._asked.model)
+            key = _key(name, self._asked.model)
             # Other inputs have not spent too fast: they keep their model.
             throttle = self._account.throttles.setdefault(key, breaker.fresh(key))
             throttle.acquire(self._account.input_id).failure("cost")
@@ -336,11 +339,11 @@ def _figures(
     return figures if usd is None else {**figures, "usd": str(usd)}
 
 
-def _key(model: object) -> str:
+def _key(name: str, model: object) -> str:
     """Name what a breaker is of: a model as one provider has it; elsewhere it may be well."""
     places = attributes_of(model, ("azure_endpoint", "openai_api_base"))
     at = next((f"@{place}" for place in places if isinstance(place, str) and place), "")
-    return f"model:{model_name_of(model)}{at}"
+    return f"model:{name}{at}"
 
 
 def _tokens_told(path: str) -> int:

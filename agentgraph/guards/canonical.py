@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from json.encoder import encode_basestring_ascii
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -60,27 +60,29 @@ def _written(value: object, *, loose: bool) -> str:
     return _walked(value, loose) if text is None else text
 
 
-def _plain(value: object, loose: bool, levels: int) -> str | None:
+def _plain(value: Any, loose: bool, levels: int) -> str | None:
     """Write what is plain and shallow, as most arguments are, at once; None is: it is not."""
     if loose and type(value) is str:
         value = parsed(value)
     kind = type(value)
+    if kind is str:
+        return _text(value, loose)
     if value is None or kind in _SCALARS:
-        return _scalar(cast("str | float | None", value), loose)
+        return _scalar(value, loose)
     if levels == 0:
         return None
     if kind is dict:
-        return _plain_mapping(cast("dict[object, object]", value), loose, levels - 1)
+        return _plain_mapping(value, loose, levels - 1)
     return _plain_array(value, loose, levels - 1) if kind is list or kind is tuple else None
 
 
-def _plain_mapping(held: dict[object, object], loose: bool, levels: int) -> str | None:
+def _plain_mapping(held: dict[Any, object], loose: bool, levels: int) -> str | None:
     pairs: list[tuple[str, str]] = []
     for key, value in held.items():
         text = _plain(value, loose, levels) if type(key) is str else None
         if text is None:
             return None
-        pairs.append((_text(str(key), loose), text))
+        pairs.append((_text(key, loose), text))
     return _mapping_of(pairs, loose)
 
 

@@ -41,18 +41,25 @@ class Estimates:
     def __init__(self) -> None:
         self._known: Sequence[BaseMessage] = ()
         self._bytes = 0
+        self._tools: Sequence[object] = ()
+        self._bytes_of_tools = 0
 
     def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
         """Return about how many tokens a call uses at most."""
         prompt = [one for one in messages[:1] if isinstance(one, SystemMessage)]
         said = messages[len(prompt) :]
         known = len(self._known)
-        if known > len(said) or not all(map(is_, self._known, said)):
+        if not _begins_with(said, self._known):
             known = self._bytes = 0
         self._bytes += _bytes_of(said[known:])
         self._known = said
-        around = _bytes_of(prompt) + sum(map(_bytes_of_tool, tools))
-        return max_output + _tokens(self._bytes + around)
+        if len(tools) != len(self._tools) or not _begins_with(tools, self._tools):
+            self._tools, self._bytes_of_tools = [*tools], sum(map(_bytes_of_tool, tools))
+        return max_output + _tokens(self._bytes + _bytes_of(prompt) + self._bytes_of_tools)
+
+
+def _begins_with(longer: Sequence[object], known: Sequence[object]) -> bool:
+    return len(known) <= len(longer) and all(map(is_, known, longer))
 
 
 def _bytes_of(messages: Sequence[BaseMessage]) -> int:

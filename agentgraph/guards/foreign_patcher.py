@@ -169,7 +169,8 @@ class _ForeignPost(Post):
             run.account = account
         path = (config.get("metadata") or {}).get(AGENT_TAG)
         place = replace(self.place, path=path) if path else self.place
-        return self._at(place, account, kept, side_notes(config) if ledger is None else None)
+        notes = side_notes(config) if ledger is None else None
+        return self._at(place, account, kept, config, ledger, notes)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump(), _STOPPED_BY: None}

@@ -6,9 +6,9 @@ A check that raises does not pass.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -113,6 +113,11 @@ class ValidationResult(BaseModel):
     failure_class: FailureClass | Literal[""] = ""
     confidence: float | None = None
 
+    @cached_property
+    def told(self) -> Mapping[str, object]:
+        """Return it as JSON-able values, made once."""
+        return self.model_dump(mode="json")
+
     @property
     def cause(self) -> str:
         """Say in a sentence what stands in the way, "" when nothing does."""
@@ -128,11 +133,15 @@ class Gate:
     invariants: Sequence[Invariant] = ()
     grounding: Grounding | Sequence[Grounding] | None = None
     _checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
+    _of_calls: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if faults := [*_schema_faults(self.schema), *self._callable_faults()]:
             raise ConfigurationError(faults)
-        object.__setattr__(self, "_checks", tuple(self._made()))
+        checks = tuple(self._made())
+        object.__setattr__(self, "_checks", checks)
+        of_calls = tuple(one for one in checks if one[0] in ("schema", "policy"))
+        object.__setattr__(self, "_of_calls", of_calls)
 
     def _callable_faults(self) -> Iterator[str]:
         for name in ("policy", "invariants", "grounding"):
@@ -154,8 +163,7 @@ class Gate:
 
         Invariants and grounding are for what an answer holds: they are not asked.
         """
-        checks = (one for one in self._checks if one[0] in ("schema", "policy"))
-        return await _checked(checks, subject, "pre", stage)
+        return await _checked(self._of_calls, subject, "pre", stage)
 
     def _made(self) -> Iterator[_NamedCheck]:
         if self.schema is not None:
@@ -208,7 +216,7 @@ def is_control_flow(error: BaseException) -> bool:
 
 
 async def _checked(
-    checks: Iterable[_NamedCheck], subject: Subject, phase: Phase, stage: str
+    checks: Sequence[_NamedCheck], subject: Subject, phase: Phase, stage: str
 ) -> ValidationResult:
     results: list[CheckResult] = []
     failure: FailureClass | Literal[""] = ""
@@ -222,13 +230,17 @@ async def _checked(
         if result.stands_in_the_way:
             failure = failure or _FAILURES[kind]
             shut = kind in ("schema", "policy")
-    return ValidationResult(
-        stage=stage or subject.stage,
-        phase=phase,
-        passed=not failure,
-        checks=tuple(results),
-        failure_class=failure,
-    )
+    where, told = stage or subject.stage, tuple(results)
+    if failure:
+        return ValidationResult(
+            stage=where, phase=phase, passed=False, checks=told, failure_class=failure
+        )
+    return _all_passed(where, phase, told)
+
+
+@lru_cache(maxsize=256)
+def _all_passed(stage: str, phase: Phase, checks: tuple[CheckResult, ...]) -> ValidationResult:
+    return ValidationResult(stage=stage, phase=phase, passed=True, checks=checks)
 
 
 async def _ran(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckResult:

@@ -59,7 +59,7 @@ class Humans:
         answer, overdue = self._answered(request)
         if not overdue.allows:
             await self._recorder.decided(overdue)
-        await self._recorder.note(
+        self._recorder.note(
             "human",
             request=request.id,
             decision=answer.type,

@@ -286,7 +286,7 @@ def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
     held = parsed(args)
     if volatile and isinstance(held, Mapping):
         held = {name: value for name, value in held.items() if name not in volatile}
-    return digest((tool, held))[:32]
+    return f"{tool} {digest(held)[:32]}"
 
 
 def _decision(made: _Call, trip: _Trip, *, last: bool) -> Decision:

@@ -41,7 +41,7 @@ from agentgraph.patching import (
     wrap_node,
 )
 from agentgraph.running import current_errand, current_run
-from agentgraph.sentry import current_ledger, posted
+from agentgraph.sentry import Ledger, current_ledger, posted
 
 __all__ = [
     "AWAIT_HUMAN",
@@ -243,7 +243,7 @@ class Post:
                 account.resume(run.id)
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
-        return self._at(self.place, account, kept, notes)
+        return self._at(self.place, account, kept, config, ledger, notes)
 
     def _kept(self, state: State, config: RunnableConfig) -> State:
         if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
@@ -256,9 +256,11 @@ class Post:
         place: Place,
         account: Account,
         kept: Mapping[str, Any],
-        notes: SideNotes | None = None,
+        config: RunnableConfig,
+        ledger: Ledger | None,
+        notes: SideNotes | None,
     ) -> Watch:
-        ledger, level, config = current_ledger(), self.policy.at(place.path), get_config()
+        level = self.policy.at(place.path)
         if place.visit != (visit := current_errand()):
             place = replace(place, visit=visit)
         thread = str(config.get("configurable", {}).get("thread_id") or "")

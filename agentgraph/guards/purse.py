@@ -100,10 +100,11 @@ class Purse:
     def dump(self) -> dict[str, Any]:
         """Return as JSON-able values what all purses have paid; what is held back may have been."""
         self._notes += 1
-        return {name: self._dumped(name) for name in {**self._others, **self._spends}}
+        names = {**self._others, **self._spends} if self._others else self._spends
+        return {name: self._dumped(name) for name in names}
 
     def _dumped(self, name: str) -> dict[str, Any]:
-        others = self._others.get(name, {})
+        others = self._others.get(name) or {}
         paid = {purse: [*one[:2], str(one[2])] for purse, one in others.items()}
         spend = self._spends.get(name)
         if spend is None:

@@ -65,7 +65,7 @@ class Recorder:
         )
         return await self.decided(said)
 
-    async def note(self, kind: RecordKind, **data: object) -> int | None:
+    def note(self, kind: RecordKind, **data: object) -> int | None:
         """Record what is about to happen, or has; return the record's number."""
         return self._write(kind, data)
 

@@ -56,7 +56,8 @@ class RetryBudget:
             refill = min(self._deposit, self.reserve * _TOKEN - self._reserved)
             self._reserved += refill
             self._earn(now, self._deposit - refill)
-            self._take(self._balance() - self._limit)
+            if (beyond := self._balance() - self._limit) > 0:
+                self._take(beyond)
 
     def ask(self) -> Decision:
         """Withdraw one retry, or deny it at once: nothing waits for a deposit."""

@@ -24,7 +24,7 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
         # A round that is cut off from now on must not begin anew: it has to go on with this.
         await recorder.keep(kind="undoing", reason=account.closed)
         account.is_undoing = True
-    await recorder.note("compensated", tool=plan[0].tool, key=plan[0].key, state="undoing")
+    recorder.note("compensated", tool=plan[0].tool, key=plan[0].key, state="undoing")
 
     async def undo(entry: Entry) -> None:
         effect = effects.get(entry.tool)
@@ -35,7 +35,7 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
             await effect.undo(entry.args, result=entry.result, key=entry.key)
 
     async def persist(entry: Entry) -> None:
-        await recorder.note("compensated", tool=entry.tool, key=entry.key, state=entry.state)
+        recorder.note("compensated", tool=entry.tool, key=entry.key, state=entry.state)
         await recorder.keep(kind="effect", entry=entry.to_dict())
 
     decision = await saga.undo_last(undo, persist)

@@ -64,7 +64,7 @@ class Using:
             if saga is not None:
                 await self._kept(saga.failed(use.key))
             return refusal
-        await self._recorder.note("tool", tool=use.name, key=use.key)
+        self._recorder.note("tool", tool=use.name, key=use.key)
         if saga is None:
             return await self._run(use, effect)
         return await self._act(saga, use, effect)
@@ -139,7 +139,7 @@ class Using:
     async def _register(self, begun: Begun, use: ToolUse, has_waited: bool) -> None:
         """Have an action stored before it runs, in the log or in the graph's state."""
         entry = begun.entry.to_dict() if begun.entry is not None else {}
-        await self._recorder.note("effect", tool=use.name, key=use.key, state="started")
+        self._recorder.note("effect", tool=use.name, key=use.key, state="started")
         kept = await self._recorder.keep(kind="effect", entry=entry)
         if not kept and not has_waited:  # else its task would lose what the human has decided
             self._account.registered.add(use.key)
@@ -167,7 +167,7 @@ class Using:
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _kept(self, entry: Entry) -> None:
-        await self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
+        self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await self._recorder.keep(kind="effect", entry=entry.to_dict())
 
     async def refusal(self, use: ToolUse) -> ToolMessage | None:
@@ -191,9 +191,9 @@ class Using:
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
-            validation = result.model_dump(mode="json")
+            validation = result.told
             if result.checks:
-                await self._recorder.note("gate", tool=use.name, **validation)
+                self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:
                 told: Mapping[str, object] = {"validation": validation}
                 denied = Decision("deny", "gate", result.cause, result.failure_class, told)
@@ -223,7 +223,7 @@ class Using:
 
     async def seen(self, use: ToolUse, told: ToolMessage) -> None:
         """See what somebody else's tool has answered."""
-        await self._recorder.note("tool", tool=use.name)
+        self._recorder.note("tool", tool=use.name)
         effect = effect_of(use.tool)
         await self._observe(use, effect, told.content, failed=told.status == "error")
 

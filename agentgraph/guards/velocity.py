@@ -44,15 +44,15 @@ class _Window:
     buckets: list[_Bucket] = field(default_factory=list)
 
     def add(self, now: int, tokens: int, usd: Decimal) -> None:
+        self._expire(now)
         last = self.buckets[-1] if self.buckets else None
         if last is not None and now - last.start_ms < self.length_ms / _BUCKETS:
             last.tokens += tokens
             last.usd += usd
         else:
             self.buckets.append(_Bucket(now, tokens, usd))
-        self.expire(now)
 
-    def expire(self, now: int) -> None:
+    def _expire(self, now: int) -> None:
         if self.buckets and now - self.buckets[0].start_ms >= self.length_ms:
             self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
 
@@ -85,7 +85,7 @@ class CostVelocity:
     fast_s: float = 60
     slow_s: float = 600
     min_elapsed_s: float = 30
-    _scopes: dict[str, tuple[_Window, _Window]] = field(
+    _scopes: dict[str, tuple[_Window, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
@@ -126,10 +126,12 @@ class CostVelocity:
                     window.add(now, *spent)
             return next(self._exceeded(now, scope), _ALLOW)
 
-    def _windows(self, scope: str) -> tuple[_Window, _Window]:
+    def _windows(self, scope: str) -> tuple[_Window, ...]:
+        """Return a short window and, of all that is spent, a long one, by which it is decided."""
         windows = self._scopes.pop(scope, None)
         if windows is None:
-            windows = _Window(_milliseconds(self.fast_s)), _Window(_milliseconds(self.slow_s))
+            lengths = (self.fast_s,) if scope else (self.fast_s, self.slow_s)
+            windows = tuple(_Window(_milliseconds(length)) for length in lengths)
         self._scopes[scope] = windows
         if len(self._scopes) > _MOST_SCOPES:
             del self._scopes[next(name for name in self._scopes if name)]
@@ -137,8 +139,6 @@ class CostVelocity:
 
     def _exceeded(self, now: int, scope: str) -> Iterator[Decision]:
         fast, slow = self._scopes[""]
-        for window in self._scopes[scope]:
-            window.expire(now)
         if now - slow.buckets[0].start_ms < _milliseconds(self.min_elapsed_s):
             return
         for unit in ("tokens_per_min", "usd_per_hour"):
@@ -190,8 +190,7 @@ class CostVelocity:
             return {"scopes": self._told}
 
     def _dumped(self, scope: str, ago: int) -> list[object]:
-        fast, slow = self._scopes[scope]
-        return [scope, fast.dump(ago), slow.dump(ago)]
+        return [scope, *[window.dump(ago) for window in self._scopes[scope]]]
 
     def load(self, dumped: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""

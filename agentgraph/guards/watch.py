@@ -197,9 +197,7 @@ class Watch:
                     return Refusal(moved.guard, moved.cause)
         if not is_return:
             account.moved.count(self.recorder.speaker)
-        await self.recorder.note(
-            "handoff", source=self.place.path, target=target, hop=not is_return
-        )
+        self.recorder.note("handoff", source=self.place.path, target=target, hop=not is_return)
         return None
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
@@ -219,7 +217,7 @@ class Watch:
                 refused = dict.fromkeys(beyond, decision.cause)
         for position, worker in enumerate(workers):
             if position not in refused:
-                await self.recorder.note("dispatch", source=self.place.path, target=worker)
+                self.recorder.note("dispatch", source=self.place.path, target=worker)
         return refused
 
     async def reported(

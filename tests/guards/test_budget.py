@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.tools import StructuredTool, tool
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.tools import BaseTool, StructuredTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from agentgraph.errors import ConfigurationError
@@ -231,6 +237,12 @@ def look_up(name: str) -> str:
     return name
 
 
+@tool
+def cancel(order: str, reason: str) -> str:
+    """Cancel an order, and say why."""
+    return f"{order}: {reason}"
+
+
 @given(st.text(max_size=200), st.text(max_size=200))
 @settings(max_examples=50, deadline=None)
 def test_more_text_is_never_estimated_as_less(text: str, more: str) -> None:
@@ -267,20 +279,38 @@ def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
     assert estimate([message], max_output=0) == 18
 
 
-def test_a_conversation_that_goes_on_is_estimated_as_one_that_is_new() -> None:
+_KNOWN: list[BaseMessage] = [
+    HumanMessage("x" * 300),
+    AIMessage("z" * 90, tool_calls=[{"name": "look_up", "args": {"order": "A" * 90}, "id": "1"}]),
+    ToolMessage("w" * 60, tool_call_id="1"),
+]
+_PROMPTS: list[BaseMessage] = [SystemMessage("y" * length) for length in (30, 60)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(_PROMPTS), max_size=1),
+            st.lists(st.sampled_from(_KNOWN), max_size=5),
+            st.lists(st.sampled_from([look_up, cancel]), max_size=2),
+        ),
+        max_size=6,
+    )
+)
+def test_the_calls_of_a_run_are_estimated_as_if_each_were_the_only_one(
+    calls: list[tuple[list[BaseMessage], list[BaseMessage], list[BaseTool]]],
+) -> None:
     run = Estimates()
-    said: list[BaseMessage] = [HumanMessage("x" * 300)]
-    prompts = [SystemMessage("y" * length) for length in (30, 60)]
-    for asked in (
-        [*said],
-        [prompts[0], *said],
-        [prompts[1], *said, AIMessage("z" * 90)],
-        [prompts[1], *said, AIMessage("z" * 90), HumanMessage("x")],
-        [HumanMessage("another"), *said],  # by another agent of the run
-        [HumanMessage("another")],
-        [],
-    ):
-        assert run.of(asked, [look_up], 500) == estimate(asked, [look_up], 500)
+    for prompt, said, tools in calls:
+        asked = [*prompt, *said]
+        assert run.of(asked, tools, 500) == estimate(asked, tools, 500)
+
+
+def test_tools_that_are_added_to_the_same_list_count() -> None:
+    run, tools = Estimates(), [look_up]
+    before = run.of(_KNOWN, tools, 500)
+    tools.append(cancel)
+    assert run.of(_KNOWN, tools, 500) == estimate(_KNOWN, tools, 500) > before
 
 
 def test_of_a_conversation_that_goes_on_only_what_is_new_is_measured() -> None:
