@@ -164,18 +164,18 @@ class Session:
     async def history(self, after: int = 0) -> list[Envelope]:
         """Return the envelopes after a sequence."""
         self._hub.check_open()
-        return await self._hub.log.read(self.id, after)
+        return await self._hub.log.read(self.id, _sequence(after))
 
     def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, those to come too; it ends with the session."""
-        return watch(self._hub, self.id, after)
+        return watch(self._hub, self.id, _sequence(after))
 
     def stream(self, after: int = 0) -> AsyncGenerator[Envelope | Event, None]:
         """Yield envelopes, and what happens live in the rounds that this hub runs.
 
         Live events have their round and attempt: those of an attempt that was given up are void.
         """
-        return stream(self._hub, self.id, after)
+        return stream(self._hub, self.id, _sequence(after))
 
     async def set_context(self, key: str, value: Any) -> None:
         """Set a context variable at once, also while a round is under way."""
@@ -263,6 +263,8 @@ class Session:
 
     def on(self, event_type: str, handler: Callable[[Envelope], Any]) -> Callable[[], None]:
         """Call a function with each new envelope of a type ("*" is any); the result ends it."""
+        if not callable(handler):
+            raise ConfigurationError(f"handler={handler!r}: give a function of an envelope")
         return self._hub.on(self, event_type, handler)
 
     async def close(self, reason: str = "explicit_close") -> None:
@@ -417,3 +419,9 @@ class Session:
         if round is None:
             return False
         return self.id in (round.live.id, getattr(round.live.handle, "id", None))
+
+
+def _sequence(after: object) -> int:
+    if isinstance(after, int) and not isinstance(after, bool):
+        return after
+    raise ConfigurationError(f"after={after!r}: give the sequence of an envelope, a whole number")

@@ -388,6 +388,17 @@ async def test_a_decision_that_nobody_waits_for_is_refused() -> None:
         assert "nothing" in str(refused.value)
 
 
+async def test_what_is_no_sequence_or_no_function_is_refused_at_once() -> None:
+    async with held(desk()) as session:
+        for follow in (session.watch, session.stream):
+            with pytest.raises(ConfigurationError, match="after='x': give the sequence"):
+                follow(after="x")  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="after=None: give the sequence"):
+            await session.history(after=None)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="handler='x': give a function"):
+            session.on("*", "x")  # type: ignore[arg-type]
+
+
 async def test_a_session_that_waits_for_no_human_cannot_be_released() -> None:
     async with held(desk()) as session:
         with pytest.raises(SessionError) as refused:
