@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
 from typing import Any, TypeAlias, TypeGuard
 
 from agentgraph.guards.purse import ALL
@@ -17,7 +16,7 @@ from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions import envelope as ev
 from agentgraph.sessions.envelope import Envelope
-from agentgraph.sessions.state import SessionState, Status, changed
+from agentgraph.sessions.state import SessionState, Status, changed, in_place
 
 __all__ = ["counted", "decided", "decision_of", "fold", "folded", "net_context"]
 
@@ -36,7 +35,7 @@ def fold(state: SessionState, envelope: Envelope) -> SessionState:
 
 def folded(state: SessionState, envelopes: Iterable[Envelope]) -> SessionState:
     """Return the state after envelopes."""
-    return reduce(fold, envelopes, state)
+    return in_place(state, fold, envelopes)
 
 
 def counted(state: SessionState, envelope: Envelope) -> SessionState:
@@ -81,7 +80,13 @@ def decision_of(envelope: Envelope) -> TransitionDecision | None:
     stamped = envelope.event_data.get("decision")
     if envelope.event_type not in _DECIDED_ON or not _is_decision(stamped):
         return None
-    return TransitionDecision.from_dict(stamped)
+    return TransitionDecision(
+        stamped["action"],
+        tuple(stamped["speakers"]),
+        stamped["phase"],
+        stamped["close_reason"],
+        stamped["rule"],
+    )
 
 
 def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any]:
@@ -104,7 +109,7 @@ def _is_decision(stamped: Any) -> TypeGuard[Mapping[str, Any]]:
     return (
         stamped["action"] in ("speak", "wait", "close")
         and isinstance(speakers, list)
-        and all(isinstance(name, str) for name in speakers)
+        and _TEXT.issuperset(map(type, speakers))
         and isinstance(rule, int | str)
         and isinstance(stamped["phase"], str | None)
         and isinstance(stamped["close_reason"], str)
@@ -112,6 +117,7 @@ def _is_decision(stamped: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 _DECISION_KEYS = TransitionDecision("close").to_dict().keys()
+_TEXT = frozenset({str})
 
 
 def _status(
@@ -119,7 +125,7 @@ def _status(
 ) -> Status:
     if interrupts:
         return "waiting_decision"
-    if due and all(name in state.humans for name in due):
+    if due and set(due).issubset(state.humans):
         return "waiting_human"
     return "active"
 
@@ -128,38 +134,47 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
-    goes_on = sender == state.asked_by
     said: dict[str, Any] = {
         **(_begun(state, envelope) if is_outside else _paid(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
-        "asked_by": sender,
-        "asked_at": state.asked_at if goes_on else envelope.created_at,
-        "asked": state.asked if goes_on else envelope.sequence,
     }
-    if sender not in state.due:
+    if sender != state.asked_by:
+        said |= {
+            "asked_by": sender,
+            "asked_at": envelope.created_at,
+            "asked": envelope.sequence,
+        }
+    due = state.due
+    if sender in due:
+        said |= _had_the_floor(state, envelope, [name for name in due if name != sender])
+    elif state.speakers and not state.spoken:
         # Said between two rounds: whoever has not begun yet is shown it.
-        if state.speakers and not state.spoken:
-            said["round_began"] = envelope.sequence
-        return changed(state, **said)
+        said["round_began"] = envelope.sequence
+    return changed(state, **said)
+
+
+def _had_the_floor(
+    state: SessionState, envelope: Envelope, left: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return what becomes of a round when one of its speakers has spoken."""
+    sender = envelope.sender_id
     # A text is words alone, whatever else it carries.
     data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
     active = data.get("active")
-    interrupts = _without(state, sender)
-    return changed(
-        state,
-        **said,
-        status=_status(state, interrupts, [name for name in state.due if name != sender]),
-        last_speaker_id=sender,
-        turn_count=state.turn_count + 1,
-        spoken=(*state.spoken, sender),
-        interrupts=interrupts,
-        context_vars=net_context(state.context_vars, data.get("context_updates")),
-        active={**state.active, sender: active} if active is not None else _idle(state, sender),
-        finish=state.finish or _finish(sender, data),
-    )
+    interrupts = _without(state, sender) if state.interrupts else {}
+    return {
+        "status": _status(state, interrupts, left),
+        "last_speaker_id": sender,
+        "turn_count": state.turn_count + 1,
+        "spoken": (*state.spoken, sender),
+        "interrupts": interrupts,
+        "context_vars": net_context(state.context_vars, data.get("context_updates")),
+        "active": {**state.active, sender: active} if active is not None else _idle(state, sender),
+        "finish": state.finish or _finish(sender, data),
+    }
 
 
 def _begun(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
@@ -170,7 +185,7 @@ def _begun(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
 
 def _of_the_round(state: SessionState) -> Mapping[str, Any]:
     """Return what a round has done that is to run again: it is not to be done again."""
-    if all(name in state.humans for name in state.due):
+    if set(state.due).issubset(state.humans):
         return {"effects": {}, "undoing": {}}
     now = state.round
     return {

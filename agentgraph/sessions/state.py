@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
 from agentgraph.sessions.record import SessionRecord
 
-__all__ = ["ENDED", "SessionState", "Status", "changed"]
+__all__ = ["ENDED", "SessionState", "Status", "changed", "in_place"]
+
+T = TypeVar("T")
 
 Status: TypeAlias = Literal[
     "pending", "active", "waiting_human", "waiting_decision", "closing", "closed", "expired"
@@ -120,7 +122,9 @@ class SessionState:
     @property
     def due(self) -> tuple[str, ...]:
         """Who still has to speak in this round."""
-        return tuple(name for name in self.speakers if name not in self.spoken)
+        if not self.spoken:
+            return self.speakers
+        return tuple([name for name in self.speakers if name not in self.spoken])
 
     @property
     def is_ended(self) -> bool:
@@ -181,14 +185,37 @@ class SessionState:
 _FIELDS = fields(SessionState)
 
 
+class _Private(SessionState):
+    """A state that nobody else has: `changed` need not make another one."""
+
+
+def in_place(
+    state: SessionState, step: Callable[[SessionState, T], SessionState], all: Iterable[T]
+) -> SessionState:
+    """Return the state after steps, none of which reads what it was given once that is changed."""
+    private: SessionState = _copy(_Private, state, {})
+    for one in all:
+        private = step(private, one)
+    return _copy(SessionState, private, {})
+
+
+def _copy(
+    kind: type[SessionState], state: SessionState, changes: Mapping[str, Any]
+) -> SessionState:
+    other = object.__new__(kind)
+    values = state.__dict__.copy()  # twice as fast as to fill an empty one
+    values.update(changes)
+    object.__setattr__(other, "__dict__", values)
+    return other
+
+
 if TYPE_CHECKING:
     from dataclasses import replace as changed
 else:
 
     def changed(state, **changes):
         """Return a state with other values: as `replace` does, which would set every field anew."""
-        other = object.__new__(SessionState)
-        values = state.__dict__.copy()  # twice as fast as to fill an empty one
-        values.update(changes)
-        object.__setattr__(other, "__dict__", values)
-        return other
+        if type(state) is _Private:
+            state.__dict__.update(changes)
+            return state
+        return _copy(SessionState, state, changes)

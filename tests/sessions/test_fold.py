@@ -171,6 +171,36 @@ def test_the_fold_changes_neither_the_state_nor_the_envelope(log: list[Envelope]
 
 @settings(max_examples=50)
 @given(logs())
+def test_a_log_folds_as_a_whole_to_what_it_folds_to_step_by_step(log: list[Envelope]) -> None:
+    steps = [begun()]
+    for envelope in log:
+        steps.append(fold(steps[-1], envelope))
+    assert {type(one) for one in steps} == {SessionState}
+    for start, state in enumerate(steps):
+        before = {one.name: getattr(state, one.name) for one in fields(state)}
+        whole = folded(state, log[start:])
+        assert type(whole) is SessionState and whole == steps[-1]
+        assert {one.name: getattr(state, one.name) for one in fields(state)} == before
+
+
+def test_of_an_envelope_only_what_it_has_need_be_told() -> None:
+    told: dict[str, Any] = {
+        "envelope_id": "1",
+        "session_id": "s",
+        "sender_id": "a",
+        "audience": None,
+        "event_type": "ag.msg.text",
+        "event_data": {"text": "hello"},
+    }
+    assert Envelope.from_dict(told) == Envelope(**told)
+    with pytest.raises(ValueError, match="fields that an envelope has not"):
+        Envelope.from_dict({**told, "sent_by": "b"})
+    with pytest.raises(KeyError, match="sender_id"):
+        Envelope.from_dict({name: value for name, value in told.items() if name != "sender_id"})
+
+
+@settings(max_examples=50)
+@given(logs())
 def test_an_envelope_comes_back_from_json_as_it_was(log: list[Envelope]) -> None:
     for envelope in log:
         assert Envelope.from_dict(json.loads(json.dumps(envelope.to_dict()))) == envelope
