@@ -69,6 +69,10 @@ class CircuitBreaker:
     further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so;
     having been closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
 
+    Under `Guards` a model's breaker hears of its provider alone. For what an agent does wrong there
+    are gates, the loop detector and the decision table, which act on the one input that has failed:
+    whoever sends such inputs must not close the agent to all others.
+
     A run whose failures opened it `max_trips` times is stopped; other runs are not. Between a check
     and its effect nothing is awaited, so one event loop needs no lock; the lock is for several.
     """
