@@ -1,19 +1,17 @@
 """What one outside input has used and met so far: one account for all levels of its run.
 
-The parallel branches of a run share it in their process, and each node that ends writes the whole
-of it into the graph's state. It numbers its versions: of two that meet, the later one has all that
-the other has.
+The parallel branches of a run share it in their process, see `accounts`, and each node that ends
+writes the whole of it into the graph's state. It numbers its versions: of two that meet, the later
+one has all that the other has.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from typing_extensions import TypedDict
 
@@ -36,7 +34,7 @@ from agentgraph.sentry import Ledger
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
 
-__all__ = ["Account", "Dumped", "GuardedState", "account_of", "latest"]
+__all__ = ["ANYWHERE", "Account", "Dumped", "GuardedState", "latest"]
 
 ANYWHERE = ""
 """The spot of what concerns the whole run."""
@@ -345,55 +343,3 @@ _BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
 
 def _decisions(dumped: Mapping[str, Any]) -> dict[str, list[Decision]]:
     return {spot: [Decision(**one) for one in made] for spot, made in dumped.items()}
-
-
-class _Nowhere:
-    """Where those inputs are at home that come by no agent and no session."""
-
-
-_NOWHERE = _Nowhere()
-_kept: deque[Account] = deque(maxlen=64)
-_open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
-_homeless: deque[Account] = deque(maxlen=1_000)
-"""The last of those that no run and no session holds between two of its nodes."""
-
-
-def hold(account: Account) -> None:
-    """Keep an account for a while: a graph that runs without its agent has nobody to do so."""
-    if account not in _kept:
-        _kept.append(account)
-
-
-def account_of(
-    policy: Guards,
-    input_id: str,
-    stored: Dumped | None,
-    ledger: Ledger | None = None,
-    home: object = None,
-) -> Account:
-    """Return the account of an input: this process's own, else what is stored of it.
-
-    `home` is the store that the input is at home in: another one may know the same id.
-    """
-    place = _NOWHERE if home is None else home
-    if (known := _open.get(place)) is None:
-        known = _open[place] = WeakValueDictionary()
-    found = known.get(input_id)
-    if stored is not None and stored.get("input") != input_id:
-        stored = None
-    is_new = found is None
-    if found is None:
-        # Of whoever comes first, only what holds for all is held against all.
-        found = known[input_id] = Account(policy.whole, input_id)
-        if home is None:
-            _homeless.append(found)
-    if stored is not None and not found.has_told(stored):
-        if stored["version"] > found.version:
-            found.load(stored)  # into the same account: who works with it must not count elsewhere
-        found.purse.meet(stored.get("spends", {}))
-    if is_new and ledger is not None:
-        found.reconcile(ledger.account, ledger.speaker)
-    if ledger is not None:
-        ledger.hold(found)
-        found.enter_round(ledger, anew=stored is None)
-    return found

@@ -16,7 +16,8 @@ from langgraph.types import Command
 
 from agentgraph.clock import new_id
 from agentgraph.errors import GuardStopped
-from agentgraph.guards.account import Account, account_of
+from agentgraph.guards.account import Account
+from agentgraph.guards.accounts import account_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.foreign import Asked, ForeignState, Uses, last_said
 from agentgraph.guards.humans import HumanState

@@ -17,7 +17,8 @@ from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import Account, GuardedState, account_of, hold
+from agentgraph.guards.account import Account, GuardedState
+from agentgraph.guards.accounts import account_of, hold
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
 from agentgraph.guards.foreign import last_said

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Self, TypedDict, Unpack
-
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage
+from typing import Any, Final, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.account import GuardedState
@@ -26,6 +23,7 @@ from agentgraph.guards.fan_out import FanOutLimit
 from agentgraph.guards.gates import Gate
 from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
 from agentgraph.guards.place import Place
 from agentgraph.guards.prices import Prices
 from agentgraph.guards.replans import ReplanLimit
@@ -33,7 +31,8 @@ from agentgraph.guards.retry import Backoff, RetryBudget
 from agentgraph.guards.saga import Saga
 from agentgraph.guards.showing import policy_html, shown
 from agentgraph.guards.steps import StepLimit
-from agentgraph.guards.stricter import stricter
+from agentgraph.guards.stricter import tighter
+from agentgraph.guards.tiers import OF_TIER, guards_of
 from agentgraph.guards.velocity import CostVelocity
 from agentgraph.patching import AnyGraph
 
@@ -50,30 +49,6 @@ class Default(Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
-
-
-class Overrides(TypedDict, total=False):
-    """What replaces a tier's own; None takes a guard away, a number stands for a limit of it."""
-
-    steps: StepLimit | int | None
-    hops: HopLimit | int | None
-    depth: DepthLimit | int | None
-    fan_out: FanOutLimit | int | None
-    replans: ReplanLimit | int
-    loop: LoopDetector | None
-    deadlock: DeadlockMonitor | None
-    breaker: CircuitBreaker | None
-    retry: RetryBudget | None
-    backoff: Backoff | None
-    deadlines: Deadlines
-    budget: CostBudget | None
-    velocity: CostVelocity | None
-    gates: Gate | Sequence[Gate]
-    escalation: Escalation
-    decisions: DecisionTable
-    saga: Saga | None
-    audit: AuditTrail | None
-    stages: Mapping[str, Guards]
 
 
 class Guards:
@@ -137,13 +112,13 @@ class Guards:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
         given: dict[str, Any] = {}
         for name, value in overrides.items():
-            given[name] = _coerced(name, value, faults)
+            given[name] = coerced(name, value, Guards, faults)
         if tier == "regulated" and given.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
                 "or tokens=…"
             )
-        faults += _fallback_faults(given.get("breaker"))
+        faults += fallback_faults(given.get("breaker"))
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
@@ -153,7 +128,7 @@ class Guards:
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         self._prices: Prices | None = None
         self.effects: dict[str, Effect] = {}
-        self._set({**_DEFAULTS, **_TIERS[tier]()}, given)
+        self._set(guards_of(tier), given)
 
     def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         for name, make in defaults.items():
@@ -238,7 +213,7 @@ class Guards:
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
         for name in self._given if inner.tier == outer.tier else self._said:
             own, around = getattr(self, name), getattr(outer, name)
-            setattr(inner, name, _tighter(name, own, around))
+            setattr(inner, name, tighter(name, own, around))
         if inner.tier != outer.tier and "decisions" not in self._given:
             inner.decisions = self.decisions
         inner._given = outer._given | self._given
@@ -276,7 +251,7 @@ class Guards:
     @property
     def _said(self) -> frozenset[str]:
         """What it says of itself: what was given, and what comes with a tier that is named."""
-        return self._given | _OF_TIER if self._names_tier else self._given
+        return self._given | OF_TIER if self._names_tier else self._given
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that no run of so many nodes reaches within its steps."""
@@ -296,145 +271,3 @@ class Guards:
     def _repr_html_(self) -> str:
         held = {name: getattr(self, name) for name in Overrides.__annotations__}
         return policy_html(self.tier, held, self._given)
-
-
-_Defaults = Mapping[str, Callable[[], Any]]
-
-_DEFAULTS: _Defaults = {
-    "steps": StepLimit,
-    "hops": HopLimit,
-    "depth": DepthLimit,
-    "loop": LoopDetector,
-    "deadlock": DeadlockMonitor,
-    "breaker": CircuitBreaker,
-    "retry": RetryBudget,
-    "backoff": Backoff,
-    "velocity": lambda: None,
-    "gates": tuple,
-    "decisions": DecisionTable,
-    "saga": Saga,
-    "stages": lambda: MappingProxyType({}),
-}
-
-
-def _interactive() -> _Defaults:
-    return {
-        "deadlines": lambda: Deadlines(60, 180, 600),
-        "fan_out": lambda: FanOutLimit(8),
-        "replans": lambda: ReplanLimit(1),
-        "escalation": lambda: Escalation(0.5),
-        "budget": lambda: CostBudget(tokens=200_000),
-        "audit": AuditTrail,
-    }
-
-
-def _batch() -> _Defaults:
-    return {
-        "deadlines": lambda: Deadlines(120, 1_800, 6 * 3_600),
-        "fan_out": lambda: FanOutLimit(16),
-        "replans": lambda: ReplanLimit(2),
-        "escalation": lambda: Escalation(0.7),
-        "budget": lambda: CostBudget(tokens=2_000_000),
-        "audit": AuditTrail,
-    }
-
-
-def _regulated() -> _Defaults:
-    return {
-        "deadlines": lambda: Deadlines(120, 900, 24 * 3_600),
-        "fan_out": lambda: FanOutLimit(8),
-        "replans": lambda: ReplanLimit(2),
-        "escalation": lambda: Escalation(0.85),
-        "budget": lambda: None,  # it must be given
-        "audit": lambda: AuditTrail(on_failure="stop"),
-    }
-
-
-_TIERS: Mapping[Tier, Callable[[], _Defaults]] = {
-    "interactive": _interactive,
-    "batch": _batch,
-    "regulated": _regulated,
-}
-
-_OF_TIER = frozenset({"deadlines", "fan_out", "replans", "escalation"})
-
-_LIMITS: Mapping[str, tuple[type[Any], str]] = {
-    "steps": (StepLimit, "steps"),
-    "hops": (HopLimit, "hops"),
-    "depth": (DepthLimit, "depth"),
-    "fan_out": (FanOutLimit, "children"),
-    "replans": (ReplanLimit, "replans"),
-}
-_KINDS: Mapping[str, type[Any]] = {
-    **{name: kind for name, (kind, _) in _LIMITS.items()},
-    "loop": LoopDetector,
-    "deadlock": DeadlockMonitor,
-    "breaker": CircuitBreaker,
-    "retry": RetryBudget,
-    "backoff": Backoff,
-    "deadlines": Deadlines,
-    "budget": CostBudget,
-    "velocity": CostVelocity,
-    "escalation": Escalation,
-    "decisions": DecisionTable,
-    "saga": Saga,
-    "audit": AuditTrail,
-}
-_ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
-"""What no flow is without."""
-
-
-def _coerced(name: str, value: object, faults: list[str]) -> object:
-    """Return what an override stands for, or note why it stands for nothing."""
-    if name == "gates":
-        gates = (value,) if isinstance(value, Gate) else value
-        if isinstance(gates, Sequence) and all(isinstance(one, Gate) for one in gates):
-            return tuple(gates)
-        faults.append(f"gates={value!r}: give a Gate, or several")
-    elif name == "stages":
-        if isinstance(value, Mapping) and all(isinstance(one, Guards) for one in value.values()):
-            return MappingProxyType(dict(value))
-        faults.append(f"stages={value!r}: give Guards by the names of agents")
-    elif name not in _KINDS:
-        faults.append(
-            f"{name}: there is no such guard; there are {', '.join(Overrides.__annotations__)}"
-        )
-    elif isinstance(value, _KINDS[name]) or (value is None and name not in _ALWAYS):
-        return value
-    elif name in _LIMITS and isinstance(value, int):
-        try:
-            return _LIMITS[name][0](value)
-        except ConfigurationError as error:
-            faults.extend(f"{name}={value!r}: {fault}" for fault in error.faults)
-    else:
-        faults.append(f"{name}={value!r}: give a {_KINDS[name].__name__}")
-    return None
-
-
-def _fallback_faults(breaker: object) -> list[str]:
-    fallback = breaker.fallback if isinstance(breaker, CircuitBreaker) else None
-    if fallback is None or isinstance(fallback, str | BaseChatModel | AIMessage):
-        return []
-    return [f"breaker: fallback={fallback!r}: give a model, its name, or an AIMessage to say"]
-
-
-def _tighter(name: str, own: Any, around: Any) -> Any:
-    """Return what holds where one policy is inside of another."""
-    if own is None or around is None:
-        return own if around is None else around
-    if name in _LIMITS:
-        return min(own, around, key=lambda limit: getattr(limit, _LIMITS[name][1]))
-    if name == "deadlines":
-        layers = ("step_s", "stage_s", "workflow_s")
-        return Deadlines(*(_least(getattr(own, at), getattr(around, at)) for at in layers))
-    if name == "gates":
-        return (*around, *own)
-    if name == "stages":
-        both = {stage: own[stage].within(around[stage]) for stage in own.keys() & around.keys()}
-        return MappingProxyType({**around, **own, **both})
-    return stricter(name, own, around)
-
-
-def _least(own: float | None, around: float | None) -> float | None:
-    known = [seconds for seconds in (own, around) if seconds is not None]
-    return min(known) if known else None

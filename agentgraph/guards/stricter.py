@@ -5,21 +5,44 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from agentgraph.guards.deadlines import Deadlines
 from agentgraph.guards.decisions import Cell, DecisionTable
 from agentgraph.guards.escalation import Escalation
 from agentgraph.guards.gates import Subject
 from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.overrides import LIMITS
 from agentgraph.guards.retry import Backoff, RetryBudget
 
-__all__ = ["stricter"]
+__all__ = ["tighter"]
 
 
-def stricter(name: str, own: Any, around: Any) -> Any:
-    """Return what holds inside; what cannot be compared is the inner one's own."""
+def tighter(name: str, own: Any, around: Any) -> Any:
+    """Return what holds where one policy is inside of another.
+
+    Of what cannot be compared it is the inner one's own.
+    """
+    if own is None or around is None:
+        return own if around is None else around
+    if name in LIMITS:
+        return min(own, around, key=lambda limit: getattr(limit, LIMITS[name][1]))
+    if name == "deadlines":
+        layers = ("step_s", "stage_s", "workflow_s")
+        return Deadlines(*(_least(getattr(own, at), getattr(around, at)) for at in layers))
+    if name == "gates":
+        return (*around, *own)
+    if name == "stages":
+        both = {stage: own[stage].within(around[stage]) for stage in own.keys() & around.keys()}
+        return MappingProxyType({**around, **own, **both})
     combine = _COMBINED.get(name)
     return own if combine is None or own is around else combine(own, around)
+
+
+def _least(own: float | None, around: float | None) -> float | None:
+    known = [seconds for seconds in (own, around) if seconds is not None]
+    return min(known) if known else None
 
 
 def _loop(own: LoopDetector, around: LoopDetector) -> LoopDetector:

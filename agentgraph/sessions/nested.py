@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage
 from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.guards import Guards
-from agentgraph.guards.account import Account, account_of
+from agentgraph.guards.account import Account
+from agentgraph.guards.accounts import account_of
 from agentgraph.sessions.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.ledger import RoundLedger
 from agentgraph.sessions.live import RETRIES, LiveSession, load_state

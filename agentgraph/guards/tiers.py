@@ -1,0 +1,93 @@
+"""What the guards of each tier are, where nothing else is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from agentgraph.guards.audit import AuditTrail
+from agentgraph.guards.breaker import CircuitBreaker
+from agentgraph.guards.budget import CostBudget
+from agentgraph.guards.deadlines import Deadlines
+from agentgraph.guards.deadlock import DeadlockMonitor
+from agentgraph.guards.decision import Tier
+from agentgraph.guards.decisions import DecisionTable
+from agentgraph.guards.depth import DepthLimit
+from agentgraph.guards.escalation import Escalation
+from agentgraph.guards.fan_out import FanOutLimit
+from agentgraph.guards.hops import HopLimit
+from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.replans import ReplanLimit
+from agentgraph.guards.retry import Backoff, RetryBudget
+from agentgraph.guards.saga import Saga
+from agentgraph.guards.steps import StepLimit
+
+__all__ = ["OF_TIER", "guards_of"]
+
+Defaults: TypeAlias = Mapping[str, Callable[[], Any]]
+
+
+def guards_of(tier: Tier) -> Defaults:
+    """Return how each guard of a tier is made, by its name."""
+    return {**_DEFAULTS, **_OWN[tier]()}
+
+
+_DEFAULTS: Defaults = {
+    "steps": StepLimit,
+    "hops": HopLimit,
+    "depth": DepthLimit,
+    "loop": LoopDetector,
+    "deadlock": DeadlockMonitor,
+    "breaker": CircuitBreaker,
+    "retry": RetryBudget,
+    "backoff": Backoff,
+    "velocity": lambda: None,
+    "gates": tuple,
+    "decisions": DecisionTable,
+    "saga": Saga,
+    "stages": lambda: MappingProxyType({}),
+}
+
+
+def _interactive() -> Defaults:
+    return {
+        "deadlines": lambda: Deadlines(60, 180, 600),
+        "fan_out": lambda: FanOutLimit(8),
+        "replans": lambda: ReplanLimit(1),
+        "escalation": lambda: Escalation(0.5),
+        "budget": lambda: CostBudget(tokens=200_000),
+        "audit": AuditTrail,
+    }
+
+
+def _batch() -> Defaults:
+    return {
+        "deadlines": lambda: Deadlines(120, 1_800, 6 * 3_600),
+        "fan_out": lambda: FanOutLimit(16),
+        "replans": lambda: ReplanLimit(2),
+        "escalation": lambda: Escalation(0.7),
+        "budget": lambda: CostBudget(tokens=2_000_000),
+        "audit": AuditTrail,
+    }
+
+
+def _regulated() -> Defaults:
+    return {
+        "deadlines": lambda: Deadlines(120, 900, 24 * 3_600),
+        "fan_out": lambda: FanOutLimit(8),
+        "replans": lambda: ReplanLimit(2),
+        "escalation": lambda: Escalation(0.85),
+        "budget": lambda: None,  # it must be given
+        "audit": lambda: AuditTrail(on_failure="stop"),
+    }
+
+
+_OWN: Mapping[Tier, Callable[[], Defaults]] = {
+    "interactive": _interactive,
+    "batch": _batch,
+    "regulated": _regulated,
+}
+
+OF_TIER = frozenset({"deadlines", "fan_out", "replans", "escalation"})
+"""What is another one's in each tier, and no budget or trail."""
