@@ -11,10 +11,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeGuard
 
-from agentgraph.guards.purse import ALL
 from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions import envelope as ev
+from agentgraph.sessions.accounting import audited, begun, paid
 from agentgraph.sessions.envelope import Envelope
 from agentgraph.sessions.state import SessionState, Status, changed, in_place
 
@@ -135,7 +135,7 @@ def _said(state: SessionState, envelope: Envelope) -> SessionState:
     is_agent = sender in state.participant_order and sender not in state.humans
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
     said: dict[str, Any] = {
-        **(_begun(state, envelope) if is_outside else _paid(state, sender, envelope)),
+        **(begun(state, envelope) if is_outside else paid(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
@@ -175,101 +175,6 @@ def _had_the_floor(
         "active": {**state.active, sender: active} if active is not None else _idle(state, sender),
         "finish": state.finish or _finish(sender, data),
     }
-
-
-def _begun(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
-    """Return the accounts as they are when something has come from outside."""
-    empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_of_the_round(state)}
-    return {**empty, "hops": 0, "input": envelope.sequence}
-
-
-def _of_the_round(state: SessionState) -> Mapping[str, Any]:
-    """Return what a round has done that is to run again: it is not to be done again."""
-    if set(state.due).issubset(state.humans):
-        return {"effects": {}, "undoing": {}}
-    now = state.round
-    return {
-        "effects": {key: one for key, one in state.effects.items() if one.get("round") == now},
-        "undoing": state.undoing if state.undoing.get("round") == now else {},
-    }
-
-
-def _paid(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
-    """Return what a turn has used, in place of what it may have."""
-    paid: dict[str, Any] = {}
-    told = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
-    usage, hops = told.get("usage"), told.get("hops")
-    if usage and isinstance(usage, Mapping):
-        paid["used"] = _added(state.used, usage)
-    account, lost = envelope.event_data.get("account"), envelope.event_data.get("lost")
-    if isinstance(account, Mapping):
-        paid["account"] = account
-        if speaker in state.held:
-            paid["held"] = {name: shares for name, shares in state.held.items() if name != speaker}
-    elif _is_share(lost):
-        paid["held"] = _holding(state, speaker, ALL, lost)
-    if isinstance(hops, int) and hops > 0:
-        paid["hops"] = state.hops + hops
-    return paid
-
-
-def _holding(
-    state: SessionState, speaker: str, of: str, share: float
-) -> Mapping[str, Mapping[str, float]]:
-    shares = state.held.get(speaker, {})
-    return {**state.held, speaker: {**shares, of: shares.get(of, 0.0) + share}}
-
-
-def _is_share(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def _added(
-    used: Mapping[str, Mapping[str, Any]], usage: Mapping[str, Any]
-) -> Mapping[str, Mapping[str, Any]]:
-    total = dict(used)
-    for path, figures in usage.items():
-        if isinstance(figures, Mapping):
-            known = total.get(path, {})
-            total[path] = {
-                key: figure + (had if _is_count(had := known.get(key)) else 0)
-                if _is_count(figure)
-                else figure
-                for key, figure in figures.items()
-            }
-    return total
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _audited(state: SessionState, envelope: Envelope) -> SessionState:
-    data = envelope.event_data
-    match data.get("kind"):
-        case "reserved":
-            speaker, share = str(data.get("speaker")), data.get("share")
-            if _is_share(share):
-                held = _holding(state, speaker, str(data.get("of") or ""), share)
-                return changed(state, held=held)
-        case "effect":
-            entry = data.get("entry")
-            if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
-                return changed(state, effects=_done(state, entry, data.get("round")))
-        case "undoing":
-            told = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
-            return changed(state, undoing=told)
-    return state
-
-
-def _done(
-    state: SessionState, entry: Mapping[str, Any], round: object
-) -> Mapping[str, Mapping[str, Any]]:
-    """Return the actions with one more, or with what has become of one."""
-    known = state.effects.get(entry["key"], {})
-    if "args" not in entry and "args" not in known:
-        return state.effects
-    return {**state.effects, entry["key"]: {"round": round, **known, **entry}}
 
 
 def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -323,7 +228,7 @@ def _released(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     conversation = state.conversation
     moved = conversation.transition(conversation.phase, agent, "released", at=_at(envelope))
-    return changed(state, **_begun(state, envelope), conversation=_trimmed(moved))
+    return changed(state, **begun(state, envelope), conversation=_trimmed(moved))
 
 
 def _closed(state: SessionState, envelope: Envelope) -> SessionState:
@@ -381,7 +286,7 @@ def _failed(state: SessionState, envelope: Envelope) -> SessionState:
     had = state.failures.get(speaker, 0)
     failed = changed(
         state,
-        **_paid(state, speaker, envelope),
+        **paid(state, speaker, envelope),
         # To ask anew what no checkpoint waits for any more is nobody's failure.
         failures={**state.failures, speaker: had + (data.get("code") != "checkpoint_lost")},
         interrupts=_without(state, speaker),
@@ -401,8 +306,8 @@ def _interrupted(state: SessionState, envelope: Envelope) -> SessionState:
     data = envelope.event_data
     question = {key: value for key, value in data.items() if key not in ("usage", "path")}
     asked = {**state.interrupts, str(data.get("id")): question}
-    paid = _paid(state, str(data.get("speaker")), envelope)
-    return changed(state, **paid, interrupts=asked, status="waiting_decision")
+    used = paid(state, str(data.get("speaker")), envelope)
+    return changed(state, **used, interrupts=asked, status="waiting_decision")
 
 
 def _human_decided(state: SessionState, envelope: Envelope) -> SessionState:
@@ -449,6 +354,6 @@ _STEPS: Mapping[str, Step] = {
     ev.EV_INTERRUPT: _interrupted,
     ev.EV_DECISION: _human_decided,
     ev.EV_SUMMARY: _summarised,
-    ev.EV_AUDIT: _audited,
+    ev.EV_AUDIT: audited,
 }
 _DECIDED_ON = frozenset({ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED})
