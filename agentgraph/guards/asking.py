@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.messages.ai import UsageMetadata
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
@@ -20,15 +18,10 @@ from agentgraph.guards.breaker import CircuitBreaker, Permit
 from agentgraph.guards.budget import Reservation
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.failures import Failure, classify
+from agentgraph.guards.paying import Paying, worst_case
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
-from agentgraph.guards.prices import (
-    attributes_of,
-    cost_of,
-    model_name_of,
-    most_output_of,
-    worst_cost,
-)
+from agentgraph.guards.prices import attributes_of, model_name_of
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.running import current_run
@@ -63,7 +56,7 @@ class Asking:
         self._recorder = recorder
         self._asked = asked
         self._name = model_name_of(asked.model)
-        self._prices = policy.prices
+        self._paying = Paying(policy, place, account, recorder)
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""
@@ -159,22 +152,23 @@ class Asking:
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> Answered:
-        reservations = await self._reserve(name, messages, answerer)
+        model = self._asked.model if answerer is None else answerer
+        held = await self._paying.reserve(name, model, messages, self._asked.specs)
         permit: Permit | None = None
         try:
-            permit = await self._permit(
-                _key(name, self._asked.model if answerer is None else answerer)
-            )
+            permit = await self._permit(_key(name, model))
             parent = self._recorder.note(
                 "model",
                 model=name,
-                reserved_tokens=reservations[0].tokens if reservations else 0,
+                reserved_tokens=worst_case(held),
             )
             message = await self._timed(answerer, messages)
         except BaseException as error:
-            _settle_failure(error, reservations, permit)
+            _settle_failure(error, held, permit)
             raise
-        await self._settle(name, message, reservations, parent)
+        too_fast = self._paying.settle(name, message, held, parent)
+        if too_fast is not None:
+            await self._slow_down(name, too_fast)
         return Answered(message, permit)
 
     async def _in_time(self) -> None:
@@ -209,91 +203,8 @@ class Asking:
             raise GuardStopped(await self._recorder.decided(permit.decision))
         raise CircuitOpen(permit.decision.cause)
 
-    async def _reserve(
-        self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
-    ) -> list[Reservation]:
-        held: list[Reservation] = []
-        accounts = self._account.spends_under(self._policy)
-        if not accounts:
-            return held
-        model = self._asked.model if answerer is None else answerer
-        output = most_output_of(model)
-        tokens = self._account.estimates.of(messages, self._asked.specs, output)
-        priced = any(
-            spend.budget is not None and spend.budget.dollars is not None for spend in accounts
-        )
-        usd = worst_cost(self._prices, name, tokens - output, output) if priced else None
-        await self._recall()
-        for spend in accounts:
-            decision, reservation = spend.reserve(tokens=tokens, usd=usd)
-            if reservation is None:
-                for one in held:
-                    one.release()
-                raise GuardStopped(await self._recorder.by_table(decision))
-            held.append(reservation)
-        try:
-            await self._file()
-        except BaseException:
-            for one in held:
-                one.release()
-            raise
-        return held
-
-    async def _recall(self) -> None:
-        """Count in what a process has written down that was killed in this very node."""
-        notes, purse = self._recorder.notes, self._account.purse
-        if notes is not None and notes.level not in purse.recalled:
-            for figures in await notes.read():
-                purse.meet(figures)
-            purse.recalled.add(notes.level)
-
-    async def _file(self) -> None:
-        """Have it written down what may be spent now, before it is: a kill would forget it."""
-        if self._recorder.notes is not None:
-            await self._recorder.notes.write(self._account.purse.dump())
-        if self._recorder.ledger is None:
-            return
-        async with self._account.filing:
-            shares = self._account.purse.off_file()
-            for of, share in shares.items():
-                await self._recorder.keep(kind="reserved", of=of, share=share)
-            self._account.purse.filed(shares)
-
-    async def _settle(
-        self, name: str, message: AIMessage, held: Sequence[Reservation], parent: int | None
-    ) -> None:
-        usage = message.usage_metadata
-        usd: Decimal | None = None
-        if usage is not None and (self._watches_usd or any(one.usd is not None for one in held)):
-            usd = cost_of(self._prices, name, usage)
-        for reservation in held:
-            if usage is None:
-                reservation.charge()
-            else:
-                reservation.settle(tokens=usage["total_tokens"], usd=usd)
-        self._recorder.settled(parent, _figures(usage, usd, held))
-        await self._watch_velocity(name, usage, usd, held)
-
-    @property
-    def _watches_usd(self) -> bool:
-        velocity = self._account.velocity
-        return velocity is not None and velocity.usd_per_hour is not None
-
-    async def _watch_velocity(
-        self,
-        name: str,
-        usage: UsageMetadata | None,
-        usd: Decimal | None,
-        held: Sequence[Reservation],
-    ) -> None:
-        velocity = self._account.velocity
-        if velocity is None:
-            return
-        guessed = held[0].tokens if held else 0
-        tokens = usage["total_tokens"] if usage is not None else guessed
-        decision = velocity.record(tokens=tokens, usd=usd, scope=self._place.path)
-        if decision.allows:
-            return
+    async def _slow_down(self, name: str, decision: Decision) -> None:
+        """Do what is done where tokens or dollars are spent too fast."""
         breaker = self._policy.breaker
         if breaker is not None and breaker.fallback is not None and name == self._name:
             await self._recorder.decided(decision)
@@ -301,7 +212,7 @@ class Asking:
             # Other inputs have not spent too fast: they keep their model.
             throttle = self._account.throttles.setdefault(key, breaker.fresh(key))
             throttle.acquire(self._account.input_id).failure("cost")
-            velocity.forget()  # what goes on instead has yet to show how fast it spends
+            self._paying.forget_pace()  # what goes on instead has yet to show how fast it spends
         elif ANYWHERE not in self._account.pending:
             self._account.pend(ANYWHERE, await self._recorder.by_table(decision))
 
@@ -326,17 +237,6 @@ def _settle_failure(
         permit.failure("provider", failure.retry_after)
     else:
         permit.release()  # a fault of the call says nothing of the provider's health
-
-
-def _figures(
-    usage: UsageMetadata | None, usd: Decimal | None, held: Sequence[Reservation]
-) -> dict[str, object]:
-    if usage is None:
-        return {"total_tokens": held[0].tokens if held else 0, "estimated": True}
-    figures: dict[str, object] = {
-        key: usage[key] for key in ("input_tokens", "output_tokens", "total_tokens")
-    }
-    return figures if usd is None else {**figures, "usd": str(usd)}
 
 
 def _key(name: str, model: object) -> str:

@@ -1,0 +1,131 @@
+"""A model call is paid for: its worst case is held back before it, and settled after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+
+from agentgraph.errors import GuardStopped
+from agentgraph.guards.account import Account
+from agentgraph.guards.budget import Reservation
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Guards
+from agentgraph.guards.prices import cost_of, most_output_of, worst_cost
+from agentgraph.guards.recorder import Recorder
+
+__all__ = ["Paying", "worst_case"]
+
+
+class Paying:
+    """Pays for the calls of one node, from all accounts that it is under."""
+
+    def __init__(self, policy: Guards, place: Place, account: Account, recorder: Recorder) -> None:
+        self._policy = policy
+        self._place = place
+        self._account = account
+        self._recorder = recorder
+
+    async def reserve(
+        self, name: str, model: object, messages: Sequence[BaseMessage], specs: Sequence[object]
+    ) -> list[Reservation]:
+        """Hold back what a call may cost; where that is too much, the run ends before it."""
+        accounts = self._account.spends_under(self._policy)
+        if not accounts:
+            return []
+        output = most_output_of(model)
+        tokens = self._account.estimates.of(messages, specs, output)
+        priced = any(
+            spend.budget is not None and spend.budget.dollars is not None for spend in accounts
+        )
+        prices = self._policy.prices
+        usd = worst_cost(prices, name, tokens - output, output) if priced else None
+        await self._recall()
+        held: list[Reservation] = []
+        for spend in accounts:
+            decision, reservation = spend.reserve(tokens=tokens, usd=usd)
+            if reservation is None:
+                _release(held)
+                raise GuardStopped(await self._recorder.by_table(decision))
+            held.append(reservation)
+        try:
+            await self._file()
+        except BaseException:
+            _release(held)
+            raise
+        return held
+
+    def settle(
+        self, name: str, message: AIMessage, held: Sequence[Reservation], parent: int | None
+    ) -> Decision | None:
+        """Pay what a call has cost; return what to decide on where that was spent too fast."""
+        usage = message.usage_metadata
+        usd: Decimal | None = None
+        if usage is not None and (self._watches_usd or any(one.usd is not None for one in held)):
+            usd = cost_of(self._policy.prices, name, usage)
+        for reservation in held:
+            if usage is None:
+                reservation.charge()
+            else:
+                reservation.settle(tokens=usage["total_tokens"], usd=usd)
+        self._recorder.settled(parent, _figures(usage, usd, held))
+        velocity = self._account.velocity
+        if velocity is None:
+            return None
+        tokens = usage["total_tokens"] if usage is not None else worst_case(held)
+        decision = velocity.record(tokens=tokens, usd=usd, scope=self._place.path)
+        return None if decision.allows else decision
+
+    def forget_pace(self) -> None:
+        """Begin anew to watch how fast is spent."""
+        if self._account.velocity is not None:
+            self._account.velocity.forget()
+
+    @property
+    def _watches_usd(self) -> bool:
+        velocity = self._account.velocity
+        return velocity is not None and velocity.usd_per_hour is not None
+
+    async def _recall(self) -> None:
+        """Count in what a process has written down that was killed in this very node."""
+        notes, purse = self._recorder.notes, self._account.purse
+        if notes is not None and notes.level not in purse.recalled:
+            for figures in await notes.read():
+                purse.meet(figures)
+            purse.recalled.add(notes.level)
+
+    async def _file(self) -> None:
+        """Have it written down what may be spent now, before it is: a kill would forget it."""
+        if self._recorder.notes is not None:
+            await self._recorder.notes.write(self._account.purse.dump())
+        if self._recorder.ledger is None:
+            return
+        async with self._account.filing:
+            shares = self._account.purse.off_file()
+            for of, share in shares.items():
+                await self._recorder.keep(kind="reserved", of=of, share=share)
+            self._account.purse.filed(shares)
+
+
+def _release(held: Sequence[Reservation]) -> None:
+    for one in held:
+        one.release()
+
+
+def worst_case(held: Sequence[Reservation]) -> int:
+    """Return how many tokens a call may use, as far as anybody has reckoned it."""
+    return held[0].tokens if held else 0
+
+
+def _figures(
+    usage: UsageMetadata | None, usd: Decimal | None, held: Sequence[Reservation]
+) -> dict[str, object]:
+    if usage is None:
+        return {"total_tokens": worst_case(held), "estimated": True}
+    figures: dict[str, object] = {
+        key: usage[key] for key in ("input_tokens", "output_tokens", "total_tokens")
+    }
+    return figures if usd is None else {**figures, "usd": str(usd)}
