@@ -1,4 +1,4 @@
-"""What the guards decide becomes what a graph does: the only module of theirs that knows graphs.
+"""What guards decide becomes what a graph does: this and `foreign_patcher` alone know of graphs.
 
 The node of the model is wrapped, and it alone acts: it asks, ends the run, or hands it to a human.
 The node of the tools is wrapped so that what its calls do is seen. Two nodes are added:
