@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -73,6 +73,11 @@ class Seat(Protocol):
     @property
     def prompt(self) -> str:
         """Say where it is, for its model."""
+        ...
+
+    @property
+    def effects(self) -> MutableMapping[str, Any]:
+        """Keep how the actions of all in the team are undone, by path and tool."""
         ...
 
     def judge(self, handoff: Handoff) -> Verdict:

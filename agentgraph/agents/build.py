@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
@@ -28,7 +28,7 @@ from agentgraph.agents.toolset import (
     transfer_tool,
     transfer_tool_name,
 )
-from agentgraph.guards import DEFAULT, GuardedState, Guards, Place
+from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
 from agentgraph.guards.foreign_patcher import guarded_copy
 from agentgraph.guards.patcher import guarding
 from agentgraph.models import attempting_once, resolve_model
@@ -51,7 +51,7 @@ def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGr
     """Compile an agent as the root of its tree."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
     shared = _shared(guards)
-    graph = _build(agent, agent.name, None, guards, _tree(agent), shared)
+    graph = _build(agent, agent.name, None, guards, _tree(agent), shared, {})
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
     compiled = graph.compile(saver, store=store, name=agent.name)
@@ -65,7 +65,8 @@ def compile_seated(agent: Agent, seat: Seat, guards: Guards | None) -> AnyCompil
     own = agent.guards
     inside = own.within(guards, agent.name) if isinstance(own, Guards) else guards
     shared = (NotesState, *_shared(inside))
-    graph = _build(agent, agent.name, None, inside, _tree(agent), shared, seat)
+    effects = seat.effects
+    graph = _build(agent, agent.name, None, inside, _tree(agent), shared, effects, seat)
     compiled = graph.compile(name=agent.name)
     if inside is not None:
         compiled = compiled.with_config(recursion_limit=inside.recursion_limit(_size(compiled)))
@@ -79,6 +80,7 @@ def _build(
     guards: Guards | None,
     tree: Tree | None,
     shared: tuple[type, ...],
+    effects: MutableMapping[str, Effect],
     seat: Seat | None = None,
 ) -> AnyGraph:
     middleware = Middleware(agent.middleware)
@@ -95,6 +97,7 @@ def _build(
         entry=next(iter(hooks["before_model"]), "call_model"),
         exits=tuple(hooks["after_model"]),
         end=next(iter(hooks["after_agent"]), "__end__"),
+        effects=effects,
     )
     shared = (*shared, *states_of(agent.patchers))
     state = merge_states("AgentState", AgentState, *shared, *middleware.states)
@@ -110,7 +113,7 @@ def _build(
         output = level.toolset.output
         form = None if output is None else output.text_of
         place = Place(path, level.toolset.ordinary, form=form)
-        graph = guarding(guards, place, tuple(one.name for one in members))(graph)
+        graph = guarding(guards, place, tuple(one.name for one in members), effects)(graph)
     level.nodes.update(graph.nodes)
     return graph
 
@@ -179,7 +182,8 @@ def _node_of(
         tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
         return foreign_agent(level, name, tagged)
     inside = _inside(level, participant, path)
-    nested = _build(participant, path, level.agent.name, inside, None, shared, level.seat)
+    above, effects = level.agent.name, level.effects
+    nested = _build(participant, path, above, inside, None, shared, effects, level.seat)
     return sub_agent(level, name, nested.compile(name=name), keys)
 
 

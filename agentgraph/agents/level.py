@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,8 @@ class Level:
     """All nodes, known once the patchers have run."""
     seat: Seat | None = None
     """Its place in a team, or its supervisor's."""
+    effects: MutableMapping[str, Any] = field(default_factory=dict)
+    """How the actions of all agents of its tree, or of its team, are undone."""
 
     @property
     def inherits(self) -> bool:

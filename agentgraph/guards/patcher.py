@@ -7,8 +7,8 @@ The node of the tools is wrapped so that what its calls do is seen. Two nodes ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -69,18 +69,29 @@ TOOLS = ("call_tools", "tools")
 _KEPT = ("turn", "guarded", "human")
 
 
-def guarding(policy: Guards, place: Place, sub_agents: tuple[str, ...] = ()) -> Patcher:
-    """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds."""
+def guarding(
+    policy: Guards,
+    place: Place,
+    sub_agents: tuple[str, ...] = (),
+    effects: MutableMapping[str, Effect] | None = None,
+) -> Patcher:
+    """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds.
+
+    `effects` has the actions of all that are compiled with it, and is given those of this agent:
+    the policy may hold elsewhere too, for others of the same names.
+    """
+    known = {} if effects is None else effects
 
     def patch(graph: AnyGraph) -> AnyGraph:
         model = found(graph, MODELS, "a model")
         refuse_guarded(graph)
-        policy.effects.update(_effects(place))
+        known.update(_effects(place))
         tools = next((name for name in TOOLS if name in graph.nodes), None)
         for channel, extra in (("guarded", GuardedState), ("human", HumanState)):
             if channel not in graph.channels:
                 add_state(graph, extra)
-        post = Post(policy, place, tuple(name for name in _KEPT if name in graph.channels))
+        kept = tuple(name for name in _KEPT if name in graph.channels)
+        post = Post(policy, place, kept, known)
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
             graph = wrap_node(tools, post.around_tools(tools))(graph)
@@ -108,6 +119,8 @@ class Post:
     place: Place
     kept: tuple[str, ...] = _KEPT
     """The channels of its graph that guards read."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """How actions are undone, of all agents of its tree or team, by path and tool."""
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the model asked under guard, and act on what its guards say."""
@@ -181,7 +194,7 @@ class Post:
         """Undo one action, the last that was begun, and come back for the others."""
         watch = self._watch(state)
         async with watch.account.undoing:  # of speakers side by side, one after the other
-            left = await undo_last(watch.account, self.policy.effects, watch.recorder)
+            left = await undo_last(watch.account, self.effects, watch.recorder)
         goto = COMPENSATE if left else END
         return Command(goto=goto, update=self._dumped(watch))
 

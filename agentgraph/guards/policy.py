@@ -17,7 +17,6 @@ from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import TIERS, Tier
 from agentgraph.guards.decisions import DecisionTable
 from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.effects import Effect
 from agentgraph.guards.escalation import Escalation
 from agentgraph.guards.fan_out import FanOutLimit
 from agentgraph.guards.gates import Gate
@@ -101,8 +100,6 @@ class Guards:
     saga: Saga | None
     audit: AuditTrail | None
     stages: Mapping[str, Guards]
-    effects: dict[str, Effect]
-    """The actions of all agents under this policy, by path and tool: how each is undone."""
 
     def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides]) -> None:
         self._names_tier = tier is not None
@@ -127,7 +124,6 @@ class Guards:
         self._whole: Guards | None = None
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         self._prices: Prices | None = None
-        self.effects: dict[str, Effect] = {}
         self._set(guards_of(tier), given)
 
     def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:

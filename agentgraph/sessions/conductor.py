@@ -170,6 +170,7 @@ class Conductor:
             appended=hub.on_appended,
             owner=hub.owner,
             handle=hub.handle(stored.record),
+            effects=team.effects,
         )
         if team.watcher is not None:
             self._watch = Watch(live, team.watcher, live.handle.interject, hub.spawn)

@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from agentgraph.guards import SHARE
+from agentgraph.guards import SHARE, Effect
 from agentgraph.sessions import envelope as ev
 from agentgraph.sessions.admission import REQUESTS, take_all, urgency
 from agentgraph.sessions.envelope import Draft, Envelope
@@ -65,6 +65,8 @@ class LiveSession:
     """What guards have counted for the present input, of all its rounds."""
     around: RoundLedger | None = None
     """The ledger of the round that this session is held in, if it is held in one."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """How the actions of the team's agents are undone."""
     walks: Walks = field(default_factory=Walks)
     """Who has acted in the rounds under way."""
     audited: str = ""

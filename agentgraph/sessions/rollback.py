@@ -19,5 +19,5 @@ async def roll_back(ledger: RoundLedger, reason: str) -> None:
     recorder = Recorder(account.policy, Place(turn.speaker), account, turn.live.id, ledger)
     with ledger.intact():
         async with account.undoing:
-            while await undo_last(account, account.policy.effects, recorder):
+            while await undo_last(account, turn.live.effects, recorder):
                 pass

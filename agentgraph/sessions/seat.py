@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, WithJsonSchema, create_model
 from pydantic_core import to_json
 
 from agentgraph.errors import AgentGraphError
+from agentgraph.guards import Effect
 from agentgraph.outcomes import Handoff
 from agentgraph.participant import Verdict
 from agentgraph.phases import HandoffPolicy, HandoffRequest, HandoffResult, validate_handoff
@@ -34,6 +35,8 @@ class TeamSeat:
     policy: HandoffPolicy
     offers_handoff: bool
     is_supervisor: bool = False
+    effects: MutableMapping[str, Effect] = field(default_factory=dict)
+    """How the actions of all in the team are undone: each place adds its own."""
 
     @cached_property
     def peers(self) -> frozenset[str]:

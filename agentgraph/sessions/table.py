@@ -78,7 +78,8 @@ async def begun(log: Any, team: Team, record: SessionRecord) -> LiveSession:
     page = opened(record, Page(SessionState.initial(record), rules))
     await log.create(record, page.envelopes, page.state, runnable=False)
     stored = await log.load(record.session_id)
-    return LiveSession(log, record, rules, await load_state(log, stored), has_mail=False)
+    state = await load_state(log, stored)
+    return LiveSession(log, record, rules, state, has_mail=False, effects=team.effects)
 
 
 def opened(record: SessionRecord, page: Page) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -14,7 +14,7 @@ from langgraph.graph import StateGraph
 
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.errors import ConfigurationError, Quarantined
-from agentgraph.guards import DEFAULT, Default, Guards
+from agentgraph.guards import DEFAULT, Default, Effect, Guards
 from agentgraph.participant import Graph, Guarded, Participant, Seatable, as_participant
 from agentgraph.patching import AnyCompiledGraph, AnyGraph
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
@@ -291,6 +291,11 @@ class Team:
     def _guards(self) -> Guards | None:
         return Guards.interactive() if self.guards is DEFAULT else self.guards
 
+    @cached_property
+    def effects(self) -> MutableMapping[str, Effect]:
+        """How the actions of its agents are undone, by path and tool, once it is compiled."""
+        return {}
+
     @property
     def _expected(self) -> Sequence[Expectation | Mapping[str, Any]]:
         return DEFAULT_EXPECTATIONS if isinstance(self.expectations, Default) else self.expectations
@@ -341,7 +346,7 @@ class Team:
         offers = not isinstance(self.routing, TransitionGraph) or bool(
             self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
         )
-        return TeamSeat(name, others, self.policy, offers, watches)
+        return TeamSeat(name, others, self.policy, offers, watches, self.effects)
 
 
 def _held_to(team: Team, guards: Guards | None) -> Team:
