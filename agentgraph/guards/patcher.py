@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import END
-from langgraph.types import Command, Send
+from langgraph.types import Command
 
 from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.guards.account import Account, GuardedState
@@ -153,8 +153,8 @@ class Post:
                 with posted(watch):
                     result = await call(state)
             except RegisterFirst:
-                again: Any = Send(node, dict(state)) if "sent" in state else node
-                return Command(goto=again, update=self._dumped(watch))
+                # Not by a `Send`: the calls beside it come back here too, and this one is open.
+                return Command(goto=node, update=self._dumped(watch))
             except GuardStopped as stop:
                 return self._stopped(watch, stop, node)
             return self._onward(watch, with_update(result, self._dumped(watch)))
