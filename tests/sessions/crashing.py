@@ -23,7 +23,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, Team, current_session, effect, idempotency_key, set_context
 from agentgraph.clock import SystemClock
-from agentgraph.errors import SessionClosed
+from agentgraph.errors import SessionClosed, SessionError
 from agentgraph.routing import (
     AllOf,
     Always,
@@ -240,8 +240,14 @@ async def play(
 async def answer(session: Session) -> None:
     """Decide what waited for a decision when this process began."""
     for key, asked in dict(session.state.interrupts).items():
-        if "decision" not in asked:
+        if "decision" in asked:
+            continue
+        try:
             await session.decide(key, "yes")
+        except SessionError as gone:
+            # No checkpoint held it, and it has been asked anew since.
+            if gone.code != "unknown_interrupt":
+                raise
 
 
 async def converse(session: Session, says: int) -> None:
