@@ -325,6 +325,7 @@ class Account:
         self.granted += 1
         self.pending.clear()
         self.replans.clear()
+        self._stored = {**self._stored, "replans": {}}
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
         self.purse.grant()

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.guards import CostBudget, Guards
+from agentgraph.guards import Cell, CostBudget, DecisionTable, Gate, Guards, Subject
 from agentgraph.testing import ScriptedModel, Turn, call
 
 
@@ -55,3 +55,27 @@ async def test_what_was_spent_before_a_question_counts_after_its_answer(
     reply = await again.aresume("1", {question.id: "yes"})
 
     assert reply.close_reason == reason
+
+
+@pytest.mark.parametrize("is_another", [False, True])
+async def test_a_human_who_approves_grants_new_plans_also_where_the_run_is_taken_up(
+    is_another: bool,
+) -> None:
+    def polite(subject: Subject) -> bool:
+        return "please" in subject.text
+
+    def careful(saver: InMemorySaver, *said: str) -> Agent:
+        table = DecisionTable({("schema_failure", "batch"): Cell("replan", 2, "escalate")})
+        policy = Guards.batch(gates=Gate(invariants=[polite]), decisions=table)
+        return Agent("clerk", model=ScriptedModel([*said]), guards=policy, checkpointer=saver)
+
+    saver = InMemorySaver()
+    first = careful(saver, "no", "never", "not at all", "no more", "no, really", "yes, please")
+    [question] = (await first.ainvoke("pay", thread_id="1")).interrupts
+    again = first
+    if is_another:
+        del first, again
+        gc.collect()
+        again = careful(another_process(saver), "no more", "no, really", "yes, please")
+    reply = await again.aresume("1", {question.id: "approve"})
+    assert (reply.text, reply.interrupts) == ("yes, please", ())
