@@ -90,9 +90,10 @@ class Anchored:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The seconds that a model call, a turn of an agent and a whole input may take; None: no limit.
+    """The seconds that a model call, a stage and a whole input may take; None: no limit.
 
-    Each deadline is set from now and never lies after the outer one.
+    A stage is a turn of a sub-agent, or of a team's speaker; one that nobody stands above has the
+    whole input's. Each deadline is set from now and never lies after the outer one.
     """
 
     step_s: float | None = 60.0

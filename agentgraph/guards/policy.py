@@ -67,7 +67,7 @@ class Guards:
     replans     ReplanLimit(1): how many new plans in a stage
     loop        LoopDetector(): tool calls that repeat, and tools that keep failing
     deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
-    deadlines   Deadlines(60, 180, 600): seconds for a model call, an agent's turn, the input
+    deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
     budget      CostBudget(tokens=200_000): tokens and dollars, reserved before each call
     velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
     breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
