@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
 __all__ = ["MOVED", "NOT_EXECUTED", "progress", "work_of"]
 
@@ -39,10 +40,21 @@ def progress(messages: Sequence[AnyMessage]) -> str:
 
 
 def work_of(messages: Sequence[AnyMessage]) -> str:
-    """Tell apart what tools have found out or done: "" where that is nothing."""
-    done = [str(m.text) for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
-    found = [text for text in done if not text.startswith(_MOVES)]
-    return _digest("\0".join(found)) if found else ""
+    """Tell apart what tools were called for, and have found out or done: "" where it is nothing.
+
+    "ok" is what many a tool says of whatever it was given, so that this counts as well.
+    """
+    asked = {c["id"]: c for m in messages if isinstance(m, AIMessage) for c in m.tool_calls}
+    done = [m for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
+    told = [(asked.get(m.tool_call_id), str(m.text)) for m in done]
+    found = [[_call(call), text] for call, text in told if not text.startswith(_MOVES)]
+    return _digest(json.dumps(found)) if found else ""
+
+
+def _call(call: ToolCall | None) -> str:
+    if call is None:
+        return ""
+    return json.dumps([call["name"], call["args"]], sort_keys=True, default=str)
 
 
 _MOVES = (MOVED, NOT_EXECUTED, _HANDED_OVER)

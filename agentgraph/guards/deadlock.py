@@ -15,7 +15,7 @@ __all__ = ["DeadlockMonitor"]
 
 _GUARD = "deadlock_monitor"
 _ALLOW = Decision("allow", _GUARD)
-_LENIENCE = 2
+_LENIENCE = 5
 _MOST_KEPT = 64
 _LEAST = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
 
@@ -33,7 +33,7 @@ class DeadlockMonitor:
     A circle is of at most `cycle` agents and made `occurrences` times in the same state: a digest
     that has changed is progress. The reply that a worker gives for the `stuck_correct`th time is
     answered by a nudge, for the `stuck`th time by the end; those to one message count once, for
-    all of them were asked before any had answered.
+    all of them were asked before any had answered. To other briefs it may be given much more often.
     """
 
     cycle: int = 3
@@ -103,11 +103,10 @@ class DeadlockMonitor:
         self._messages[key] = message
         _trim(self._messages)
         count = _counted(self._replies, exact_digest((branch, worker, said, asked))[:32])
-        # "Done." is an answer to many a question: to different ones it may be given more often,
-        # and by whoever has done another thing for each as often as they ask.
+        # Whoever has done another thing for each question may answer "Done." as often as asked.
         did = (branch, worker, said, work) if work else (branch, worker, said)
         loose = _counted(self._replies, exact_digest(did)[:32])
-        count, loose = max(count, loose - _LENIENCE), max(count, loose)
+        count, loose = max(count, self._weight(loose)), max(count, loose)
         if count < self.stuck_correct:
             return _ALLOW
         told = f"{worker!r} has given the same reply {loose} times"
@@ -122,6 +121,13 @@ class DeadlockMonitor:
             return Decision("abort", _GUARD, f"{told}: it is stuck", "deadlock", evidence)
         told += ". Give it what it lacks, send the work to another, or answer with what is there."
         return Decision("correct", _GUARD, told, "deadlock", evidence)
+
+    def _weight(self, times: int) -> int:
+        """Weigh a reply to whatever brief as so many to the same one."""
+        # Ten things of a kind may well be answered alike; one that is worded anew again and again
+        # cannot be told from them, but by how often.
+        weight, rest = divmod(times - 1, _LENIENCE)
+        return weight if rest == 0 or weight >= self.stuck else 0
 
     def _closed(self, edge: _Edge, branch: str) -> list[_Edge]:
         """Walk one edge on; return the cycle that it closes and take that off the path.

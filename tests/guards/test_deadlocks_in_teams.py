@@ -264,6 +264,21 @@ async def test_a_supervisor_stuck_on_a_worker_is_nudged_and_then_ended(
 
 
 @pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_a_supervisor_who_only_words_its_brief_anew_is_nudged_and_ended(kind: str) -> None:
+    numbers = count()
+    boss, below = asking(kind, again(lambda: "I cannot do that."))
+    name, given = ("sub", "request") if kind == "tool" else ("transfer_to_sub", "reason")
+
+    def worded() -> Scripted:
+        return call(name, **{given: "the figures" + ", please" * next(numbers)})
+
+    boss = boss.replace(model=worker("boss", again(worded)).model)
+    end, decided = await told(boss, "how much?")
+    assert actions(decided) == [("deadlock_monitor", "correct"), ("deadlock_monitor", "abort")]
+    assert (end.close_reason, asked(boss), asked(below)) == ("deadlock_monitor", 16, 16)
+
+
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
 async def test_a_supervisor_who_heeds_the_nudge_goes_on(kind: str) -> None:
     boss, below = asking(kind, again(lambda: "I need more."))
 

@@ -59,6 +59,15 @@ def one_by_one(*asks: Scripted, end: str = "Done.") -> ScriptedModel:
     return ScriptedModel([*asks, end])
 
 
+def dispatching(sub: Agent, kind: str, brief: str, times: int = 10) -> Agent:
+    """Return a supervisor who gives one worker a brief for one thing after the other."""
+    ask, given = ("transfer_to_sub", "reason") if kind == "delegate" else ("sub", "request")
+    asks = [call(ask, **{given: f"{brief} {n}"}) for n in range(times)]
+    mode: Any = "delegate" if kind == "delegate" else "sticky"
+    members = [sub if kind == "delegate" else sub.as_tool()]
+    return Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
+
+
 class Job:
     """Something that takes its time, and says how far it is."""
 
@@ -209,15 +218,8 @@ async def test_a_supervisor_that_dispatches_ten_times_to_one_worker(kind: str) -
         worked.append(len(worked) + 1)
         return f"Part {worked[-1]} is written."
 
-    if kind == "delegate":
-        asks = [call("transfer_to_sub", reason=f"part {n}") for n in range(10)]
-    else:
-        asks = [call("sub", request=f"part {n}") for n in range(10)]
     sub = solo(ScriptedModel(turn), name="sub")
-    members = [sub if kind == "delegate" else sub.as_tool()]
-    mode: Any = "delegate" if kind == "delegate" else "sticky"
-    agent = Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
-    assert await left_alone(agent) == "Done."
+    assert await left_alone(dispatching(sub, kind, "part")) == "Done."
     assert len(worked) == 10
 
 
@@ -225,13 +227,7 @@ async def test_a_supervisor_that_dispatches_ten_times_to_one_worker(kind: str) -
 async def test_a_worker_that_is_done_with_one_thing_after_the_other(kind: str) -> None:
     """Each is another brief: that the reply to it is the same is no wonder."""
     sub = solo(ScriptedModel(lambda _: "Done."), name="sub")
-    ask = "transfer_to_sub" if kind == "delegate" else "sub"
-    given = "reason" if kind == "delegate" else "request"
-    asks = [call(ask, **{given: f"part {n}"}) for n in range(3)]
-    mode: Any = "delegate" if kind == "delegate" else "sticky"
-    members = [sub if kind == "delegate" else sub.as_tool()]
-    agent = Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
-    assert await left_alone(agent) == "Done."
+    assert await left_alone(dispatching(sub, kind, "part", times=3)) == "Done."
 
 
 @pytest.mark.parametrize("kind", ["delegate", "tool"])
@@ -248,13 +244,45 @@ async def test_a_worker_that_does_ten_things_and_says_the_same_of_each(kind: str
         return "Done." if has_saved else call("save", row=str(len(saved)))
 
     sub = solo(ScriptedModel(turn), save, name="sub")
-    ask, given = ("transfer_to_sub", "reason") if kind == "delegate" else ("sub", "request")
-    asks = [call(ask, **{given: f"save row {n}"}) for n in range(10)]
-    mode: Any = "delegate" if kind == "delegate" else "sticky"
-    members = [sub if kind == "delegate" else sub.as_tool()]
-    agent = Agent("boss", model=one_by_one(*asks), agents=members, handoff=mode)
-    assert await left_alone(agent) == "Done."
+    assert await left_alone(dispatching(sub, kind, "save row")) == "Done."
     assert saved == [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_a_worker_whose_tool_says_the_same_of_each_thing_too(kind: str) -> None:
+    """What it was called for tells the things apart: more of them than may be answered alike."""
+    written: list[str] = []
+
+    def write(path: str) -> str:
+        """Write a file."""
+        written.append(path)
+        return "ok"
+
+    def turn(messages: list[BaseMessage]) -> Scripted:
+        has_written = messages[-1].type == "tool" and messages[-1].text == "ok"
+        return "Done." if has_written else call("write", path=f"file {len(written)}")
+
+    sub = solo(ScriptedModel(turn), write, name="sub")
+    assert await left_alone(dispatching(sub, kind, "write", times=16)) == "Done."
+    assert written == [f"file {n}" for n in range(16)]
+
+
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_ten_things_of_a_kind_that_are_all_answered_alike(kind: str) -> None:
+    sub = solo(ScriptedModel(lambda _: "yes"), name="sub")
+    assert await left_alone(dispatching(sub, kind, "is it spam?")) == "Done."
+
+
+@pytest.mark.parametrize("kind", ["delegate", "tool"])
+async def test_ten_things_that_one_rule_answers_alike(kind: str) -> None:
+    """The worker looks the rule up each time."""
+
+    def turn(messages: list[BaseMessage]) -> Scripted:
+        has_looked = "nothing of the rule" in str(messages[-1].text)
+        return "yes" if has_looked else call("look", what="the rule")
+
+    sub = solo(ScriptedModel(turn), name="sub")
+    assert await left_alone(dispatching(sub, kind, "is it spam?")) == "Done."
 
 
 async def test_workers_side_by_side_that_say_the_same() -> None:
