@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -113,9 +113,8 @@ class ValidationResult(BaseModel):
     failure_class: FailureClass | Literal[""] = ""
     confidence: float | None = None
 
-    @cached_property
-    def told(self) -> Mapping[str, object]:
-        """Return it as JSON-able values, made once."""
+    def told(self) -> dict[str, object]:
+        """Return it as JSON-able values."""
         return self.model_dump(mode="json")
 
     @property

@@ -81,7 +81,7 @@ class Judging:
         """Let what a human has written pass the gates; what does not goes back to them."""
         failed = await self._gated(subject_of(self._place, messages, text, self._account))
         if failed is not None:
-            told = {"validation": failed.told}
+            told = {"validation": failed.told()}
             cause = f"the edit does not pass: {failed.cause}"
             decision = Decision("escalate", "gate", cause, failed.failure_class, told)
             raise Held(await self._recorder.decided(decision), text)
@@ -92,7 +92,7 @@ class Judging:
     async def _gated(self, subject: Subject) -> ValidationResult | None:
         for gate in self._policy.gates:
             result = await gate.check(subject, "post", self._place.path)
-            self._recorder.note("gate", **result.told)
+            self._recorder.note("gate", **result.told())
             if not result.passed:
                 return result
         return None
@@ -123,7 +123,7 @@ class Judging:
         self, result: ValidationResult, failure: FailureClass, made: int, text: str
     ) -> Decision:
         """Decide by the table, as long as another try may bring something new."""
-        evidence: Mapping[str, Any] = {"validation": result.told}
+        evidence: Mapping[str, Any] = {"validation": result.told()}
         decide = partial(self._policy.decisions.decide, tier=self._policy.tier, made=made)
         cell = self._policy.decisions.cell(failure, self._policy.tier)
         possible = cell.action != "fallback" or self._safe is not None

@@ -191,7 +191,7 @@ class Using:
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
-            validation = result.told
+            validation = result.told()
             if result.checks:
                 self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:
