@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -290,6 +291,8 @@ class CircuitBreaker:
             faults.append(f"CircuitBreaker(rate={self.rate!r}): give a number above 0, up to 1")
         if faults:
             return faults
+        if self.window > sys.maxsize:
+            faults.append(f"CircuitBreaker(window={self.window}): give {sys.maxsize} or less")
         if self.min_calls > self.window:
             faults.append(f"CircuitBreaker(min_calls={self.min_calls}): give {self.window} or less")
         if (cap := self.cooldown_cap_s) < (least := self.cooldown_s):

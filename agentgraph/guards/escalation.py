@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -13,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.callables import takes_one
+from agentgraph.guards.deadlines import is_finite
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.gates import Subject, is_control_flow
 
@@ -108,6 +109,9 @@ class Escalation:
             faults.append(f"Escalation(threshold={self.threshold!r}): give a number from 0 to 1")
         if self.critic is not None and not callable(self.critic):
             faults.append(f"Escalation(critic={self.critic!r}): give a function of a Subject")
+        elif self.critic is not None and not takes_one(self.critic):
+            told = "it is given a Subject: let it take that alone"
+            faults.append(f"Escalation(critic={self.critic!r}): {told}")
         if self.ttl_s is not None and not _is_wait(self.ttl_s):
             faults.append(f"Escalation(ttl_s={self.ttl_s!r}): give seconds above 0, or None")
         if faults:
@@ -267,5 +271,4 @@ def _shown(value: object) -> str:
 
 
 def _is_wait(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf  # type: ignore[operator]
+    return is_finite(value) and value > 0

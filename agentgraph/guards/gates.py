@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Protocol, TypeAlias, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.callables import takes_one
 from agentgraph.guards.decision import FailureClass
 
 __all__ = [
@@ -147,6 +148,8 @@ class Gate:
             for one in _each(getattr(self, name)):
                 if not callable(one):
                     yield f"Gate({name}={one!r}): give a function of a Subject"
+                elif not takes_one(one):
+                    yield f"Gate({name}={one!r}): it is given a Subject: let it take that alone"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -88,7 +88,11 @@ def coerced(name: str, value: object, policy: type[Guards], faults: list[str]) -
     """Return what an override stands for, or note why it stands for nothing."""
     if name == "gates":
         gates = (value,) if isinstance(value, Gate) else value
-        if isinstance(gates, Sequence) and all(isinstance(one, Gate) for one in gates):
+        if (
+            isinstance(gates, Sequence)
+            and not isinstance(gates, str | bytes | bytearray)  # an empty one has no wrong part
+            and all(isinstance(one, Gate) for one in gates)
+        ):
             return tuple(gates)
         faults.append(f"gates={value!r}: give a Gate, or several")
     elif name == "stages":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Literal, Self, TypeAlias
 
 from pydantic_core import to_json
@@ -13,6 +12,7 @@ from pydantic_core import to_json
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, ConfigurationError, kind_of
 from agentgraph.guards.canonical import exact_digest
+from agentgraph.guards.deadlines import is_finite
 from agentgraph.guards.decision import Action, Decision, FailureClass
 from agentgraph.guards.entries import Entry, EntryState, entries_of, merge_entries, rank
 
@@ -61,7 +61,7 @@ class Saga:
         faults = []
         if not _is_whole(self.retries) or self.retries < 0:
             faults.append(f"Saga(retries={self.retries!r}): give 0 or more")
-        if not _is_number(self.grace_s) or self.grace_s < 0:
+        if not is_finite(self.grace_s) or self.grace_s < 0:
             faults.append(f"Saga(grace_s={self.grace_s!r}): give 0 seconds or more")
         if not _is_whole(self.limit) or self.limit < 1:
             faults.append(f"Saga(limit={self.limit!r}): give a whole number above 0")
@@ -264,7 +264,3 @@ def _is_control_flow(error: BaseException) -> bool:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf

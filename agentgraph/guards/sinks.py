@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import threading
 import weakref
 from collections import deque
@@ -47,6 +48,8 @@ class MemorySink(_Scanned):
     def __init__(self, limit: int = 10_000) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ConfigurationError(f"MemorySink({limit!r}): give a whole number above 0")
+        if limit > sys.maxsize:
+            raise ConfigurationError(f"MemorySink({limit!r}): give {sys.maxsize} or less")
         self._records: deque[Record] = deque(maxlen=limit)
         self._lock = threading.Lock()
 

@@ -6,7 +6,6 @@ short one, and a burst that is over still fills the long one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -15,6 +14,7 @@ from typing import Self, cast
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.deadlines import is_finite
 from agentgraph.guards.decision import Decision
 
 __all__ = ["CostVelocity"]
@@ -99,7 +99,7 @@ class CostVelocity:
             if not _is_positive(value := getattr(self, name))
             and not (value is None and name in ("tokens_per_min", "usd_per_hour"))
         ]
-        if self.min_elapsed_s is False or not _is_positive(self.min_elapsed_s or 1):
+        if not _is_positive(self.min_elapsed_s) and not _is_zero(self.min_elapsed_s):
             faults.append(f"CostVelocity(min_elapsed_s={self.min_elapsed_s!r}): give 0 or more")
         if not faults and not self.fast_s < self.slow_s:
             faults.append(
@@ -201,7 +201,8 @@ class CostVelocity:
             self._told = None
             self._scopes.clear()
             for scope, *windows in scopes:
-                for window, spent in zip(self._windows(scope), windows, strict=True):
+                # Of a scope there was once a long window as well: what has no place is left out.
+                for window, spent in zip(self._windows(scope), windows, strict=False):
                     window.load(spent, ago, now)
 
 
@@ -215,6 +216,9 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _is_positive(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value > 0
+    # Seconds are reckoned with as milliseconds, which have to be a number too.
+    return is_finite(value) and value > 0 and is_finite(value * 1_000)
+
+
+def _is_zero(value: object) -> bool:
+    return is_finite(value) and value == 0

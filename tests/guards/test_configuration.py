@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from agentgraph.guards import (
     Escalation,
     Gate,
     LoopDetector,
+    MemorySink,
     RetryBudget,
+    Saga,
 )
 from agentgraph.guards.cedar import CedarPolicy
 from agentgraph.testing import ScriptedModel
@@ -113,6 +116,77 @@ def test_a_regulated_flow_must_be_given_a_budget() -> None:
 )
 def test_each_part_tells_all_that_is_wrong_with_it(make: Any, count: int) -> None:
     assert len(faults_of(make)) == count
+
+
+HUGE = 10**400
+"""No float is as large."""
+NOT_FLOAT = pytest.param(HUGE, id="huge")
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}, b"", False, float("nan"), -1, NOT_FLOAT, "30"])
+def test_a_first_stretch_that_is_no_time_is_refused(value: Any) -> None:
+    [fault] = faults_of(lambda: CostVelocity(min_elapsed_s=value))
+    assert fault == f"CostVelocity(min_elapsed_s={value!r}): give 0 or more"
+
+
+@pytest.mark.parametrize("name", ["tokens_per_min", "usd_per_hour", "fast_s", "slow_s"])
+@pytest.mark.parametrize("value", [NOT_FLOAT, 1e308])
+def test_how_fast_one_may_spend_is_a_number_to_reckon_with(name: str, value: Any) -> None:
+    [fault] = faults_of(lambda: CostVelocity(**{name: value}))
+    assert fault.startswith(f"CostVelocity({name}={value!r}): give")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CircuitBreaker(window=HUGE),
+        lambda: MemorySink(HUGE),
+        lambda: Saga(grace_s=HUGE),
+        lambda: Escalation(ttl_s=HUGE),
+    ],
+)
+def test_what_no_machine_can_count_is_refused(make: Callable[[], object]) -> None:
+    [fault] = faults_of(make)
+    assert f"{HUGE}): give" in fault
+
+
+@pytest.mark.parametrize("value", ["", b"", bytearray()])
+def test_a_text_is_no_gates(value: Any) -> None:
+    [fault] = faults_of(lambda: Guards(gates=value))
+    assert fault == f"gates={value!r}: give a Gate, or several"
+    assert Guards(gates=[]).gates == ()
+
+
+def _nothing() -> bool:
+    return True
+
+
+def _two(subject: Any, other: Any) -> bool:
+    return True
+
+
+def _by_name(subject: Any, *, limit: int) -> bool:
+    return True
+
+
+def _enough(subject: Any, limit: int = 3, *others: Any, **more: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("check", [_nothing, _two, _by_name])
+def test_a_check_that_cannot_be_given_its_subject_is_refused(check: Any) -> None:
+    faults = faults_of(lambda: Gate(policy=check, invariants=[_enough, check], grounding=check))
+    kinds = ["policy", "invariants", "grounding"]
+    told = f"={check!r}): it is given a Subject: let it take that alone"
+    assert faults == tuple(f"Gate({kind}{told}" for kind in kinds)
+    [fault] = faults_of(lambda: Escalation(critic=check))
+    assert fault == f"Escalation(critic{told}"
+
+
+@pytest.mark.parametrize("check", [_enough, partial(_by_name, limit=3), bool, int, [].count])
+def test_a_check_that_can_be_given_its_subject_is_taken(check: Any) -> None:
+    Gate(policy=check, invariants=[check], grounding=check)
+    assert Escalation(critic=check).critic is check
 
 
 def test_a_fallback_is_somebody_or_something_that_can_answer() -> None:

@@ -168,6 +168,18 @@ def test_another_process_reads_the_ages_by_the_wall_clock(clock: FakeClock) -> N
         assert resumed.record(tokens=1).allows
 
 
+def test_a_memory_that_has_a_long_window_of_each_scope_is_taken(clock: FakeClock) -> None:
+    velocity, resumed = CostVelocity(tokens_per_min=600), CostVelocity(tokens_per_min=600)
+    for _ in range(7):
+        velocity.record(tokens=1_000, scope="worker")
+        clock.advance(10)
+    windows = {name: rest for name, *rest in velocity.dump()["scopes"]}  # type: ignore[attr-defined]
+    [short], [_, long] = windows["worker"], windows[""]
+    resumed.load({"scopes": [["worker", short, long], ["", *windows[""]]]})
+    assert resumed.dump() == velocity.dump()
+    assert resumed.record(tokens=1, scope="worker").action == "deny"
+
+
 def test_a_wall_clock_set_back_puts_no_spending_into_the_future(clock: FakeClock) -> None:
     velocity = CostVelocity(tokens_per_min=600)
     spend(clock, velocity, 7, 1_000)
