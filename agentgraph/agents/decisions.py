@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import Interrupt, StateSnapshot
 
-from agentgraph.errors import RoutingError
+from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.participant import Participant
 
-__all__ = ["Questions", "reachable"]
+__all__ = ["Questions", "check_storable", "reachable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,20 @@ class Questions:
                 code="unknown_interrupt",
             )
         return accepted
+
+
+def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None) -> None:
+    """Refuse a decision that cannot be written down: it would be lost half-way."""
+    for key, decision in decisions.items() if saver is not None else ():
+        try:
+            saver.serde.dumps_typed(decision)
+        except Exception as error:
+            kind = type(decision).__name__
+            raise ConfigurationError(
+                f"the decision on {key} cannot be stored: {kind} is nothing that the checkpoint "
+                "saver can write; give what JSON has",
+                code="input",
+            ) from error
 
 
 def reachable(

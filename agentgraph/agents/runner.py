@@ -16,7 +16,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.types import Command
 from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.decisions import Questions, reachable
+from agentgraph.agents.decisions import Questions, check_storable, reachable
 from agentgraph.agents.reply import (
     Interrupt,
     Outcome,
@@ -238,6 +238,8 @@ class Runner:
         if COMPENSATE in snapshot.next:  # it has been decided, and is being carried out
             return _Start(None, known, turn=turn["id"])
         accepted = Questions.of(snapshot, saved).accept(run.thread_id, _decisions(command))
+        saver: Any = self._graph.checkpointer
+        check_storable(accepted, saver)
         earlier = unsaved(snapshot, run.journal)
         return _Start(Command(resume=accepted), known, earlier, turn.get("id", ""))
 

@@ -136,6 +136,18 @@ async def test_unknown_decision_is_refused_with_what_is_awaited() -> None:
     assert reply.text == "all is decided"
 
 
+async def test_a_decision_that_cannot_be_stored_is_refused_and_the_question_stays() -> None:
+    agent = tree(0, InMemorySaver(), [])
+    asked = await agent.ainvoke("go")
+    decisions: dict[str, object] = {one.id: "yes" for one in asked.interrupts}
+    last = asked.interrupts[-1].id
+
+    with pytest.raises(ConfigurationError, match=f"decision on {last} cannot be stored: object"):
+        await agent.aresume(asked.thread_id, {**decisions, last: object()})
+
+    assert (await agent.aresume(asked.thread_id, decisions)).text == "all is decided"
+
+
 async def test_no_decision_is_refused() -> None:
     agent = tree(0, InMemorySaver(), [])
     asked = await agent.ainvoke("go")
