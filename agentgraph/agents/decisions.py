@@ -61,7 +61,9 @@ class Questions:
 
 def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None) -> None:
     """Refuse a decision that cannot be written down: it would be lost half-way."""
-    for key, decision in decisions.items() if saver is not None else ():
+    if saver is None:
+        return
+    for key, decision in decisions.items():
         try:
             saver.serde.dumps_typed(decision)
         except Exception as error:
