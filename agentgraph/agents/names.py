@@ -12,6 +12,8 @@ from agentgraph.agents.intents import Intent, IntentKind
 from agentgraph.agents.toolset import Toolset, needs_arguments
 from agentgraph.guards import Guards
 from agentgraph.guards.faults import price_faults, stage_faults
+from agentgraph.guards.foreign_patcher import faults_in
+from agentgraph.participant import ForeignGraph
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
@@ -43,6 +45,8 @@ def faults_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[str]:
     path = path or agent.name
     yield from price_faults(guards, path, agent.model)
     for child in _children(agent):
+        if isinstance(child, ForeignGraph):
+            yield from faults_in(child.graph, guards, f"{path}/{child.name}")
         if isinstance(child, Agent):
             below = f"{path}/{child.name}"
             own = child.guards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage
@@ -11,11 +11,9 @@ from langchain_core.messages import AIMessage
 from agentgraph.guards.prices import model_name_of, worst_cost
 
 if TYPE_CHECKING:
-    from agentgraph.guards.budget import CostBudget
     from agentgraph.guards.policy import Guards
-    from agentgraph.guards.velocity import CostVelocity
 
-__all__ = ["price_faults", "stage_faults"]
+__all__ = ["price_faults", "stage_faults", "unseen_price_faults"]
 
 _OF_THE_WHOLE = ("deadlock", "velocity", "saga")
 
@@ -41,12 +39,9 @@ def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:
 def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
     """Yield whose price is unknown at an agent, where what it spends is counted in dollars."""
     level = policy.at(path)
-    budgets = [budget for _, budget in level.budgets]
-    velocity = policy.whole.velocity
-    in_dollars = [what for what, limit in _limits(budgets, velocity) if limit is not None]
+    in_dollars, prices = _in_dollars(policy, path), level.prices
     if not in_dollars:
         return
-    prices = {name: price for budget in budgets for name, price in budget.price_list.items()}
     fallback = level.breaker.fallback if level.breaker is not None else None
     for asked in (model, fallback):
         if isinstance(asked, AIMessage) or (asked is None and asked is not model):
@@ -60,11 +55,26 @@ def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
             )
 
 
-def _limits(
-    budgets: Sequence[CostBudget], velocity: CostVelocity | None
-) -> Iterator[tuple[str, object]]:
-    yield from (("budget", budget.dollars) for budget in budgets)
-    yield "velocity", None if velocity is None else velocity.usd_per_hour
+def unseen_price_faults(policy: Guards, path: str) -> Iterator[str]:
+    """Yield what is wrong where dollars are counted in a graph whose model cannot be seen."""
+    in_dollars = _in_dollars(policy, path)
+    if in_dollars and path not in policy.at(path).prices:
+        yield (
+            f"guards: {path!r} has a {in_dollars[0]} in dollars, and agentgraph did not build it, "
+            f"so its model is not known: give CostBudget(prices={{{path!r}: (read, written)}}, …) "
+            "in dollars for a million tokens of that model, or give tokens in the place of "
+            "dollars, or build it as an Agent"
+        )
+
+
+def _in_dollars(policy: Guards, path: str) -> list[str]:
+    """Return what is limited in dollars at a path."""
+    limits: list[tuple[str, object]] = [
+        ("budget", one.dollars) for _, one in policy.at(path).budgets
+    ]
+    velocity = policy.whole.velocity
+    limits.append(("velocity", None if velocity is None else velocity.usd_per_hour))
+    return [what for what, limit in limits if limit is not None]
 
 
 def _names_of(model: object) -> list[str]:

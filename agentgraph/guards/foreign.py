@@ -59,10 +59,10 @@ class Asked:
     result: Any = None
     message: AIMessage | None = None
 
-    def of(self, path: str) -> ModelCall:
+    def of(self, model_name: str) -> ModelCall:
         """Return the call, for whoever decides on it."""
         messages = convert_to_messages(self.state.get("messages") or [])
-        return ModelCall(_Unknown(path), messages, (), self._ask, is_foreign=True)
+        return ModelCall(_Unknown(model_name), messages, (), self._ask, is_foreign=True)
 
     async def _ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         if answerer is not None:

@@ -5,20 +5,22 @@ The node of its model is run in the model's place, and that of its tools is seen
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from langgraph.channels import UntrackedValue
 from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
 from agentgraph.clock import new_id
-from agentgraph.errors import GuardStopped
+from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.faults import unseen_price_faults
 from agentgraph.guards.foreign import Asked, ForeignState, Uses, last_said
 from agentgraph.guards.humans import HumanState
 from agentgraph.guards.judging import Held
@@ -54,24 +56,31 @@ from agentgraph.running import current_run
 from agentgraph.sentry import current_ledger, posted
 from agentgraph.telling import AGENT_TAG
 
-__all__ = ["guarded_copy", "guarding_foreign"]
+__all__ = ["faults_in", "guarded_copy", "guarding_foreign"]
 
 _STOPPED_BY = "stopped_by"
 
 
 def guarded_copy(graph: Graph, policy: Guards, path: str) -> Graph:
-    """Return a guarded copy of somebody else's graph, if it is one of a model with its tools."""
+    """Return a guarded copy of somebody else's graph, if it is one of a model."""
     if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
         return graph
     return patched(graph, guarding_foreign(policy, Place(path)))
+
+
+def faults_in(graph: object, policy: Guards, path: str) -> Iterator[str]:
+    """Yield what is wrong with a policy that is to hold in somebody else's graph."""
+    if isinstance(graph, CompiledStateGraph) and _is_agent(graph.builder):
+        yield from unseen_price_faults(policy, path)
 
 
 def _is_agent(graph: AnyGraph) -> bool:
     model = next((graph.nodes[name] for name in MODELS if name in graph.nodes), None)
     if model is None or "messages" not in graph.channels or AWAIT_HUMAN in graph.nodes:
         return False
-    has_tools = any(name in graph.nodes for name in TOOLS)
-    return has_tools and not isinstance(model.runnable, CompiledStateGraph)
+    if isinstance(graph.channels["messages"], UntrackedValue):
+        return False  # a team, one of whose speakers has the name of such a node
+    return not isinstance(model.runnable, CompiledStateGraph)
 
 
 def guarding_foreign(policy: Guards, place: Place) -> Patcher:
@@ -81,6 +90,8 @@ def guarding_foreign(policy: Guards, place: Place) -> Patcher:
     def patch(graph: AnyGraph) -> AnyGraph:
         model = found(graph, MODELS, "a model")
         refuse_guarded(graph)
+        if faults := [*unseen_price_faults(policy, place.path)]:
+            raise ConfigurationError(faults)
         for extra in (ForeignState, HumanState):
             add_state(graph, extra)
         graph = wrap_node(model, post.around_model(model))(graph)
@@ -117,7 +128,7 @@ class _ForeignPost(Post):
             asked = Asked(state, call, updates_of)
             try:
                 with posted(None):
-                    message = await watch.model(asked.of(watch.place.path))
+                    message = await watch.model(asked.of(self._model_name(watch)))
             except GuardStopped as stop:
                 if not isinstance(stop.decision, Decision):
                     raise
@@ -147,6 +158,12 @@ class _ForeignPost(Post):
             return [*results, told]
 
         return wrapped
+
+    def _model_name(self, watch: Watch) -> str:
+        """Return by what name its model is priced, if it was guarded before it had its place."""
+        here, given = watch.place.path, self.place.path
+        prices = watch.policy.prices
+        return given if here not in prices and given in prices else here
 
     def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
         return with_update(Post._act(self, watch, decision, text), {_STOPPED_BY: decision.reason})

@@ -15,7 +15,15 @@ from langgraph.graph import StateGraph
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Effect, Guards
-from agentgraph.participant import Graph, Guarded, Participant, Seatable, as_participant
+from agentgraph.guards.foreign_patcher import faults_in
+from agentgraph.participant import (
+    ForeignGraph,
+    Graph,
+    Guarded,
+    Participant,
+    Seatable,
+    as_participant,
+)
 from agentgraph.patching import AnyCompiledGraph, AnyGraph
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
 from agentgraph.routing import TransitionGraph
@@ -250,7 +258,9 @@ class Team:
         own = self.guards
         inside = own.within(guards, self.name) if isinstance(own, Guards) else guards
         known = (one.faults_under(inside) for one in self._all if isinstance(one, Guarded))
-        return list(chain(*known))
+        foreign = (one for one in self._all if isinstance(one, ForeignGraph))
+        theirs = (faults_in(one.graph, inside, one.name) for one in foreign)
+        return list(chain(*known, *theirs))
 
     @property
     def _all(self) -> list[Participant]:
