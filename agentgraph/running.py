@@ -31,6 +31,7 @@ __all__ = [
     "current_round_key",
     "current_run",
     "enter",
+    "entered",
     "handed_over",
     "held_back",
     "history",
@@ -248,6 +249,12 @@ def enter(run: Run | None, messages: Iterable[AnyMessage]) -> None:
         made = list(messages)
         for errand in _errands.get() or (None,):
             run.journal.setdefault(errand, []).extend(made)
+
+
+def entered() -> list[AnyMessage]:
+    """Return what stands in the run's journal of the errand that this code serves."""
+    run, errands = current_run(), _errands.get()
+    return [] if run is None else run.journal.get(errands[-1] if errands else None, [])
 
 
 def history(state: Mapping[str, Any]) -> list[AnyMessage]:

@@ -23,7 +23,7 @@ from agentgraph.agents.toolset import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
 from agentgraph.patching import read_state
-from agentgraph.running import note
+from agentgraph.running import entered, note
 from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
 
@@ -266,7 +266,12 @@ def _unmade(asked: _Asked, guard: str) -> list[ToolMessage]:
     """Answer what is open where a guard has ended the turn."""
     open_calls = [c for c in calls_of(asked.message) if c["id"] not in asked.answers]
     why = f"{NOT_EXECUTED}{guard} has ended the turn"
-    return [answer(c["id"] or "", c["name"] or "tool", why, failed=True) for c in open_calls]
+    # What was stopped after it had run is told: its effect is there.
+    returned = {m.tool_call_id: m for m in entered() if isinstance(m, ToolMessage)}
+    return [
+        returned.get(c["id"] or "") or answer(c["id"] or "", c["name"] or "tool", why, failed=True)
+        for c in open_calls
+    ]
 
 
 def _position(asked: _Asked, call_id: str | None) -> str:

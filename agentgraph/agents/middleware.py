@@ -25,6 +25,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.bridge import Handler, Wrapper, bridged
 from agentgraph.agents.state import AgentState, merge_messages
+from agentgraph.agents.stops import Stops
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.sentry import Answerer, guarded, on_duty
 
@@ -95,6 +96,7 @@ class Middleware:
         self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
     ) -> tuple[AIMessage, dict[str, Any]]:
         """Call the model inside all wrappers; return its message and what they add to the state."""
+        stops = Stops()
 
         async def innermost(request: ModelRequest[Any]) -> Any:
             from langchain.agents.middleware import ModelResponse
@@ -117,12 +119,13 @@ class Middleware:
                 return answer
 
             said = [*system, *request.messages]
-            return ModelResponse(result=[await guarded(request.model, said, request.tools, ask)])
+            asking = partial(guarded, request.model, said, request.tools)
+            return ModelResponse(result=[await stops.inside(asking, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
         for wrapper in reversed(self._model_wrappers):
             handler = partial(wrapper, handler)
-        return _message_and_update(await handler(request))
+        return _message_and_update(await stops.outside(handler(request)))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         """Run a tool inside all wrappers."""

@@ -29,6 +29,7 @@ from agentgraph.agents.level import Level
 from agentgraph.agents.middleware import Middleware
 from agentgraph.agents.recorded import RunningCall, current_call, known_result, recorded
 from agentgraph.agents.state import CallOutcome
+from agentgraph.agents.stops import Stops
 from agentgraph.errors import RoutingError
 from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
@@ -41,6 +42,7 @@ __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
 
 # ToolNode calls the wrapper; what it must know beside the call travels around ToolNode.
 _position: ContextVar[str] = ContextVar("agentgraph_position", default="")
+_stops: ContextVar[Stops] = ContextVar("agentgraph_stops")
 _visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
 
 
@@ -107,7 +109,8 @@ class ToolRunner:
     async def _run(self, running: RunningCall, position: str, config: RunnableConfig) -> Any:
         _position.set(position)
         current_call.set(running)
-        return await self._node.ainvoke([running.call], config)
+        _stops.set(stops := Stops())
+        return await stops.outside(self._node.ainvoke([running.call], config))
 
     async def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
         update: Mapping[str, Any] = part
@@ -227,7 +230,8 @@ class ToolRunner:
 
         with inside_call(whole, key) as ends:
             try:
-                answer = await self._middleware.call_tool(request, innermost)
+                wrapped = self._middleware.call_tool(request, innermost)
+                answer = await _stops.get().outside(wrapped)
             except GraphBubbleUp:
                 raise  # it waits for a human: that is no end
             except Exception:
@@ -257,9 +261,9 @@ class ToolRunner:
 
         asked = next((m for m in reversed(whole) if isinstance(m, AIMessage)), None)
         message_id = str(asked.id) if asked is not None else ""
-        use = ToolUse(request.tool, call["name"], call["args"], key, message_id, unattended)
+        use = partial(ToolUse, request.tool, call["name"], call["args"], key, message_id)
         with in_tool(False):
-            return await sentry.tool(use)
+            return await _stops.get().inside(lambda run: sentry.tool(use(run)), unattended)
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
         configurable = request.runtime.config.get("configurable", {})

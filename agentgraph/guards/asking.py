@@ -57,6 +57,8 @@ class Asking:
         self._asked = asked
         self._name = model_name_of(asked.model)
         self._paying = Paying(policy, place, account, recorder)
+        self.has_given_up = False
+        """Whether a provider has failed as often as it may be asked again."""
 
     def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what the guards have to tell the model, once."""
@@ -92,7 +94,6 @@ class Asking:
                 if pause is None:
                     return await self._failed(error, failure, messages, is_committed)
             await clock().sleep(pause)
-            await self._in_time()
             attempt += 1
 
     async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
@@ -119,7 +120,8 @@ class Asking:
     ) -> Answered:
         if failure.kind == "transient" and not told:
             return await self._instead(error, messages, None)
-        if failure.kind == "transient" or self._policy.tier != "regulated":
+        self.has_given_up = failure.kind == "transient"
+        if self.has_given_up or self._policy.tier != "regulated":
             grounds = {"kind": failure.kind, "told": told}
             ended = Decision("abort", "failure", _told(error), failure.failure_class, grounds)
             await self._recorder.recorded(ended)  # the error itself is told, and raised
@@ -131,6 +133,7 @@ class Asking:
         self, error: Exception, messages: Sequence[BaseMessage], refused: CircuitOpen | None
     ) -> Answered:
         """Do what the table says where a provider is down: ask another, escalate, or fail."""
+        self.has_given_up = True
         fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
         if self._asked.is_foreign and not isinstance(fallback, AIMessage):
             fallback = None
@@ -146,12 +149,12 @@ class Asking:
         if isinstance(fallback, AIMessage):
             return Answered(fallback.model_copy(), None)
         answerer: Answerer = fallback  # type: ignore[assignment]  # checked at build
-        await self._in_time()
         return await self._ask(model_name_of(answerer), messages, answerer)
 
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> Answered:
+        await self._in_time()  # middleware may have taken what its node had
         model = self._asked.model if answerer is None else answerer
         held = await self._paying.reserve(name, model, messages, self._asked.specs)
         permit: Permit | None = None

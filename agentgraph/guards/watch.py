@@ -56,6 +56,8 @@ class Watch:
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
         human = kept.get("human") or {}
         self._given = human if human.get("input") == account.input_id and "by" in human else None
+        self._is_asked = False
+        self._given_up: list[tuple[ModelCall, Exception]] = []
 
     @property
     def judges(self) -> bool:
@@ -116,6 +118,9 @@ class Watch:
 
     async def model(self, asked: ModelCall) -> AIMessage:
         """Have a model asked until its answer passes, as often as it may be."""
+        if self._is_asked:
+            await self._reopen(asked)
+        self._is_asked = True
         judging = Judging(self.policy, self.place, self.account, self.recorder)
         given, self._given = self._given, None
         held: Answered | None = None
@@ -128,7 +133,7 @@ class Watch:
         asking = Asking(self.policy, self.place, self.account, self.recorder, asked)
         messages = asking.corrected(asked.messages)
         while True:
-            answered, held = held or await asking.answer(messages), None
+            answered, held = held or await self._answer(asking, asked, messages), None
             said = await self._judged(judging, answered, messages)
             if said is None:
                 return answered.message
@@ -136,6 +141,26 @@ class Watch:
                 return said
             messages = [*messages, answered.message, *_heard(answered.message, said)]
             await self._step()
+
+    async def _reopen(self, asked: ModelCall) -> None:
+        """Ask of a further call in one node, by middleware, what its opening asks of the first."""
+        for before, error in self._given_up:
+            # One layer tries again: what that has given up on, no middleware asks for once more.
+            if before.model is asked.model and before.messages == asked.messages:
+                raise error
+        decision = await self.opening()
+        if not decision.allows:
+            raise stopped(decision)
+
+    async def _answer(
+        self, asking: Asking, asked: ModelCall, messages: Sequence[BaseMessage]
+    ) -> Answered:
+        try:
+            return await asking.answer(messages)
+        except Exception as error:
+            if asking.has_given_up and self.asks_again:
+                self._given_up.append((asked, error))
+            raise
 
     async def _judged(
         self, judging: Judging, answered: Answered, messages: Sequence[BaseMessage]
