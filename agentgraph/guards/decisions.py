@@ -16,10 +16,22 @@ from agentgraph.guards.decision import (
     Tier,
 )
 
-__all__ = ["DEFAULT_CELLS", "Cell", "DecisionTable"]
+__all__ = ["DEFAULT_CELLS", "Cell", "DecisionTable", "table_faults"]
 
 _GOES_ON = ("correct", "deny", "fallback", "replan")
 _ENDS = ("escalate", "abort")
+_JUDGED = ("correct", "replan", "fallback")
+_CARRIED_OUT: Mapping[FailureClass, tuple[str, ...]] = {
+    "infinite_loop": ("correct",),
+    "deadlock": (),
+    "cost_overrun": (),
+    "provider_error": ("fallback",),
+    "schema_failure": _JUDGED,
+    "spec_malformed": ("correct", "deny", "replan"),
+    "no_progress": _JUDGED,
+    "unsafe_output": _JUDGED,
+}
+"""What guards can do about each class, beside ending a run or asking a human."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +177,8 @@ class DecisionTable:
         Where that would change nothing it is not `possible`, and what comes after is done at once.
         """
         cell = self.cell(failure, tier)
-        action = cell.after(made) if possible or cell.action in _ENDS else cell.then
+        taken = cell.after(made)
+        action = taken if possible or taken in _ENDS else cell.then
         grounds = {
             "tier": tier,
             "made": made,
@@ -174,7 +187,7 @@ class DecisionTable:
             "overridden": (failure, tier) in self.overrides,
         }
         why = cause or f"{failure} in the {tier} tier" + (f": {cell.told}" if cell.told else "")
-        if action != cell.action and possible:
+        if taken != cell.action:
             why += f" ({cell.action} was taken {made} times; {cell.bound} allowed)"
         elif action != cell.action:
             why += f" ({cell.action} is not possible here)"
@@ -198,6 +211,18 @@ class DecisionTable:
         from agentgraph.guards.showing import cells_html
 
         return cells_html(self)
+
+
+def table_faults(table: object) -> Iterator[str]:
+    """Yield which cells of a table say what guards could not carry out."""
+    given = table.overrides if isinstance(table, DecisionTable) else {}
+    for (failure, tier), cell in given.items():
+        possible = (*_CARRIED_OUT[failure], *_ENDS)
+        if cell.action not in possible:
+            yield (
+                f"decisions: {cell.action!r} cannot be carried out for {(failure, tier)!r}: "
+                f"give {_one_of(possible)}"
+            )
 
 
 def _one_of(names: tuple[str, ...]) -> str:

@@ -119,16 +119,19 @@ class Judging:
         fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
         return fallback if isinstance(fallback, AIMessage) else None
 
+    def _is_possible(self, failure: FailureClass) -> bool:
+        """Whether what the table says of a failure can be done: a safe answer has to be there."""
+        cell = self._policy.decisions.cell(failure, self._policy.tier)
+        return cell.action != "fallback" or self._safe is not None
+
     def _decided(
         self, result: ValidationResult, failure: FailureClass, made: int, text: str
     ) -> Decision:
         """Decide by the table, as long as another try may bring something new."""
         evidence: Mapping[str, Any] = {"validation": result.told()}
         decide = partial(self._policy.decisions.decide, tier=self._policy.tier, made=made)
-        cell = self._policy.decisions.cell(failure, self._policy.tier)
-        possible = cell.action != "fallback" or self._safe is not None
         told: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
-        decision = decide(failure, possible=possible, **told)
+        decision = decide(failure, possible=self._is_possible(failure), **told)
         if decision.action not in _TRIES_AGAIN:
             return decision
         limit = self._limit().ask(self._place.path, plan=text)
@@ -136,7 +139,8 @@ class Judging:
             return decision
         told |= {"guard": limit.guard, "evidence": {**evidence, **limit.evidence}}
         if limit.failure_class:
-            return decide(limit.failure_class, **{**told, "cause": limit.cause})
+            told |= {"cause": limit.cause, "possible": self._is_possible(limit.failure_class)}
+            return decide(limit.failure_class, **told)
         told["cause"] = f"{result.cause}; {limit.cause}"
         return decide(failure, possible=False, **told)
 

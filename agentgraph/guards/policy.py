@@ -15,7 +15,7 @@ from agentgraph.guards.budget import CostBudget
 from agentgraph.guards.deadlines import Deadlines
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import TIERS, Tier
-from agentgraph.guards.decisions import DecisionTable
+from agentgraph.guards.decisions import DecisionTable, table_faults
 from agentgraph.guards.depth import DepthLimit
 from agentgraph.guards.escalation import Escalation
 from agentgraph.guards.fan_out import FanOutLimit
@@ -116,6 +116,7 @@ class Guards:
                 "or tokens=…"
             )
         faults += fallback_faults(given.get("breaker"))
+        faults += table_faults(given.get("decisions"))
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier

@@ -48,9 +48,13 @@ class Recorder:
             await self.ledger.write({"kind": "decision", "agent": self.place.path, **told})
 
     async def by_table(
-        self, decision: Decision, *, made: int = 0, possible: bool = True
+        self, decision: Decision, *, made: int = 0, possible: bool = False
     ) -> Decision:
-        """Record what the table says of a failure that a guard has met."""
+        """Record what the table says of a failure that a guard has met.
+
+        What lets the run go on is `possible` where whoever asks can do it, else what comes after
+        it is decided at once.
+        """
         policy = self.policy
         if not decision.failure_class:
             return await self.decided(decision)

@@ -161,7 +161,8 @@ class Using:
         return await self._not_done(use, begun)
 
     async def _not_done(self, use: ToolUse, begun: Begun) -> ToolMessage:
-        decision = await self._recorder.by_table(begun.decision)
+        # The model is told, whatever it makes of that.
+        decision = await self._recorder.by_table(begun.decision, possible=True)
         if decision.action in ("escalate", "abort"):
             self._account.pend(self._place.spot, decision)
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)

@@ -19,6 +19,7 @@ from agentgraph.guards import (
     Deadlines,
     DecisionTable,
     Escalation,
+    FailureClass,
     Gate,
     LoopDetector,
     MemorySink,
@@ -26,6 +27,7 @@ from agentgraph.guards import (
     Saga,
 )
 from agentgraph.guards.cedar import CedarPolicy
+from agentgraph.guards.decisions import DEFAULT_CELLS
 from agentgraph.testing import ScriptedModel
 from tests.guards.spending import worker
 
@@ -120,6 +122,43 @@ def test_each_part_tells_all_that_is_wrong_with_it(make: Any, count: int) -> Non
 
 HUGE = 10**400
 """No float is as large."""
+ENDS = ("escalate", "abort")
+JUDGED = ("correct", "replan", "fallback", *ENDS)
+POSSIBLE: dict[FailureClass, tuple[str, ...]] = {
+    "infinite_loop": ("correct", *ENDS),
+    "deadlock": ENDS,
+    "cost_overrun": ENDS,
+    "provider_error": ("fallback", *ENDS),
+    "schema_failure": JUDGED,
+    "spec_malformed": ("correct", "deny", "replan", *ENDS),
+    "no_progress": JUDGED,
+    "unsafe_output": JUDGED,
+}
+
+
+@pytest.mark.parametrize("failure", POSSIBLE)
+def test_a_cell_that_could_not_be_carried_out_is_refused(failure: FailureClass) -> None:
+    for action in ("correct", "deny", "fallback", "replan", *ENDS):
+        cell = Cell(action, 2, "abort")  # type: ignore[arg-type]
+        table = DecisionTable({(failure, "batch"): cell})
+        if action in POSSIBLE[failure]:
+            assert Guards(decisions=table).decisions is table
+        else:
+            [fault] = faults_of(lambda table=table: Guards(decisions=table))  # type: ignore[misc]
+            told = f"decisions: {action!r} cannot be carried out for {(failure, 'batch')!r}: give "
+            assert fault == told + ", ".join(map(repr, POSSIBLE[failure]))
+
+
+def test_all_cells_of_the_default_table_can_be_carried_out() -> None:
+    assert Guards(decisions=DecisionTable(DEFAULT_CELLS)).decisions.overrides == DEFAULT_CELLS
+
+
+def test_all_cells_that_could_not_be_carried_out_are_told_at_once() -> None:
+    again = Cell("replan", 1, "abort")
+    table = DecisionTable({("deadlock", "batch"): again, ("cost_overrun", "regulated"): again})
+    assert len(faults_of(lambda: Guards(hops=-1, decisions=table))) == 3
+
+
 NOT_FLOAT = pytest.param(HUGE, id="huge")
 
 
