@@ -110,6 +110,7 @@ class ToolRunner:
         _position.set(position)
         current_call.set(running)
         _stops.set(stops := Stops())
+        # Outside of ToolNode, which would make an answer of a stop.
         return await stops.outside(self._node.ainvoke([running.call], config))
 
     async def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
@@ -230,8 +231,7 @@ class ToolRunner:
 
         with inside_call(whole, key) as ends:
             try:
-                wrapped = self._middleware.call_tool(request, innermost)
-                answer = await _stops.get().outside(wrapped)
+                answer = await self._middleware.call_tool(request, innermost)
             except GraphBubbleUp:
                 raise  # it waits for a human: that is no end
             except Exception:

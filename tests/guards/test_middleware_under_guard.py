@@ -29,6 +29,7 @@ from agentgraph.guards import (
     MemorySink,
     Record,
 )
+from agentgraph.stream import TokenEvent
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.working import (
     Hurried,
@@ -39,6 +40,7 @@ from tests.guards.working import (
     look,
     recorded,
     solo,
+    streamed,
     watched,
 )
 
@@ -213,6 +215,14 @@ async def test_what_the_guards_have_given_up_on_no_middleware_has_asked_again(
         await agent.ainvoke("go")
     assert len(model.requests) == 2
     assert audited(sink)[-1] == ("a", "retry", "abort")
+
+
+async def test_no_middleware_has_said_again_what_has_been_told(clock: Hurried) -> None:
+    model = ScriptedModel([Fault.cut("one two three four"), "one two three four"])
+    agent = solo(model, guards=watched(), middleware=[retrying()])
+    events = await streamed(agent)
+    told = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    assert (told, len(model.requests)) == ("one two", 1)
 
 
 @pytest.mark.parametrize("fields", [{"retry": None}, {"tier": "batch"}])
