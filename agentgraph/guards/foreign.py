@@ -7,6 +7,7 @@ action of theirs is not remembered under a key.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -19,26 +20,45 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict
 
+from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
 from agentgraph.guards.account import GuardedState
 from agentgraph.sentry import Answerer, ModelCall, ToolUse
 
-__all__ = ["Asked", "ForeignState", "Uses", "last_said"]
+__all__ = ["FORM", "Asked", "ForeignState", "Uses", "last_said"]
+
+FORM = "structured_response"
+"""Where agents of LangChain's keep an answer that is given in a form."""
 
 Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 Updates: TypeAlias = Iterable[Mapping[str, Any]]
 
 
-def _later(left: str | None, right: str | None) -> str | None:
+def _last(left: Any, right: Any) -> Any:
     return right
 
 
 class ForeignState(GuardedState, total=False):
     """What a graph of others keeps for its guards."""
 
-    stopped_by: Annotated[str | None, _later]
-    """The guard that has ended this input, or waits for a human; then no edge is followed."""
+    stopped_by: Annotated[str | None, _last]
+    """The guard that has ended this input, or waits for a human."""
+    guard_holds: Annotated[bool, _last]
+    """Whether no edge out of the node of the model is followed."""
+    guard_said: Annotated[Instead, _last]
+
+
+class Instead(TypedDict, total=False):
+    """What is known of an answer that is given in the place of the model's."""
+
+    id: str
+    """The message that was said."""
+    form: Any
+    """What the model gave in a form, where a human is to decide on it."""
 
 
 @dataclass(slots=True)
@@ -58,6 +78,8 @@ class Asked:
     """Reads what a node returns."""
     result: Any = None
     message: AIMessage | None = None
+    form: Any = None
+    """The answer that it has given in a form, by a call which it has answered itself."""
 
     def of(self, model_name: str) -> ModelCall:
         """Return the call, for whoever decides on it."""
@@ -68,13 +90,29 @@ class Asked:
         if answerer is not None:
             raise ModelError("a graph of others takes no other model: give an AIMessage")
         self.result = await self.call({**self.state, "messages": list(messages)})
-        said = [m for m in _messages(self.updates(self.result)) if isinstance(m, AIMessage)]
+        updates = [*self.updates(self.result)]
+        said = [m for m in _messages(updates) if isinstance(m, AIMessage)]
         self.message = said[-1] if said else AIMessage("")
+        self.form = next((one[FORM] for one in updates if one.get(FORM) is not None), None)
         return self.message
 
-    def result_for(self, message: AIMessage) -> Any:
-        """Return what the node is to return: its own, unless something else is to be said."""
-        return self.result if message is self.message else {"messages": [message]}
+    def text_of(self, message: AIMessage) -> str | None:
+        """Return as JSON what a message answers in a form, None where it answers nothing yet."""
+        return as_text(self.form) if message is self.message and self.form is not None else None
+
+    def result_for(self, message: AIMessage, held: Any) -> Any:
+        """Return what the node is to return: its own, unless something else is to be said.
+
+        What is said in the place of an answer that was held may be one in its form too.
+        """
+        if message is self.message:
+            return self.result
+        message = message if message.id else message.model_copy(update={"id": new_id()})
+        update: dict[str, Any] = {"messages": [message], "guard_said": {"id": message.id}}
+        form = None if held is None else _read(held, str(message.text))
+        if form is not None or self.state.get(FORM) is not None:  # that of an input before
+            update[FORM] = form
+        return update
 
 
 @dataclass(slots=True)
@@ -130,6 +168,21 @@ class Uses:
     def _asked(self) -> AIMessage | None:
         said = (m for m in reversed(self.messages) if isinstance(m, AIMessage) and m.tool_calls)
         return next(said, None)
+
+
+def as_text(form: object) -> str:
+    """Return an answer in a form as JSON."""
+    return json.dumps(to_jsonable_python(form, fallback=str), ensure_ascii=False)
+
+
+def _read(held: Any, text: str) -> Any:
+    """Return what a text says in the form of what was held, None where it has another."""
+    if text == as_text(held):
+        return held
+    try:
+        return TypeAdapter(type(held)).validate_json(text)
+    except ValueError:
+        return None
 
 
 def last_said(messages: Sequence[AnyMessage]) -> str:

@@ -21,7 +21,7 @@ from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.faults import unseen_price_faults
-from agentgraph.guards.foreign import Asked, ForeignState, Uses, last_said
+from agentgraph.guards.foreign import FORM, Asked, ForeignState, Uses, last_said
 from agentgraph.guards.humans import HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.patcher import (
@@ -59,6 +59,9 @@ from agentgraph.telling import AGENT_TAG
 __all__ = ["faults_in", "guarded_copy", "guarding_foreign"]
 
 _STOPPED_BY = "stopped_by"
+_HOLDS = "guard_holds"
+_SAID = "guard_said"
+_KEPT = ("messages", "guarded", "human", _SAID)
 
 
 def guarded_copy(graph: Graph, policy: Guards, path: str) -> Graph:
@@ -85,7 +88,6 @@ def _is_agent(graph: AnyGraph) -> bool:
 
 def guarding_foreign(policy: Guards, place: Place) -> Patcher:
     """Guard a graph of others."""
-    post = _ForeignPost(policy, place)
 
     def patch(graph: AnyGraph) -> AnyGraph:
         model = found(graph, MODELS, "a model")
@@ -94,12 +96,14 @@ def guarding_foreign(policy: Guards, place: Place) -> Patcher:
             raise ConfigurationError(faults)
         for extra in (ForeignState, HumanState):
             add_state(graph, extra)
+        kept = (*_KEPT, FORM) if FORM in graph.channels else _KEPT
+        post = _ForeignPost(policy, place, kept)
         graph = wrap_node(model, post.around_model(model))(graph)
         for tools in (name for name in TOOLS if name in graph.nodes):
             known = getattr(graph.nodes[tools].runnable, "tools_by_name", {})
-            at_tools = _ForeignPost(policy, place, tools=known)
+            at_tools = replace(post, tools=known)
             graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
-        hold_edges(graph, model, _STOPPED_BY)
+        hold_edges(graph, model, _HOLDS)
         spec = graph.nodes[model]
         graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
         asks: Any = post.await_human(model)
@@ -122,10 +126,14 @@ class _ForeignPost(Post):
             if not isinstance(state, Mapping):  # it was sent something of its own
                 return await call(state)
             watch = self._watch(state)
+            instead = watch.kept.get(_SAID) or {}
+            if _ends_with(state, instead.get("id")):  # it waits for an answer in a form
+                return Command(goto=END, update={**self._dumped(watch), _HOLDS: True})
             decision = await watch.opening()
             if not decision.allows:
                 return self._act(watch, decision, "")
             asked = Asked(state, call, updates_of)
+            watch.place = replace(watch.place, form=asked.text_of)
             try:
                 with posted(None):
                     message = await watch.model(asked.of(self._model_name(watch)))
@@ -133,9 +141,11 @@ class _ForeignPost(Post):
                 if not isinstance(stop.decision, Decision):
                     raise
                 text = stop.text if isinstance(stop, Held) else ""
-                return self._act(watch, stop.decision, text)
+                acted = self._act(watch, stop.decision, text)
+                return with_update(acted, {_SAID: {"form": asked.form}})
             update = {**self._dumped(watch), **said(watch)}
-            return with_update(asked.result_for(message), update)
+            held = instead.get("form") if watch.kept.get("human") else None
+            return with_update(asked.result_for(message, held), update)
 
         return wrapped
 
@@ -166,17 +176,21 @@ class _ForeignPost(Post):
         return given if here not in prices and given in prices else here
 
     def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
-        return with_update(Post._act(self, watch, decision, text), {_STOPPED_BY: decision.reason})
+        stopped = {_STOPPED_BY: decision.reason, _HOLDS: True}
+        return with_update(Post._act(self, watch, decision, text), stopped)
 
     def _close(self, watch: Watch) -> Any:
-        return with_update(Post._close(self, watch), {_STOPPED_BY: watch.account.closed})
+        update: dict[str, Any] = {_STOPPED_BY: watch.account.closed, _HOLDS: True}
+        if watch.kept.get(FORM) is not None:
+            update[FORM] = None  # what answered an input before is no answer to this one
+        return with_update(Post._close(self, watch), update)
 
     def _onward(self, watch: Watch, result: Any) -> Any:
         return result  # nobody has registered what its tools do
 
     def _watch(self, state: State) -> Watch:
         config, ledger, run = get_config(), current_ledger(), current_run()
-        kept = read_state(config, ("messages", "guarded", "human"))
+        kept = read_state(config, self.kept)
         input_id, home = _input_of(kept, config), None if run is None else run.owner
         if ledger is not None:
             input_id, home = ledger.input_id, ledger.home
@@ -191,7 +205,12 @@ class _ForeignPost(Post):
         return self._at(place, account, kept, config, ledger, notes)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
-        return {"guarded": watch.account.dump(), _STOPPED_BY: None}
+        return {"guarded": watch.account.dump(), _STOPPED_BY: None, _HOLDS: False}
+
+
+def _ends_with(state: State, message_id: str | None) -> bool:
+    messages = state.get("messages") or ()
+    return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 
 
 def _input_of(kept: Mapping[str, Any], config: Mapping[str, Any]) -> str:
