@@ -12,7 +12,11 @@ from langgraph.pregel.protocol import PregelProtocol
 from agentgraph.outcomes import Handoff
 
 __all__ = [
+    "HANDOFF_TOOL",
+    "SEAT_TOOLS",
+    "SILENCE_TOOL",
     "ForeignGraph",
+    "Gated",
     "Graph",
     "Guarded",
     "Participant",
@@ -25,6 +29,11 @@ __all__ = [
 Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 """A compiled LangGraph graph of any state, a remote one included."""
 
+
+HANDOFF_TOOL = "handoff_conversation"
+SILENCE_TOOL = "stay_silent"
+SEAT_TOOLS = (HANDOFF_TOOL, SILENCE_TOOL)
+"""The tools that may come with a place in a team."""
 
 _ATTRIBUTES = ("name", "description", "graph")
 
@@ -109,6 +118,15 @@ class Guarded(Protocol):
 
     def faults_under(self, guards: Any) -> list[str]:
         """Return what is wrong with them where these guards hold."""
+        ...
+
+
+@runtime_checkable
+class Gated(Protocol):
+    """A participant that knows which tools it has, for gates that look at them by name."""
+
+    def gated_under(self, guards: Any) -> list[Any]:
+        """Return each such gate where these guards hold, with the tools of those under it."""
         ...
 
 

@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from agentgraph.agents.build import compile_root, compile_seated
 from agentgraph.agents.intents import Intent
-from agentgraph.agents.names import faults_of, faults_under, names_of
+from agentgraph.agents.names import faults_of, faults_under, gated_under, names_of
 from agentgraph.agents.output import ResponseFormat
 from agentgraph.agents.picture import drawn, mimebundle_of, picture_of
 from agentgraph.agents.prompt import SystemPrompt
@@ -34,6 +34,7 @@ from agentgraph.agents.values import (
 )
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import DEFAULT, Default, Guards
+from agentgraph.guards.faults import GateAt
 from agentgraph.history import HistoryPolicy
 from agentgraph.participant import Graph, Participant, Seat, as_participant
 from agentgraph.patching import AnyCompiledGraph, Patch
@@ -239,8 +240,14 @@ class Agent:
 
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the tree where a team's guards hold for it."""
-        own = self.guards.within(guards, self.name) if isinstance(self.guards, Guards) else guards
-        return list(faults_under(self, own))
+        return list(faults_under(self, self._held_to(guards)))
+
+    def gated_under(self, guards: Guards) -> list[GateAt]:
+        """Return the gates that look at tools by name where a team's guards hold for the tree."""
+        return list(gated_under(self, self._held_to(guards)))
+
+    def _held_to(self, guards: Guards) -> Guards:
+        return self.guards.within(guards, self.name) if isinstance(self.guards, Guards) else guards
 
     @cached_property
     def patchers(self) -> tuple[Patch, ...]:

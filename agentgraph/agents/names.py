@@ -11,14 +11,20 @@ from agentgraph.agents.default_tools import ALWAYS, WITH_OTHERS
 from agentgraph.agents.intents import Intent, IntentKind
 from agentgraph.agents.toolset import Toolset, needs_arguments
 from agentgraph.guards import Guards
-from agentgraph.guards.faults import price_faults, stage_faults
+from agentgraph.guards.faults import (
+    GateAt,
+    gated_at,
+    price_faults,
+    schema_faults,
+    stage_faults,
+)
 from agentgraph.guards.foreign_patcher import faults_in
-from agentgraph.participant import ForeignGraph
+from agentgraph.participant import SEAT_TOOLS, ForeignGraph
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
 
-__all__ = ["faults_of", "faults_under", "names_of"]
+__all__ = ["faults_of", "faults_under", "gated_under", "names_of"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
 _RESERVED = {*NODES, "__start__", "__end__"}
@@ -33,6 +39,7 @@ def faults_of(agent: Agent) -> list[str]:
     if isinstance(agent.guards, Guards):
         faults += stage_faults(agent.guards, names_of(agent))
         faults += faults_under(agent, agent.guards)
+        faults += schema_faults(gated_under(agent, agent.guards))
     if len(stores_of(agent)) > 1:
         faults.append("agents of the tree have different stores: a tree has one, give it the root")
     return faults
@@ -52,6 +59,29 @@ def faults_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[str]:
             own = child.guards
             inside = own.within(guards, below) if isinstance(own, Guards) else guards
             yield from faults_under(child, inside, below)
+
+
+def gated_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[GateAt]:
+    """Yield the gates of a tree that look at tools by name, with the tools of each agent there."""
+    from agentgraph.agents.agent import Agent
+
+    path = path or agent.name
+    yield from gated_at(guards, path, lambda: _tools_of(agent))
+    for child in _children(agent):
+        below = f"{path}/{getattr(child, 'name', '')}"
+        if isinstance(child, Agent):
+            own = child.guards
+            inside = own.within(guards, below) if isinstance(own, Guards) else guards
+            yield from gated_under(child, inside, below)
+        else:
+            yield from gated_at(guards, below, lambda: None)
+
+
+def _tools_of(agent: Agent) -> list[str] | None:
+    """Return what may run at an agent, wherever it is; None where its middleware may bring more."""
+    if agent.middleware:
+        return None
+    return [*toolset_of(agent, "somebody").ordinary, *SEAT_TOOLS]
 
 
 def names_of(agent: Agent) -> tuple[str, ...]:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.guards.prices import model_name_of, worst_cost
+from agentgraph.participant import SEAT_TOOLS
 
 if TYPE_CHECKING:
+    from agentgraph.guards.gates import Gate
     from agentgraph.guards.policy import Guards
 
-__all__ = ["price_faults", "stage_faults", "unseen_price_faults"]
+__all__ = [
+    "GateAt",
+    "gated_at",
+    "price_faults",
+    "schema_faults",
+    "stage_faults",
+    "unseen_price_faults",
+]
+
+GateAt: TypeAlias = "tuple[Gate, Collection[str] | None]"
+"""A gate that has schemas by tool, and the tools of somebody under it, None where any may come."""
 
 _OF_THE_WHOLE = ("deadlock", "velocity", "saga")
 
@@ -65,6 +77,35 @@ def unseen_price_faults(policy: Guards, path: str) -> Iterator[str]:
             "in dollars for a million tokens of that model, or give tokens in the place of "
             "dollars, or build it as an Agent"
         )
+
+
+def gated_at(
+    policy: Guards, path: str, tools: Callable[[], Collection[str] | None]
+) -> list[GateAt]:
+    """Return the gates at an agent that look at tools by their names, with the tools it has."""
+    gates = [one for one in policy.at(path).gates if isinstance(one.schema, Mapping)]
+    names = tools() if gates else ()
+    return [(gate, names) for gate in gates]
+
+
+def schema_faults(gated: Iterable[GateAt]) -> Iterator[str]:
+    """Yield of which tools a gate has a schema that nobody under it has, so that none is asked."""
+    gates: dict[int, Gate] = {}
+    known: dict[int, set[str] | None] = {}
+    for gate, names in gated:
+        gates[id(gate)] = gate
+        others = known.get(id(gate), set())
+        known[id(gate)] = None if names is None or others is None else {*others, *names}
+    for key, gate in gates.items():
+        there = known[key]
+        if there is None or not isinstance(gate.schema, Mapping):
+            continue
+        for name in (name for name in gate.schema if name not in there):
+            told = ", ".join(sorted(there - {*SEAT_TOOLS})) or "none"
+            yield (
+                f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool to run: "
+                f"there are {told}"
+            )
 
 
 def _in_dollars(policy: Guards, path: str) -> list[str]:

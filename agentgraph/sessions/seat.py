@@ -14,14 +14,13 @@ from pydantic_core import to_json
 from agentgraph.errors import AgentGraphError
 from agentgraph.guards import Effect
 from agentgraph.outcomes import Handoff
-from agentgraph.participant import Verdict
+from agentgraph.participant import HANDOFF_TOOL, SILENCE_TOOL, Verdict
 from agentgraph.phases import HandoffPolicy, HandoffRequest, HandoffResult, validate_handoff
 from agentgraph.phases.handoff import HandoffCode
 from agentgraph.sessions.round import current_round
 
 __all__ = ["HANDOFF_TOOL", "TeamSeat"]
 
-HANDOFF_TOOL = "handoff_conversation"
 HUMAN = "human"
 
 
@@ -148,7 +147,7 @@ def _silence() -> BaseTool:
 
     return StructuredTool.from_function(
         stay_silent,
-        name="stay_silent",
+        name=SILENCE_TOOL,
         description="Let them go on; nothing is said.",
         return_direct=True,
     )

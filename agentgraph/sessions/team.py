@@ -15,9 +15,11 @@ from langgraph.graph import StateGraph
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Effect, Guards
+from agentgraph.guards.faults import GateAt, gated_at
 from agentgraph.guards.foreign_patcher import faults_in
 from agentgraph.participant import (
     ForeignGraph,
+    Gated,
     Graph,
     Guarded,
     Participant,
@@ -255,12 +257,26 @@ class Team:
 
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the team where another one's guards hold for it."""
-        own = self.guards
-        inside = own.within(guards, self.name) if isinstance(own, Guards) else guards
+        inside = self._under(guards)
         known = (one.faults_under(inside) for one in self._all if isinstance(one, Guarded))
         foreign = (one for one in self._all if isinstance(one, ForeignGraph))
         theirs = (faults_in(one.graph, inside, one.name) for one in foreign)
         return list(chain(*known, *theirs))
+
+    def gated_under(self, guards: Guards) -> list[GateAt]:
+        """Return the gates that look at tools by name where another team's guards hold for it."""
+        inside = self._under(guards)
+        known = (
+            one.gated_under(inside)
+            if isinstance(one, Gated)
+            else gated_at(inside, one.name, lambda: None)
+            for one in self._all
+        )
+        return list(chain(*known))
+
+    def _under(self, guards: Guards) -> Guards:
+        own = self.guards
+        return own.within(guards, self.name) if isinstance(own, Guards) else guards
 
     @property
     def _all(self) -> list[Participant]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
-from agentgraph.guards.faults import stage_faults
+from agentgraph.guards.faults import schema_faults, stage_faults
 from agentgraph.participant import as_participant
 from agentgraph.phases import ConversationPipeline, ConversationRouter
 from agentgraph.phases.handoff import Escalation
@@ -119,6 +119,7 @@ def _guard_faults(team: Team) -> Iterator[str]:
         return
     yield from stage_faults(team.guards, team.agent_names)
     yield from team.faults_under(team.guards)
+    yield from schema_faults(team.gated_under(team.guards))
 
 
 def _present(team: Team) -> tuple[str, ...]:
