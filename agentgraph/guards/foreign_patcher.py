@@ -40,6 +40,7 @@ from agentgraph.guards.patcher import (
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.side_notes import side_notes
+from agentgraph.guards.unheard import warn_of_unheard
 from agentgraph.guards.watch import Watch
 from agentgraph.participant import Graph
 from agentgraph.patching import (
@@ -99,18 +100,25 @@ def guarding_foreign(policy: Guards, place: Place) -> Patcher:
         kept = (*_KEPT, FORM) if FORM in graph.channels else _KEPT
         post = _ForeignPost(policy, place, kept)
         graph = wrap_node(model, post.around_model(model))(graph)
-        for tools in (name for name in TOOLS if name in graph.nodes):
-            known = getattr(graph.nodes[tools].runnable, "tools_by_name", {})
-            at_tools = replace(post, tools=known)
+        known = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
+        for tools, by_name in known.items():
+            at_tools = replace(post, tools=by_name)
             graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
         hold_edges(graph, model, _HOLDS)
         spec = graph.nodes[model]
         graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
         asks: Any = post.await_human(model)
         graph.add_node(AWAIT_HUMAN, asks, destinations=(model, END))
+        all_tools = {name: tool for own in known.values() for name, tool in own.items()}
+        warn_of_unheard(policy, place.path, all_tools)
         return graph
 
     return Patcher(patch, state=ForeignState)
+
+
+def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
+    known: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
+    return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,9 @@ async def test_an_answer_stands_in_for_its_dead_provider(clock: Hurried) -> None
     said = [(await graph.ainvoke(GO))["messages"][-1].text for _ in range(4)]
     assert (set(said), len(model.requests)) == ({"Out of order."}, 5)
     # It has a prompt and tools that nobody knows of: no other model can be put in its place.
-    graph = patched(made_by_langchain(model, look), watched(breaker=CircuitBreaker(fallback=other)))
+    guards = watched(breaker=CircuitBreaker(fallback=other))
+    with pytest.warns(UserWarning, match=r"none can stand in for that of 'graph': .*AIMessage"):
+        graph = patched(made_by_langchain(model, look), guards)
     with pytest.raises(Exception, match="500"):
         await graph.ainvoke(GO)
     assert other.requests == []
@@ -487,3 +489,49 @@ async def test_a_speaker_without_tools_is_under_its_team_s_guards(
     team = Team([made(model)], round_robin(["clerk"], max_turns=4), guards=watched(**held))
     reply = await team.arun("go")
     assert (reply.close_reason, len(model.requests)) == (reason, asked)
+
+
+# What cannot be done there is told
+
+
+@effect(compensate=lambda item: None)
+def pay(item: str) -> str:
+    """Pay for something."""
+    return "paid"
+
+
+@effect
+def ship(item: str) -> str:
+    """Ship something."""
+    return "shipped"
+
+
+@effect(poll=True)
+def status() -> str:
+    """Return how far the job is."""
+    return "running"
+
+
+async def test_actions_that_nobody_registers_are_told_of_and_run() -> None:
+    clerk = made_by_langchain(ScriptedModel([call("pay", item="a"), "Paid."]), pay, ship, status)
+    agent = Agent("boss", model=ScriptedModel([call("transfer_to_clerk")]), agents=[clerk])
+    with pytest.warns(UserWarning, match="what pay, ship does in 'boss/clerk' is not registered"):
+        reply = await agent.ainvoke("go", thread_id="t")
+    assert (reply.text, reply.close_reason) == ("Paid.", None)
+
+
+def test_a_speaker_s_fallback_that_is_a_model_is_told_of() -> None:
+    other = ScriptedModel(["never"], model_name="cheap")
+    guards = watched(breaker=CircuitBreaker(fallback=other))
+    team = Team([alone(ScriptedModel(["."]))], round_robin(["clerk"], max_turns=1), guards=guards)
+    with pytest.warns(UserWarning, match="none can stand in for that of 'clerk'"):
+        assert "clerk" in team.graph.nodes
+
+
+@pytest.mark.parametrize(
+    "held", [{"saga": None}, {"breaker": CircuitBreaker(fallback=AIMessage("Later."))}]
+)
+def test_nothing_is_told_of_what_holds(held: Any) -> None:
+    tools = (pay, ship) if "saga" in held else (look, status)
+    graph = patched(made_by_langchain(looping(), *tools), watched(**held))  # else it would raise
+    assert "await_human" in graph.nodes
