@@ -150,8 +150,8 @@ def failure_of(error: Exception) -> StorageError | None:
 def unreachable(kind: str) -> StorageError:
     """Say that there is no connection to begin with."""
     return StorageError(
-        f"cannot connect to Postgres ({kind}): check POSTGRES_URL "
-        "and that the server accepts connections"
+        f"cannot connect to Postgres ({kind}): check POSTGRES_URL, or the URL that "
+        "was given, and that the server accepts connections"
     )
 
 
