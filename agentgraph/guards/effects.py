@@ -95,12 +95,23 @@ def effect(
     volatile: Sequence[str] = (),
     poll: bool = False,
 ) -> object:
-    """Mark a tool, or the function that becomes one, as changing the world; it stays what it is."""
+    """Mark a tool, or the function that becomes one, as changing the world; it stays what it is.
+
+    `@effect` alone marks what is below it, and so does `effect(function)`: what undoes that is to
+    be given by name, `@effect(compensate=function)`. As `@effect(function)` it would itself be
+    marked, and called with what is below.
+    """
     names = tuple(volatile) if isinstance(volatile, list) else volatile
     # Whatever is no tuple by now is a fault, which Effect tells.
     known = Effect(compensate, lookup, names, poll)  # type: ignore[arg-type]
     if target is None:
         return partial(_marked, known)
+    if known != Effect() and not isinstance(target, BaseTool):
+        name = getattr(target, "__name__", None) or repr(target)
+        raise ConfigurationError(
+            f"effect({name}, …): give what undoes a tool by name, as compensate={name}, and what "
+            f"is marked on its own: effect(compensate=…)({name})"
+        )
     return _marked(known, target)
 
 

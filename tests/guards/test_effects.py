@@ -90,6 +90,15 @@ def test_a_bare_mark_says_only_that_there_is_an_effect() -> None:
     assert effect_of(Refund()) is None
 
 
+def test_a_function_that_may_be_either_the_tool_or_what_undoes_it_is_refused() -> None:
+    either: Any = effect
+    for options in ({"lookup": found}, {"volatile": ["order"]}, {"poll": True}):
+        with pytest.raises(ConfigurationError, match="by name, as compensate=cancel"):
+            either(cancel, **options)
+    assert effect_of(cancel) is None
+    assert effect_of(either(Refund(), poll=True)) == Effect(poll=True)
+
+
 def test_a_mark_survives_a_decorator_between() -> None:
     def logged(function: Any) -> Any:
         @functools.wraps(function)
