@@ -27,6 +27,7 @@ __all__ = [
     "Refusal",
     "Sentry",
     "ToolUse",
+    "UnrunCall",
     "current_ledger",
     "guarded",
     "keeping",
@@ -75,6 +76,16 @@ class ToolUse:
     run: Callable[[], Awaitable[object]]
 
 
+class UnrunCall(NamedTuple):
+    """A call that was answered, and nothing ran for it."""
+
+    name: str
+    args: object
+    message_id: str
+    told: str
+    failed: bool
+
+
 class Refusal(NamedTuple):
     """Who stands in the way, and why."""
 
@@ -108,6 +119,10 @@ class Sentry(Protocol):
 
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may."""
+        ...
+
+    async def unrun(self, call: UnrunCall) -> None:
+        """See a call that nothing ran for: a model may make it again and again."""
         ...
 
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:

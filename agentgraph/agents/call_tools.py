@@ -20,6 +20,7 @@ from agentgraph.agents.progress import MOVED, NOT_EXECUTED, progress
 from agentgraph.agents.run_tool import ToolResult, ToolRunner
 from agentgraph.agents.state import AgentState, CallOutcome
 from agentgraph.agents.toolset import REQUEST_HELP
+from agentgraph.agents.unrun import tell_unrun
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
 from agentgraph.patching import read_state
@@ -43,6 +44,10 @@ class _Asked:
     answers: dict[str, ToolMessage]
     number: int
     """Which of this level's messages with calls it is, since its turn or its visit began."""
+
+    async def tell_unrun(self, answers: Iterable[ToolMessage]) -> None:
+        """Have it seen which calls were answered without anything that ran."""
+        await tell_unrun(calls_of(self.message), answers, str(self.message.id))
 
     def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
         return [call for call in calls if call["id"] not in self.answers]
@@ -70,7 +75,7 @@ def call_tools(level: Level, runner: ToolRunner) -> Node:
         sent: Any = state.get("sent")
         if sent is not None:
             known = _progress(level, state, config)
-            result = await runner.run(sent["call"], sent["position"], config, known)
+            result = await runner.run(sent, config, known)
             return [*_applied(result), Command(goto="call_tools")]
         asked = _last_asked(state)
         if asked is None:
@@ -97,9 +102,8 @@ async def _settle(
     if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
         return [*done, *await _sent(level, asked, waiting)]
     if waiting:
-        position = _position(asked, waiting[0]["id"])
         known = _progress(level, state, config)
-        result = await runner.run(waiting[0], position, config, known)
+        result = await runner.run(_sending(asked, waiting[0]), config, known)
         done += _applied(result, keep_outcome=False)
         outcomes += [result.outcome]
         asked.answers.update({m.tool_call_id: m for m in result.answers})
@@ -123,6 +127,8 @@ async def _conclude(
         refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
         if finish is not None and not goto and (held := _held_back(finish["text"])):
             return [Command(update={"messages": refused, **held}, goto=level.entry)]
+        if goto:
+            await asked.tell_unrun(refused)
         messages = [*refused, *(await _finished(level, finish) if finish is not None else ())]
         after: Any = goto or level.end
         return [Command(update={"messages": messages}, goto=after)]
@@ -145,6 +151,7 @@ async def _move(
         why_not = await _stuck(level, state)
         if why_not is not None:
             refused = _refuse([move, *others], why_not)
+            await asked.tell_unrun(refused)
             return [Command(update={"messages": refused}, goto=level.entry)]
         told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
         update = {"messages": [told, *refused], "help_reason": reason}
@@ -154,6 +161,7 @@ async def _move(
         refusal = await sentry.handoff(move.target, progress(level.history(state)))
         if refusal is not None:
             refused = _refuse([move, *others], refusal.why)
+            await asked.tell_unrun(refused)
             return [Command(update={"messages": refused}, goto=level.entry)]
     refused = _refuse(others, f"the conversation was transferred to {move.target}")
     told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
@@ -255,6 +263,7 @@ async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
             answers.append(answer(call["id"] or "", call["name"] or "tool", text, failed=True))
     for told in answers:
         await _tell(level, told)
+    await asked.tell_unrun(answers)
     return answers
 
 
@@ -300,6 +309,8 @@ async def _sent(level: Level, asked: _Asked, calls: Sequence[ToolCall]) -> Comma
         answer(call["id"] or "", call["name"], f"{NOT_EXECUTED}{why}", failed=True)
         for call, why in refused
     ]
+    if not kept:  # else what those reply is seen
+        await asked.tell_unrun(told)
     sent = [_send(level, asked, call) for call in calls if call not in errands or call in kept]
     return [Command(update={"messages": told}, goto=sent or level.entry)]
 
@@ -307,6 +318,8 @@ async def _sent(level: Level, asked: _Asked, calls: Sequence[ToolCall]) -> Comma
 async def _delegated(level: Level, asked: _Asked, moves: Sequence[_Move]) -> Commands:
     kept, refused = await _dispatched(level, moves, [move.target for move in moves])
     told = [message for move, why in refused for message in _refuse([move], why)]
+    if not kept:
+        await asked.tell_unrun(told)
     sent = [await _delegate(level, asked, move) for move in kept]
     goto: Any = sent or level.entry
     return [Command(update={"messages": told}, goto=goto)]

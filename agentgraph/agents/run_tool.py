@@ -30,6 +30,7 @@ from agentgraph.agents.middleware import Middleware
 from agentgraph.agents.recorded import RunningCall, current_call, known_result, recorded
 from agentgraph.agents.state import CallOutcome
 from agentgraph.agents.stops import Stops
+from agentgraph.agents.unrun import tell_unrun
 from agentgraph.errors import RoutingError
 from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
@@ -66,6 +67,8 @@ class ToolResult:
     notes: list[Note] = field(default_factory=list)
     progress: str = ""
     """How far the conversation had come when the tool was called."""
+    refused: bool = False
+    """Whether the call was refused by what would have carried it out."""
 
 
 class ToolRunner:
@@ -81,23 +84,28 @@ class ToolRunner:
         )
 
     async def run(
-        self, call: ToolCall, position: str, config: RunnableConfig, progress: str = ""
+        self, sent: Mapping[str, Any], config: RunnableConfig, progress: str = ""
     ) -> ToolResult:
         """Run a call; its errors become its answer, interrupts and cancellation pass through."""
+        call: ToolCall = sent["call"]
         output = self._level.toolset.output
         result = ToolResult({"call_id": call["id"] or ""}, progress=progress)
         if output is not None and call["name"] == output.name:
-            raw: Any = {"messages": [_checked_output(output.dump, call)]}
+            checked = _checked_output(output.dump, call)
+            result.refused = checked.status == "error"
+            raw: Any = {"messages": [checked]}
         else:
             namespace = config.get("configurable", {}).get("checkpoint_ns", "")
             running = RunningCall(call, f"{namespace} {call['id']}", current_run())
             with collecting(result.notes if self._level.seat is not None else None):
-                raw = await self._run(running, position, config)
+                raw = await self._run(running, sent["position"], config)
         for part in raw if isinstance(raw, list) else [raw]:
             await self._read(part, call, result)
         if not result.answers:
             silent = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
             await self._read({"messages": [silent]}, call, result)
+        if result.refused:
+            await tell_unrun([call], result.answers, sent["message_id"])
         if any(answer.status == "error" for answer in result.answers):
             # A call that failed has changed nothing; that it was refused is to be told.
             result.notes[:] = [note for note in result.notes if note["kind"] == "rejected"]
@@ -182,6 +190,7 @@ class ToolRunner:
         if decided.target not in reachable:
             known = ", ".join(reachable) or "nobody"
             text = f"Not transferred: there is no agent {decided.target!r} here, only {known}."
+            result.refused = True
             return {"content": text, "status": "error"}
         result.outcome["transfer"] = {
             "tool": call["name"],
@@ -204,6 +213,7 @@ class ToolRunner:
         if verdict.accepted is None:
             told = {**asdict(wished), "told": verdict.text}
             result.notes.append(_note("rejected", call, told))
+            result.refused = True
             return {"content": verdict.text, "status": "error"}
         result.notes.append(_note("handoff", call, asdict(verdict.accepted)))
         result.outcome["finish"] = {"text": "", "reason": "handoff"}

@@ -114,7 +114,7 @@ class LoopDetector:
         poll: bool = False,
         message: str = "",
     ) -> Decision:
-        """Decide on a call that was made; a vetoed one is not told, for it is no progress.
+        """Decide on a call that was made; one that nothing ran for is told as one that failed.
 
         Calls that the model asked for in one message carry its id. `volatile` names the arguments
         that are no part of what is asked, such as a request id.

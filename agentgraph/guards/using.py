@@ -20,7 +20,8 @@ from agentgraph.guards.replaying import beside_of, given_again
 from agentgraph.guards.saga import Begun, Entry, Saga
 from agentgraph.guards.stage import current_stage, in_time
 from agentgraph.notes import noted
-from agentgraph.sentry import ControlFlow, LedgerLost, ToolUse
+from agentgraph.outcomes import Handoff
+from agentgraph.sentry import ControlFlow, LedgerLost, ToolUse, UnrunCall
 
 __all__ = ["RegisterFirst", "Using"]
 
@@ -199,6 +200,7 @@ class Using:
                 told: Mapping[str, object] = {"validation": validation}
                 denied = Decision("deny", "gate", result.cause, result.failure_class, told)
                 await self._recorder.decided(denied)
+                await self._observe(use, effect_of(use.tool), "", failed=True)
                 return _answer(use, f"Not executed: {result.cause}.", failed=True)
         return None
 
@@ -218,7 +220,8 @@ class Using:
             await self._observe(use, effect, kind_of(error), failed=True)
             raise
         failed = isinstance(result, ToolMessage) and result.status == "error"
-        if isinstance(result, ToolMessage):
+        is_wish = isinstance(getattr(result, "artifact", None), Handoff)
+        if isinstance(result, ToolMessage) and not is_wish:  # what comes of it is to be seen yet
             await self._observe(use, effect, result.content, failed=failed)
         return result
 
@@ -228,8 +231,13 @@ class Using:
         effect = effect_of(use.tool)
         await self._observe(use, effect, told.content, failed=told.status == "error")
 
+    async def unrun(self, call: UnrunCall) -> None:
+        """See a call that nothing ran for."""
+        effect = effect_of(self._place.tools.get(call.name))
+        await self._observe(call, effect, call.told, failed=call.failed)
+
     async def _observe(
-        self, use: ToolUse, effect: Effect | None, result: object, *, failed: bool
+        self, use: ToolUse | UnrunCall, effect: Effect | None, result: object, *, failed: bool
     ) -> None:
         if self._policy.loop is None:
             return

@@ -24,7 +24,7 @@ from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
 from agentgraph.history import calls_of
 from agentgraph.running import current_run
-from agentgraph.sentry import ModelCall, Refusal, ToolUse
+from agentgraph.sentry import ModelCall, Refusal, ToolUse, UnrunCall
 
 __all__ = ["Watch"]
 
@@ -192,6 +192,10 @@ class Watch:
     async def tool(self, use: ToolUse) -> object:
         """Have a tool run, if it may, and see whether it leads anywhere."""
         return await self.using.use(use)
+
+    async def unrun(self, call: UnrunCall) -> None:
+        """See a call that nothing ran for: a model may make it again and again."""
+        await self.using.unrun(call)
 
     @property
     def using(self) -> Using:

@@ -247,7 +247,8 @@ async def test_endless_pair_ends_at_the_default_limit() -> None:
     root_model = ScriptedModel(lambda _: call("transfer_to_Child"))
     child = Agent("Child", model=child_model)
 
-    root = Agent("Root", model=root_model, agents=[child], guards=Guards.interactive(deadlock=None))
+    guards = Guards.interactive(deadlock=None, loop=None)
+    root = Agent("Root", model=root_model, agents=[child], guards=guards)
     reply = await root.ainvoke("hi")
 
     assert reply.close_reason == "max_steps"
