@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
@@ -111,8 +112,9 @@ def _build(
     if guards is not None:
         members = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
         output = level.toolset.output
-        form = None if output is None else output.text_of
-        place = Place(path, level.toolset.ordinary, form=form)
+        place = Place(path, level.toolset.ordinary)
+        if output is not None:
+            place = replace(place, form=output.text_of, fits=output.fits)
         graph = guarding(guards, place, tuple(one.name for one in members), effects)(graph)
     level.nodes.update(graph.nodes)
     return graph

@@ -41,6 +41,10 @@ class OutputFormat:
                     return json.dumps(self.dump(call["args"]), ensure_ascii=False)
         return None
 
+    def fits(self, text: str) -> bool:
+        """Tell whether a text is an answer in this form."""
+        return self.read(text) is not None
+
     def load(self, stored: object) -> object:
         """Return the object that was dumped."""
         return self._adapter.validate_python(stored)

@@ -79,6 +79,10 @@ class Judging:
 
     async def pass_edit(self, text: str, messages: Sequence[BaseMessage]) -> None:
         """Let what a human has written pass the gates; what does not goes back to them."""
+        if self._place.fits is not None and not self._place.fits(text):
+            cause = "the edit is not in the form of the answer"
+            decision = Decision("escalate", "gate", cause, "schema_failure")
+            raise Held(await self._recorder.decided(decision), text)
         failed = await self._gated(subject_of(self._place, messages, text, self._account))
         if failed is not None:
             told = {"validation": failed.told()}

@@ -27,6 +27,8 @@ class Place:
     """Which of the visits to it this is: a delegate is visited by several at a time."""
     form: Callable[[AIMessage], str | None] | None = None
     """Reads an answer that is given by a call, in a form."""
+    fits: Callable[[str], bool] | None = None
+    """Tells whether a text is in that form."""
 
     @property
     def name(self) -> str:

@@ -98,6 +98,18 @@ async def test_a_human_decides_on_an_answer_in_a_form(decision: Any, price: int 
     assert is_legal(await agent.ahistory("t"))
 
 
+async def test_an_edit_that_is_not_in_the_form_goes_back_to_the_human() -> None:
+    critic = Escalation(0.5, critic=lambda subject: 0.1)
+    agent = offering(call("Offer", price=13), guards=watched(escalation=critic))
+    [question] = (await agent.ainvoke("how much?", thread_id="t")).interrupts
+    edit = {"type": "edit", "edited": {"price": "dear"}}
+    [again] = (await agent.aresume("t", {question.id: edit})).interrupts
+    told: Any = again.payload
+    assert "not in the form of the answer" in told["cause"]
+    reply = await agent.aresume("t", {again.id: {"type": "edit", "edited": {"price": 9}}})
+    assert reply.output == Offer(price=9)
+
+
 async def test_an_answer_of_a_tool_that_does_not_pass_goes_back_to_the_model() -> None:
     judged, sink = Judged("secret"), MemorySink()
     guards = watched(sink, gates=judged.gate)
