@@ -19,6 +19,7 @@ from langchain_core.messages import (
 __all__ = [
     "OUTCOME_UNKNOWN",
     "HistoryPolicy",
+    "answer_malformed",
     "apply_policy",
     "as_plain_chat",
     "calls_of",
@@ -84,6 +85,23 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCal
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     """Answer every open call with "outcome unknown"."""
     return [_unknown(call) for call in open_calls(messages)]
+
+
+def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
+    """Answer the malformed calls that are open, each beside the others of its message."""
+    messages = list(messages)
+    answered = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
+    closed: list[AnyMessage] = []
+    left: list[ToolMessage] = []
+    for message in messages:
+        if not isinstance(message, ToolMessage):
+            closed += left
+            left = []
+        closed.append(message)
+        if isinstance(message, AIMessage):
+            calls = message.invalid_tool_calls
+            left = [_not_made(call) for call in calls if call["id"] not in answered]
+    return [*closed, *left]
 
 
 def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyMessage]:
@@ -208,4 +226,12 @@ def _rename_block(block: str | dict[str, Any], new_ids: dict[str, deque[str]]) -
 def _unknown(call: ToolCall | InvalidToolCall) -> ToolMessage:
     return ToolMessage(
         OUTCOME_UNKNOWN, tool_call_id=call["id"] or "", name=call["name"], status="error"
+    )
+
+
+def _not_made(call: InvalidToolCall) -> ToolMessage:
+    text = f"Not executed: the arguments are not valid JSON: {call['args']!r}."
+    call_id = call["id"] or ""
+    return ToolMessage(
+        text, id=f"answer_{call_id}", tool_call_id=call_id, name=call["name"], status="error"
     )

@@ -23,7 +23,7 @@ from agentgraph.agents.run_tool import inside_visit
 from agentgraph.agents.state import AgentState, made
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of
-from agentgraph.history import open_calls, repair, work_done
+from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
@@ -83,11 +83,11 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         with handed_over((), sent and sent["call"]["id"]):
             result = await _asked(level, name, graph, messages)
         # Only what was said and done: a summary that it keeps for itself is no part of this.
-        fresh = [
+        fresh = answer_malformed(
             message
             for message in result["messages"]
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
-        ]
+        )
         _account(f"{level.path}/{name}", fresh)
         if sent is None:
             note(fresh)

@@ -26,7 +26,7 @@ from agentgraph.guards import (
 )
 from agentgraph.routing import round_robin, sequence
 from agentgraph.stream import GuardEvent
-from agentgraph.testing import Fault, ScriptedModel, Turn, call
+from agentgraph.testing import Fault, ScriptedModel, Turn, bad_call, call
 from tests.guards.working import (
     Hurried,
     answers,
@@ -396,6 +396,20 @@ async def test_a_regulated_foreign_sub_agent_asks_through_its_supervisor() -> No
     (question,) = (await agent.ainvoke("go", thread_id="t")).interrupts
     reply = await agent.aresume("t", {question.id: "approve"})
     assert (reply.text, reply.close_reason) == ("I have it.", None)
+    assert is_legal(await agent.ahistory("t"))
+
+
+@KINDS
+@pytest.mark.parametrize("guards", [None, Guards.interactive()], ids=["bare", "guarded"])
+async def test_a_malformed_call_that_it_ends_on_is_answered(made: Any, guards: Any) -> None:
+    model = ScriptedModel([call("look", what="it"), bad_call("look")])
+    boss = ScriptedModel([call("transfer_to_clerk"), "I am here."])
+    agent = Agent("boss", model=boss, agents=[made(model, look)], guards=guards)
+    await agent.ainvoke("go", thread_id="t")
+    history = await agent.ahistory("t")
+    assert is_legal(history)
+    assert (history[-1].type, history[-1].text[:13]) == ("tool", "Not executed:")
+    assert (await agent.ainvoke("@boss are you there?", thread_id="t")).text == "I am here."
     assert is_legal(await agent.ahistory("t"))
 
 
