@@ -69,6 +69,7 @@ class Run:
     id: str
     thread_id: str
     owner: object = None
+    began_at: float = field(default_factory=lambda: clock().wall())
     steps: int = 0
     usage: dict[str, UsageMetadata] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)

@@ -307,6 +307,11 @@ class Account:
         """Have an agent's model told something with its next call."""
         self.corrections.setdefault(spot, []).append(text)
 
+    def begin(self, at: float) -> None:
+        """Count the deadline from when the input came: a prompt that takes long is in it too."""
+        if self.deadline is not None:
+            self.deadline = self.deadline.shifted(min(0.0, at - self.seen_at))
+
     def suspend(self, since: float) -> None:
         """Leave the time in which a human has thought out of the deadline."""
         now = clock().wall()

@@ -252,6 +252,8 @@ class Post:
         )
         account.closed = account.closed or turn.get("closed") or ""
         if run is not None:
+            if run.account is None and account.version == 0 and ledger is None:
+                account.begin(run.began_at + run.held_s)
             run.account = account
             if run.is_resumed:
                 account.resume(run.id)

@@ -115,6 +115,18 @@ async def test_the_outer_layer_is_named_where_it_is_over_first(
     assert (end.close_reason, seconds) == ("deadline:workflow", 100)
 
 
+async def test_the_time_of_the_whole_begins_with_the_input(time: Driven) -> None:
+    def prompt(_: object) -> str:
+        time.advance(60)
+        return "You answer."
+
+    agent = worker("a", ["Done."], guards=guards(workflow_s=100), system_prompt=prompt)
+    assert (await agent.ainvoke("go", thread_id="t")).text == "Done."
+    late = worker("a", ["Done."], guards=guards(workflow_s=50), system_prompt=prompt)
+    reply = await late.ainvoke("go", thread_id="t")
+    assert (reply.close_reason, asked(late)) == ("deadline:workflow", 0)
+
+
 async def test_nothing_is_begun_with_less_time_than_is_of_use(time: Driven) -> None:
     agent = worker("a", [Fault.delay(99.5, call("look")), "never"], tools=[look])
     agent = agent.replace(guards=guards(workflow_s=100))
