@@ -45,6 +45,7 @@ __all__ = ["ToolResult", "ToolRunner", "inside_visit"]
 _position: ContextVar[str] = ContextVar("agentgraph_position", default="")
 _stops: ContextVar[Stops] = ContextVar("agentgraph_stops")
 _visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
+_result: ContextVar[ToolResult] = ContextVar("agentgraph_result")
 
 
 @contextmanager
@@ -67,8 +68,8 @@ class ToolResult:
     notes: list[Note] = field(default_factory=list)
     progress: str = ""
     """How far the conversation had come when the tool was called."""
-    refused: bool = False
-    """Whether the call was refused by what would have carried it out."""
+    unrun: bool = False
+    """Whether it was answered although nothing ran for it."""
 
 
 class ToolRunner:
@@ -92,11 +93,13 @@ class ToolRunner:
         result = ToolResult({"call_id": call["id"] or ""}, progress=progress)
         if output is not None and call["name"] == output.name:
             checked = _checked_output(output.dump, call)
-            result.refused = checked.status == "error"
+            result.unrun = checked.status == "error"
             raw: Any = {"messages": [checked]}
         else:
             namespace = config.get("configurable", {}).get("checkpoint_ns", "")
             running = RunningCall(call, f"{namespace} {call['id']}", current_run())
+            result.unrun = True  # unless its wrappers have it run
+            _result.set(result)
             with collecting(result.notes if self._level.seat is not None else None):
                 raw = await self._run(running, sent["position"], config)
         for part in raw if isinstance(raw, list) else [raw]:
@@ -104,7 +107,7 @@ class ToolRunner:
         if not result.answers:
             silent = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
             await self._read({"messages": [silent]}, call, result)
-        if result.refused:
+        if result.unrun:
             await tell_unrun([call], result.answers, sent["message_id"])
         if any(answer.status == "error" for answer in result.answers):
             # A call that failed has changed nothing; that it was refused is to be told.
@@ -190,7 +193,7 @@ class ToolRunner:
         if decided.target not in reachable:
             known = ", ".join(reachable) or "nobody"
             text = f"Not transferred: there is no agent {decided.target!r} here, only {known}."
-            result.refused = True
+            result.unrun = True
             return {"content": text, "status": "error"}
         result.outcome["transfer"] = {
             "tool": call["name"],
@@ -213,7 +216,7 @@ class ToolRunner:
         if verdict.accepted is None:
             told = {**asdict(wished), "told": verdict.text}
             result.notes.append(_note("rejected", call, told))
-            result.refused = True
+            result.unrun = True
             return {"content": verdict.text, "status": "error"}
         result.notes.append(_note("handoff", call, asdict(verdict.accepted)))
         result.outcome["finish"] = {"text": "", "reason": "handoff"}
@@ -231,6 +234,7 @@ class ToolRunner:
         key = self._key(request, own.get("turn") or {})
 
         async def innermost(request: ToolCallRequest) -> Any:
+            _result.get().unrun = False
             running = current_call.get()
             if running is not None and (known := known_result(running)) is not None:
                 return known  # inside of the wrappers: they see it as they would have

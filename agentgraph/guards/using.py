@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import ToolMessage, convert_to_messages
+from langgraph.types import Command
 from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
@@ -219,10 +221,14 @@ class Using:
                 self._account.registered.add(use.key)  # whoever retries it knows that it failed
             await self._observe(use, effect, kind_of(error), failed=True)
             raise
-        failed = isinstance(result, ToolMessage) and result.status == "error"
+        # What comes of a wish to move, or where else a tool leads, is to be seen yet.
         is_wish = isinstance(getattr(result, "artifact", None), Handoff)
-        if isinstance(result, ToolMessage) and not is_wish:  # what comes of it is to be seen yet
+        if isinstance(result, ToolMessage) and not is_wish:
+            failed = result.status == "error"
             await self._observe(use, effect, result.content, failed=failed)
+        elif isinstance(result, Command) and not result.goto:
+            told, failed = _written(result)
+            await self._observe(use, effect, told, failed=failed)
         return result
 
     async def seen(self, use: ToolUse, told: ToolMessage) -> None:
@@ -256,6 +262,15 @@ class Using:
         elif not decision.allows:
             decided = await self._recorder.by_table(decision, made=1)
             self._account.pend(self._place.spot, decided)
+
+
+def _written(command: Command[Any]) -> tuple[object, bool]:
+    """Return what a tool writes to the state, but for the ids, and whether it says it failed."""
+    update = dict(command.update) if isinstance(command.update, Mapping) else {"": command.update}
+    written = update.pop("messages", None) or []
+    messages = convert_to_messages(written if isinstance(written, list) else [written])
+    failed = any(isinstance(m, ToolMessage) and m.status == "error" for m in messages)
+    return [update, [[m.type, m.content] for m in messages]], failed
 
 
 def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:

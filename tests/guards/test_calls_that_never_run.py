@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolCallId
+from langgraph.types import Command
 from pydantic import BaseModel
 
 from agentgraph import Handoff
@@ -154,6 +157,56 @@ async def test_tools_that_wish_to_move_where_nobody_is_are_a_loop() -> None:
     assert corrections(model, "`escalate` has failed 3 times in a row") == [3]
     assert (reply.close_reason, len(model.requests)) == ("loop_detector", 5)
     assert is_legal(await agent.ahistory("t"))
+
+
+class Veto(AgentMiddleware[Any, Any]):
+    """Middleware that answers calls itself, or fails to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return ToolMessage("No.", tool_call_id=request.tool_call["id"], status="error")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+async def test_calls_that_middleware_keeps_from_running_are_a_loop_too(
+    error: Exception | None,
+) -> None:
+    model = for_ever(call("look", what="it"))
+    agent = solo(model, middleware=[Veto(error)], guards=watched())
+    events = await streamed(agent)
+    assert (decided(events), closed_by(events)) == (STOPPED, "loop_detector")
+    assert len(model.requests) == 4
+    assert is_legal(await agent.ahistory("t"))
+
+
+async def test_a_tool_that_writes_the_same_to_the_state_is_a_loop_too() -> None:
+    def remember(what: str, call_id: Annotated[str, InjectedToolCallId]) -> Command[str]:
+        """Remember something."""
+        return Command(update={"messages": [ToolMessage("I do.", tool_call_id=call_id)]})
+
+    model = for_ever(call("remember", what="it"))
+    agent = solo(model, remember, guards=watched())
+    events = await streamed(agent)
+    assert (decided(events), closed_by(events)) == (STOPPED, "loop_detector")
+    assert len(model.requests) == 4
+    assert is_legal(await agent.ahistory("t"))
+
+
+async def test_a_tool_that_writes_something_else_each_time_is_no_loop() -> None:
+    numbers = iter(range(100))
+
+    def remember(what: str, call_id: Annotated[str, InjectedToolCallId]) -> Command[str]:
+        """Remember something."""
+        told = ToolMessage(f"That makes {next(numbers)}.", tool_call_id=call_id)
+        return Command(update={"messages": [told]})
+
+    model = ScriptedModel([*[call("remember", what="it")] * 10, "Done."])
+    events = await streamed(solo(model, remember, guards=watched()))
+    assert (closed_by(events), decided(events)) == (None, [])
 
 
 @pytest.mark.parametrize("kind", ["delegate", "tool"])
