@@ -29,7 +29,7 @@ from agentgraph.errors import ModelError
 from agentgraph.guards.account import GuardedState
 from agentgraph.sentry import Answerer, ModelCall, ToolUse
 
-__all__ = ["FORM", "Asked", "ForeignState", "Uses", "last_said"]
+__all__ = ["FORM", "Asked", "ForeignState", "Instead", "Uses", "last_said"]
 
 FORM = "structured_response"
 """Where agents of LangChain's keep an answer that is given in a form."""

@@ -21,7 +21,7 @@ from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.faults import unseen_price_faults
-from agentgraph.guards.foreign import FORM, Asked, ForeignState, Uses, last_said
+from agentgraph.guards.foreign import FORM, Asked, ForeignState, Instead, Uses, last_said
 from agentgraph.guards.humans import HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.patcher import (
@@ -104,16 +104,21 @@ def guarding_foreign(policy: Guards, place: Place) -> Patcher:
         for tools, by_name in known.items():
             at_tools = replace(post, tools=by_name)
             graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
-        hold_edges(graph, model, _HOLDS)
-        spec = graph.nodes[model]
-        graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
-        asks: Any = post.await_human(model)
-        graph.add_node(AWAIT_HUMAN, asks, destinations=(model, END))
+        _let_end(graph, model, post)
         all_tools = {name: tool for own in known.values() for name, tool in own.items()}
         warn_of_unheard(policy, place.path, all_tools)
         return graph
 
     return Patcher(patch, state=ForeignState)
+
+
+def _let_end(graph: AnyGraph, model: str, post: _ForeignPost) -> None:
+    """Have the node of the model end the run, or hand it to a human, where its guards say so."""
+    hold_edges(graph, model, _HOLDS)
+    spec = graph.nodes[model]
+    graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
+    asks: Any = post.await_human(model)
+    graph.add_node(AWAIT_HUMAN, asks, destinations=(model, END))
 
 
 def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
@@ -134,26 +139,12 @@ class _ForeignPost(Post):
             if not isinstance(state, Mapping):  # it was sent something of its own
                 return await call(state)
             watch = self._watch(state)
-            instead = watch.kept.get(_SAID) or {}
-            if _ends_with(state, instead.get("id")):  # it waits for an answer in a form
+            if _ends_with(state, _said(watch).get("id")):  # it waits for an answer in a form
                 return Command(goto=END, update={**self._dumped(watch), _HOLDS: True})
             decision = await watch.opening()
             if not decision.allows:
                 return self._act(watch, decision, "")
-            asked = Asked(state, call, updates_of)
-            watch.place = replace(watch.place, form=asked.text_of)
-            try:
-                with posted(None):
-                    message = await watch.model(asked.of(self._model_name(watch)))
-            except GuardStopped as stop:
-                if not isinstance(stop.decision, Decision):
-                    raise
-                text = stop.text if isinstance(stop, Held) else ""
-                acted = self._act(watch, stop.decision, text)
-                return with_update(acted, {_SAID: {"form": asked.form}})
-            update = {**self._dumped(watch), **said(watch)}
-            held = instead.get("form") if watch.kept.get("human") else None
-            return with_update(asked.result_for(message, held), update)
+            return await self._ask(watch, Asked(state, call, updates_of))
 
         return wrapped
 
@@ -176,6 +167,22 @@ class _ForeignPost(Post):
             return [*results, told]
 
         return wrapped
+
+    async def _ask(self, watch: Watch, asked: Asked) -> Any:
+        watch.place = replace(watch.place, form=asked.text_of)
+        held = _said(watch).get("form") if watch.kept.get("human") else None
+        try:
+            with posted(None):
+                message = await watch.model(asked.of(self._model_name(watch)))
+        except GuardStopped as stop:
+            if not isinstance(stop.decision, Decision):
+                raise
+            text = stop.text if isinstance(stop, Held) else ""
+            acted = self._act(watch, stop.decision, text)
+            form = held if asked.message is None else asked.form
+            return with_update(acted, {_SAID: {"form": form}})
+        update = {**self._dumped(watch), **said(watch)}
+        return with_update(asked.result_for(message, held), update)
 
     def _model_name(self, watch: Watch) -> str:
         """Return by what name its model is priced, if it was guarded before it had its place."""
@@ -214,6 +221,11 @@ class _ForeignPost(Post):
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump(), _STOPPED_BY: None, _HOLDS: False}
+
+
+def _said(watch: Watch) -> Instead:
+    known: Instead | None = watch.kept.get(_SAID)
+    return known or {}
 
 
 def _ends_with(state: State, message_id: str | None) -> bool:

@@ -121,6 +121,18 @@ async def test_a_human_decides_on_an_answer_in_a_form(
 
 
 @TOOLS
+async def test_an_edit_that_does_not_pass_goes_back_to_the_human(tools: Any) -> None:
+    held: Any = {"gates": refusing("15", []), "escalation": doubtful()}
+    graph = offering(ScriptedModel([call("Offer", price=13)]), *tools, **held)
+    (question,) = (await graph.ainvoke(GO, ON_T))["__interrupt__"]
+    for price in (15, 16):
+        edit = {"type": "edit", "edited": {"price": price}}
+        result = await graph.ainvoke(Command(resume={question.id: edit}), ON_T)
+        (question,) = result.get("__interrupt__") or (question,)
+    assert (result["structured_response"], result["stopped_by"]) == (Offer(price=16), None)
+
+
+@TOOLS
 async def test_a_text_of_a_human_ends_it_though_it_is_not_in_the_form(tools: Any) -> None:
     model = ScriptedModel([call("Offer", price=13)])
     graph = offering(model, *tools, escalation=doubtful())

@@ -19,14 +19,13 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards import (
     CircuitBreaker,
     CostBudget,
-    Escalation,
     Gate,
     MemorySink,
     Subject,
 )
 from agentgraph.routing import round_robin, sequence
 from agentgraph.stream import GuardEvent
-from agentgraph.testing import Fault, ScriptedModel, Turn, bad_call, call
+from agentgraph.testing import Fault, ScriptedModel, bad_call, call
 from tests.guards.working import (
     Hurried,
     answers,
@@ -435,76 +434,6 @@ async def test_a_foreign_speaker_is_under_its_team_s_guards(made: Any) -> None:
         assert await talk(session) == [("user", "go"), ("b", "b speaks")]
 
 
-# A graph of a model alone has the same guards
-
-
-def alone(model: Any) -> Any:
-    return made_by_langchain(model)
-
-
-def alone_by_hand(model: Any) -> Any:
-    async def ask(state: MessagesState) -> Any:
-        return {"messages": [await model.ainvoke(state["messages"])]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("model", ask)
-    graph.add_edge(START, "model")
-    return graph.compile(name="clerk")
-
-
-def secretive() -> ScriptedModel:
-    used: Any = {"input_tokens": 900, "output_tokens": 100, "total_tokens": 1_000}
-    return ScriptedModel(lambda _: Turn("The secret is 7.", usage=used))
-
-
-def is_harmless(subject: Subject) -> bool:
-    return "secret" not in subject.text
-
-
-ALONE = pytest.mark.parametrize("made", [alone, alone_by_hand], ids=["langchain", "by hand"])
-
-
-@ALONE
-@pytest.mark.parametrize("mode", ["sticky", "delegate"])
-async def test_a_sub_agent_without_tools_has_its_supervisor_s_gates(made: Any, mode: Any) -> None:
-    sink = MemorySink()
-    boss = ScriptedModel([call("transfer_to_clerk"), "I am here."])
-    guards = watched(sink, gates=Gate(policy=is_harmless))
-    agent = Agent("boss", model=boss, agents=[made(secretive())], handoff=mode, guards=guards)
-    reply = await agent.ainvoke("go", thread_id="t")
-    assert (reply.text, reply.close_reason) == ("", "gate")
-    assert audited(sink) == [("boss/clerk", "gate", "abort")]
-    assert is_legal(await agent.ahistory("t"))
-
-
-@ALONE
-async def test_a_sub_agent_without_tools_is_weighed_by_a_critic(made: Any) -> None:
-    critic = Escalation(0.5, critic=lambda subject: 0.1 if subject.stage == "clerk" else 1.0)
-    boss = ScriptedModel([call("transfer_to_clerk")])
-    agent = Agent("boss", model=boss, agents=[made(secretive())], guards=watched(escalation=critic))
-    (question,) = (await agent.ainvoke("go", thread_id="t")).interrupts
-    reply = await agent.aresume("t", {question.id: "approve"})
-    assert (reply.text, reply.close_reason) == ("The secret is 7.", None)
-
-
-@ALONE
-@pytest.mark.parametrize(
-    ("held", "reason", "asked"),
-    [
-        ({"steps": 2}, "max_steps", 2),
-        ({"budget": CostBudget(tokens=2_500)}, "cost_budget", 2),
-        ({"gates": Gate(policy=is_harmless)}, "gate", 1),
-    ],
-)
-async def test_a_speaker_without_tools_is_under_its_team_s_guards(
-    made: Any, held: Any, reason: str, asked: int
-) -> None:
-    model = secretive()
-    team = Team([made(model)], round_robin(["clerk"], max_turns=4), guards=watched(**held))
-    reply = await team.arun("go")
-    assert (reply.close_reason, len(model.requests)) == (reason, asked)
-
-
 # What cannot be done there is told
 
 
@@ -537,7 +466,11 @@ async def test_actions_that_nobody_registers_are_told_of_and_run() -> None:
 def test_a_speaker_s_fallback_that_is_a_model_is_told_of() -> None:
     other = ScriptedModel(["never"], model_name="cheap")
     guards = watched(breaker=CircuitBreaker(fallback=other))
-    team = Team([alone(ScriptedModel(["."]))], round_robin(["clerk"], max_turns=1), guards=guards)
+    team = Team(
+        [made_by_langchain(ScriptedModel(["."]))],
+        round_robin(["clerk"], max_turns=1),
+        guards=guards,
+    )
     with pytest.warns(UserWarning, match="none can stand in for that of 'clerk'"):
         assert "clerk" in team.graph.nodes
 
