@@ -6,23 +6,27 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from agentgraph import Handoff
+from agentgraph import Handoff, Team, patched
 from agentgraph.guards import Gate, MemorySink, Subject
+from agentgraph.phases import ConversationRouter
 from agentgraph.stream import Event, FinalStateEvent
 from agentgraph.testing import ScriptedModel, bad_call, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.working import (
     Told,
+    audited,
     corrections,
     decided,
     for_ever,
     is_legal,
+    look,
     solo,
     streamed,
     watched,
@@ -181,6 +185,32 @@ async def test_calls_that_middleware_keeps_from_running_are_a_loop_too(
     assert (decided(events), closed_by(events)) == (STOPPED, "loop_detector")
     assert len(model.requests) == 4
     assert is_legal(await agent.ahistory("t"))
+
+
+@pytest.mark.parametrize("target", ["b", "nobody"])
+async def test_handoffs_that_a_team_refuses_are_a_loop(target: str) -> None:
+    reasons = iter(range(100))
+    model = ScriptedModel(
+        lambda messages: call("handoff_conversation", target=target, reason=f"{next(reasons)}")
+    )
+    agents = [solo(model), solo(ScriptedModel(lambda _: "Here."), name="b")]
+    routes = ConversationRouter([], default_agent_id="a")
+    sink = MemorySink()
+    team = Team(agents, routes, expectations=(), guards=watched(sink, hops=0))
+    assert (await team.arun("go")).close_reason == "loop_detector"
+    assert [one for one in audited(sink) if one[1] == "loop_detector"] == STOPPED
+    assert len(model.requests) == 5  # the reason differs: it is a tool that fails, in a row
+
+
+async def test_calls_that_a_gate_denies_in_a_graph_of_others_are_a_loop() -> None:
+    model, sink = for_ever(call("look", what="it")), MemorySink()
+    guards = watched(sink, "batch", gates=Gate(policy=forbidden))
+    graph = patched(create_agent(model, [look]), guards)
+    result = await graph.ainvoke({"messages": [HumanMessage("go")]})
+    told = [(guard, action) for _, guard, action in audited(sink) if guard == "loop_detector"]
+    assert told == [("loop_detector", "correct"), ("loop_detector", "abort")]
+    assert len(model.requests) == 4
+    assert is_legal(result["messages"])
 
 
 async def test_a_tool_that_writes_the_same_to_the_state_is_a_loop_too() -> None:
