@@ -45,6 +45,7 @@ __all__ = [
     "stores_each_step",
     "updates_of",
     "wrap_node",
+    "written_by",
 ]
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
@@ -153,6 +154,11 @@ def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(result, list):
         for part in result:
             yield from updates_of(part)
+
+
+def written_by(result: Any) -> list[Mapping[str, Any]] | None:
+    """Return what a command writes that leads nowhere, None of anything else."""
+    return [*updates_of(result)] if isinstance(result, Command) and not result.goto else None
 
 
 def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:

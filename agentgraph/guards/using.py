@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import ToolMessage, convert_to_messages
-from langgraph.types import Command
 from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
@@ -23,6 +22,7 @@ from agentgraph.guards.saga import Begun, Entry, Saga
 from agentgraph.guards.stage import current_stage, in_time
 from agentgraph.notes import noted
 from agentgraph.outcomes import Handoff
+from agentgraph.patching import written_by
 from agentgraph.sentry import ControlFlow, LedgerLost, ToolUse, UnrunCall
 
 __all__ = ["RegisterFirst", "Using"]
@@ -226,8 +226,8 @@ class Using:
         if isinstance(result, ToolMessage) and not is_wish:
             failed = result.status == "error"
             await self._observe(use, effect, result.content, failed=failed)
-        elif isinstance(result, Command) and not result.goto:
-            told, failed = _written(result)
+        elif (updates := written_by(result)) is not None:
+            told, failed = _told(updates)
             await self._observe(use, effect, told, failed=failed)
         return result
 
@@ -264,13 +264,17 @@ class Using:
             self._account.pend(self._place.spot, decided)
 
 
-def _written(command: Command[Any]) -> tuple[object, bool]:
+def _told(updates: Sequence[Mapping[str, Any]]) -> tuple[object, bool]:
     """Return what a tool writes to the state, but for the ids, and whether it says it failed."""
-    update = dict(command.update) if isinstance(command.update, Mapping) else {"": command.update}
-    written = update.pop("messages", None) or []
-    messages = convert_to_messages(written if isinstance(written, list) else [written])
+    given = [update.get("messages") or [] for update in updates]
+    messages = [m for one in given for m in convert_to_messages(_listed(one))]
     failed = any(isinstance(m, ToolMessage) and m.status == "error" for m in messages)
-    return [update, [[m.type, m.content] for m in messages]], failed
+    others = [{name: update[name] for name in update if name != "messages"} for update in updates]
+    return [others, [[m.type, m.content] for m in messages]], failed
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:
