@@ -32,11 +32,11 @@ __all__ = [
     "Patch",
     "Patcher",
     "add_state",
+    "answers_to",
     "apply_patchers",
     "begun_from",
     "hold_edges",
     "insert_node",
-    "is_answered",
     "merge_states",
     "patched",
     "read_state",
@@ -249,9 +249,9 @@ def stores_each_step(config: RunnableConfig) -> bool:
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"
 
 
-def is_answered(config: RunnableConfig) -> bool:
-    """Tell whether a task goes on with what a human has decided on a question of its own."""
-    return bool(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
+def answers_to(config: RunnableConfig) -> int:
+    """Return how many questions of its own a task goes on with that a human has decided."""
+    return len(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
 def _copy(builder: AnyGraph) -> AnyGraph:

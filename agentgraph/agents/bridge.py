@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, TypeAlias
 
 __all__ = ["Handler", "Wrapper", "bridged"]
@@ -39,11 +39,13 @@ class _Bridge:
         self._done: asyncio.Future[Any] = self._loop.create_future()
         self._calls: list[Future[Any]] = []
         self._lock = threading.Lock()
+        self._context = copy_context()
+        self._thread: threading.Thread | None = None
 
     async def run(self, request: Any) -> Any:
-        context = copy_context()
-        thread = threading.Thread(target=context.run, args=(self._in_thread, request), daemon=True)
-        thread.start()
+        run = self._context.copy().run
+        self._thread = threading.Thread(target=run, args=(self._in_thread, request), daemon=True)
+        self._thread.start()
         try:
             return await self._done
         except asyncio.CancelledError:
@@ -66,15 +68,21 @@ class _Bridge:
         with self._lock:
             if self._done.cancelled():  # a retry must not call again what was cancelled
                 raise asyncio.CancelledError
-            call = asyncio.run_coroutine_threadsafe(self._inside(request), self._loop)
+            # A wrapper may go on in a thread of its own, which knows nothing of the run.
+            is_own = threading.current_thread() is self._thread
+            context = copy_context() if is_own else self._context.copy()
+            call = asyncio.run_coroutine_threadsafe(self._inside(request, context), self._loop)
             self._calls.append(call)
         try:
             return call.result()
         except CancelledError:
             raise asyncio.CancelledError from None
 
-    async def _inside(self, request: Any) -> Any:
-        return await self._handler(request)
+    async def _inside(self, request: Any, context: Context) -> Any:
+        async def handle() -> Any:
+            return await self._handler(request)
+
+        return await asyncio.get_running_loop().create_task(handle(), context=context)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
         if self._done.done():

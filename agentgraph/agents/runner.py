@@ -28,7 +28,7 @@ from agentgraph.agents.reply import (
 from agentgraph.agents.state import merge_messages
 from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
-from agentgraph.clock import new_id
+from agentgraph.clock import clock, new_id
 from agentgraph.errors import (
     AgentGraphError,
     ConfigurationError,
@@ -146,6 +146,7 @@ class Runner:
     async def _on_thread(self, run: Run) -> AsyncIterator[None]:
         """Wait for the run's turn; what an attempt before it has done is its own."""
         async with self._turns.take(run.thread_id, self._saver):
+            run.began_at = clock().wall()  # that others were at work here is no time of its own
             kept = self._turns.cut_off.get(run.thread_id)
             if kept is not None:
                 run.journal = {errand: list(made) for errand, made in kept.journal.items()}

@@ -27,7 +27,7 @@ from agentgraph.guards.judging import Held
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
-from agentgraph.guards.side_notes import SideNotes, side_notes
+from agentgraph.guards.side_notes import SideNotes, resumption, side_notes
 from agentgraph.guards.stage import inside_stage
 from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
@@ -36,7 +36,6 @@ from agentgraph.patching import (
     AnyGraph,
     Patcher,
     add_state,
-    is_answered,
     read_state,
     read_value,
     wrap_node,
@@ -281,8 +280,8 @@ class Post:
             place = replace(place, visit=visit)
         thread = str(config.get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger, notes)
-        answered = is_answered(config)
-        return Watch(level, place, account, recorder, kept, is_answered=answered)
+        resumed = resumption(config) if ledger is None else None
+        return Watch(level, place, account, recorder, kept, resumption=resumed)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}

@@ -6,18 +6,18 @@ are left: whoever begins it again reads them. With the next checkpoint they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.clock import SystemClock
-from agentgraph.patching import begun_from, stores_each_step
+from agentgraph.patching import answers_to, begun_from, stores_each_step
 
-__all__ = ["SideNotes", "side_notes"]
+__all__ = ["Resumption", "SideNotes", "resumption", "side_notes"]
 
-_CHANNEL = "agentgraph_spends"
+_SPENDS = "agentgraph_spends"
+_BEGUN = "agentgraph_begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,35 @@ class SideNotes:
         """Name the level of the graph: one within another has checkpoints of its own."""
         return str(self.at["configurable"]["checkpoint_ns"])
 
-    async def write(self, note: Mapping[str, Any]) -> None:
+    async def write(self, note: Any, channel: str = _SPENDS) -> None:
         """Write a note; it is stored when this returns."""
         # No task has that id, so LangGraph takes it for no result.
-        await self.saver.aput_writes(self.at, [(_CHANNEL, note)], SystemClock().new_id())
+        await self.saver.aput_writes(self.at, [(channel, note)], SystemClock().new_id())
 
-    async def read(self) -> list[Mapping[str, Any]]:
+    async def read(self, channel: str = _SPENDS) -> list[Any]:
         """Return the notes of all who began from there."""
         found = await self.saver.aget_tuple(self.at)
         writes = found.pending_writes if found is not None else None
-        return [value for _, channel, value in writes or () if channel == _CHANNEL]
+        return [value for _, known, value in writes or () if known == channel]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """A task that goes on with what a human has decided."""
+
+    notes: SideNotes
+    answers: int
+
+    async def begins(self, key: str) -> bool:
+        """Note that an action begins with these answers; False where it has begun with them before.
+
+        A process that was killed has left no more of it: what came of the action, nobody knows.
+        """
+        note = [key, self.answers]
+        if note in await self.notes.read(_BEGUN):
+            return False
+        await self.notes.write(note, _BEGUN)
+        return True
 
 
 def side_notes(config: RunnableConfig) -> SideNotes | None:
@@ -52,3 +71,10 @@ def side_notes(config: RunnableConfig) -> SideNotes | None:
         return None
     found = begun_from(config)
     return None if found is None else SideNotes(*found)
+
+
+def resumption(config: RunnableConfig) -> Resumption | None:
+    """Return the task around this code where a human has decided on a question of its own."""
+    answers = answers_to(config)
+    found = begun_from(config) if answers else None
+    return None if found is None else Resumption(SideNotes(*found), answers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import ToolMessage, convert_to_messages
@@ -19,6 +20,7 @@ from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.replaying import beside_of, given_again
 from agentgraph.guards.saga import Begun, Entry, Saga
+from agentgraph.guards.side_notes import Resumption
 from agentgraph.guards.stage import current_stage, in_time
 from agentgraph.notes import noted
 from agentgraph.outcomes import Handoff
@@ -45,14 +47,14 @@ class Using:
         account: Account,
         recorder: Recorder,
         *,
-        is_answered: bool = False,
+        resumption: Resumption | None = None,
     ) -> None:
         self._policy = policy
         self._place = place
         self._account = account
         self._recorder = recorder
-        self._is_answered = is_answered
-        """Whether it goes on with what a human has decided."""
+        self._resumption = resumption
+        """Where it goes on with what a human has decided."""
 
     async def use(self, use: ToolUse) -> object:
         """Run the tool, or say why not."""
@@ -103,14 +105,18 @@ class Using:
             self._account.registered.discard(use.key)
             return None
         has_waited = saga.is_waiting(use.key)
-        begun = saga.begin(
+        begin = partial(
+            saga.begin,
             key=use.key,
             tool=f"{self._place.path}:{use.name}",
             args=use.args,
             compensates=effect.compensate is not None,
         )
+        begun = begin()
         match begun.kind:
             case "run":
+                if has_waited and self._resumption is not None and not await self._goes_on(use):
+                    return await self._looked_up(saga, effect, use, begin())
                 await self._register(begun, use, has_waited)
                 return None
             case "replay":
@@ -158,10 +164,15 @@ class Using:
                 return None  # it never happened: it is registered still
             await self._kept(saga.done(use.key, str(found)))
             return _answer(use, str(found))
-        has_waited = self._recorder.ledger is None and self._is_answered
-        if has_waited and use.key not in self._account.running:
+        if await self._goes_on(use):
             return None  # in another process, which could not store that it waits
         return await self._not_done(use, begun)
+
+    async def _goes_on(self, use: ToolUse) -> bool:
+        """Note that it goes on with what a human has decided; False where it did so before."""
+        if self._resumption is None or use.key in self._account.running:
+            return False
+        return await self._resumption.begins(use.key)
 
     async def _not_done(self, use: ToolUse, begun: Begun) -> ToolMessage:
         # The model is told, whatever it makes of that.

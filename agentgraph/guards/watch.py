@@ -20,6 +20,7 @@ from agentgraph.guards.judging import Judging
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.side_notes import Resumption
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
 from agentgraph.history import calls_of
@@ -44,13 +45,13 @@ class Watch:
         recorder: Recorder,
         kept: Mapping[str, Any],
         *,
-        is_answered: bool = False,
+        resumption: Resumption | None = None,
     ) -> None:
         self.policy = policy
         self.place = place
         self.account = account
         self.recorder = recorder
-        self.is_answered = is_answered
+        self.resumption = resumption
         self.kept = kept
         """What its graph has of the account, the turn, and of humans."""
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
@@ -205,7 +206,7 @@ class Watch:
             self.place,
             self.account,
             self.recorder,
-            is_answered=self.is_answered,
+            resumption=self.resumption,
         )
 
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,51 @@ async def test_an_action_may_ask_first_and_is_done_once(
     assert till.tries == [f"pay {item}" for item in items]
     assert audited(sink) == []
     assert {one.data["state"] for one in recorded(sink, "effect")} == {"started", "waiting", "done"}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("questions", [1, 2])
+async def test_an_action_that_was_agreed_to_and_cut_off_by_a_kill_is_not_done_again(
+    durability: Any, questions: int
+) -> None:
+    paid: list[str] = []
+    is_paid, left = asyncio.Event(), InMemorySaver()
+
+    @effect
+    async def pay(item: str) -> str:
+        """Pay for something, if humans agree."""
+        for number in range(questions):
+            interrupt(f"{number}: may I pay for {item}?")
+        paid.append(item)
+        is_paid.set()
+        await asyncio.Event().wait()
+        return "paid"
+
+    def agent(saver: InMemorySaver) -> Agent:
+        model = ScriptedModel([call("pay", item="tea"), ANSWER])
+        return solo(model, pay, checkpointer=saver, durability=durability, guards=watched())
+
+    [question] = (await agent(left).ainvoke("go", thread_id="t")).interrupts
+    for _ in range(questions - 1):
+        left = killed(left)  # each answer is given in another process
+        [question] = (await agent(left).aresume("t", {question.id: "yes"})).interrupts
+    left = killed(left)
+    run = asyncio.create_task(agent(left).aresume("t", {question.id: "yes"}))
+    await is_paid.wait()
+    left = killed(left)
+    run.cancel()
+    [asked] = (await agent(left).aresume("t", {question.id: "yes"})).interrupts
+    told: Any = asked.payload
+    assert "nobody knows what came of it" in told["cause"]
+    assert paid == ["tea"]
+
+
+def killed(saver: InMemorySaver) -> InMemorySaver:
+    """Return what a process leaves that is killed now."""
+    left = InMemorySaver()
+    for name in ("storage", "writes", "blobs"):
+        getattr(left, name).update(deepcopy(dict(getattr(saver, name))))
+    return left
 
 
 async def test_an_action_that_waits_when_its_run_is_rejected_is_undone_too() -> None:
