@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,6 +126,24 @@ async def test_the_time_of_the_whole_begins_with_the_input(time: Driven) -> None
     late = worker("a", ["Done."], guards=guards(workflow_s=50), system_prompt=prompt)
     reply = await late.ainvoke("go", thread_id="t")
     assert (reply.close_reason, asked(late)) == ("deadline:workflow", 0)
+
+
+async def test_the_time_in_which_a_thread_is_busy_is_no_time_of_the_next_input(
+    time: Driven,
+) -> None:
+    async def work() -> str:
+        """Work."""
+        await current_clock().sleep(60)
+        return "worked"
+
+    turns: list[Any] = [call("work"), "One.", call("work"), "Two.", call("work"), "Three."]
+    agent = worker("a", turns, tools=[work], guards=guards(workflow_s=100))
+
+    async def all_three() -> list[str]:
+        told = [agent.ainvoke(text, thread_id="t") for text in ("one", "two", "three")]
+        return [reply.text for reply in await asyncio.gather(*told)]
+
+    assert await time.drive(all_three()) == ["One.", "Two.", "Three."]
 
 
 async def test_nothing_is_begun_with_less_time_than_is_of_use(time: Driven) -> None:

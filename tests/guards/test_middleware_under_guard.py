@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -83,6 +84,18 @@ class SwallowsInAThread(AgentMiddleware[Any, Any]):
             return handler(request)
         except Exception:
             return handler(request)
+
+
+class InAPool(AgentMiddleware[Any, Any]):
+    """Have the handler called by a thread of a pool, as a limit of time may."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(handler, request).result()
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(handler, request).result()
 
 
 class Renames(AgentMiddleware[Any, Any]):
@@ -437,3 +450,26 @@ async def test_a_tool_that_asks_a_human_inside_of_retries_is_asked_once() -> Non
     reply = await agent.aresume("t", {question.id: "yes"})
     assert (reply.text, answers(reply.messages)) == ("Done.", ["yes"])
     assert len(recorded(sink, "tool")) == 2
+
+
+async def test_a_handler_in_a_thread_of_a_pool_is_under_guard_too() -> None:
+    sink = MemorySink()
+    model = ScriptedModel([call("look", what="tea"), "Done."])
+    agent = solo(model, look, middleware=[InAPool()], guards=watched(sink))
+    assert (await agent.ainvoke("go", thread_id="t")).text == "Done."
+    told = [one.text for one in await agent.ahistory("t") if one.type == "tool"]
+    assert told == ["nothing of tea"]
+    assert [one.kind for one in sink.read(sink.runs()[0]) if one.kind in ("model", "tool")] == [
+        "model",
+        "tool",
+        "model",
+    ]
+
+
+async def test_a_handler_in_a_thread_of_a_pool_works_without_guards() -> None:
+    model = ScriptedModel([call("look", what="tea"), "Done."])
+    agent = solo(model, look, middleware=[InAPool()], guards=None)
+    assert [one.text for one in (await agent.ainvoke("go")).messages][1:] == [
+        "nothing of tea",
+        "Done.",
+    ]
