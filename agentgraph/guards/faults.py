@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.guards.prices import model_name_of, worst_cost
-from agentgraph.participant import SEAT_TOOLS
 
 if TYPE_CHECKING:
     from agentgraph.guards.gates import Gate
@@ -26,6 +26,9 @@ __all__ = [
 
 GateAt: TypeAlias = "tuple[Gate, Collection[str] | None]"
 """A gate that has schemas by tool, and the tools of somebody under it, None where any may come."""
+
+_ALIKE = 0.8
+"""How like one name has to be to another, of 1, to be that one misspelt."""
 
 _OF_THE_WHOLE = ("deadlock", "velocity", "saga")
 
@@ -89,7 +92,10 @@ def gated_at(
 
 
 def schema_faults(gated: Iterable[GateAt]) -> Iterator[str]:
-    """Yield of which tools a gate has a schema that nobody under it has, so that none is asked."""
+    """Yield which names of tools in a gate's schema are misspelt: their calls would pass unseen.
+
+    One that is like no other may be the tool of somebody else who has the same policy.
+    """
     gates: dict[int, Gate] = {}
     known: dict[int, set[str] | None] = {}
     for gate, names in gated:
@@ -101,11 +107,18 @@ def schema_faults(gated: Iterable[GateAt]) -> Iterator[str]:
         if there is None or not isinstance(gate.schema, Mapping):
             continue
         for name in (name for name in gate.schema if name not in there):
-            told = ", ".join(sorted(there - {*SEAT_TOOLS})) or "none"
-            yield (
-                f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool to run: "
-                f"there are {told}"
-            )
+            meant = _like(name, there)
+            if meant is not None and meant not in gate.schema:
+                yield (
+                    f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
+                    f"there is {meant!r}"
+                )
+
+
+def _like(name: str, there: Collection[str]) -> str | None:
+    spelt = {one.casefold(): one for one in there}
+    found = get_close_matches(name.casefold(), spelt, n=1, cutoff=_ALIKE)
+    return spelt[found[0]] if found else None
 
 
 def _in_dollars(policy: Guards, path: str) -> list[str]:

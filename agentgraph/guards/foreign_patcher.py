@@ -14,6 +14,7 @@ from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
+from typing_extensions import is_typeddict
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError, GuardStopped
@@ -40,7 +41,7 @@ from agentgraph.guards.patcher import (
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.side_notes import side_notes
-from agentgraph.guards.unheard import warn_of_unheard
+from agentgraph.guards.unheard import warn_of_no_guards, warn_of_unheard
 from agentgraph.guards.watch import Watch
 from agentgraph.participant import Graph
 from agentgraph.patching import (
@@ -59,6 +60,7 @@ from agentgraph.telling import AGENT_TAG
 
 __all__ = ["faults_in", "guarded_copy", "guarding_foreign"]
 
+_SURELY_MODELS = ("call_model", "model")
 _STOPPED_BY = "stopped_by"
 _HOLDS = "guard_holds"
 _SAID = "guard_said"
@@ -69,17 +71,30 @@ def guarded_copy(graph: Graph, policy: Guards, path: str) -> Graph:
     """Return a guarded copy of somebody else's graph, if it is one of a model."""
     if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
         return graph
+    if not _takes_state(graph.builder):
+        warn_of_no_guards(path)
+        return graph
     return patched(graph, guarding_foreign(policy, Place(path)))
 
 
 def faults_in(graph: object, policy: Guards, path: str) -> Iterator[str]:
     """Yield what is wrong with a policy that is to hold in somebody else's graph."""
-    if isinstance(graph, CompiledStateGraph) and _is_agent(graph.builder):
+    if not isinstance(graph, CompiledStateGraph):
+        return
+    if _is_agent(graph.builder) and _takes_state(graph.builder):
         yield from unseen_price_faults(policy, path)
 
 
+def _takes_state(graph: AnyGraph) -> bool:
+    """Tell whether guards can keep their own in its state."""
+    return all(map(is_typeddict, (graph.state_schema, graph.input_schema, graph.output_schema)))
+
+
 def _is_agent(graph: AnyGraph) -> bool:
-    model = next((graph.nodes[name] for name in MODELS if name in graph.nodes), None)
+    has_tools = any(name in graph.nodes for name in TOOLS)
+    # Without tools an "agent" may be any work, which is not to be done again as a call may be.
+    names = MODELS if has_tools else _SURELY_MODELS
+    model = next((graph.nodes[name] for name in names if name in graph.nodes), None)
     if model is None or "messages" not in graph.channels or AWAIT_HUMAN in graph.nodes:
         return False
     if isinstance(graph.channels["messages"], UntrackedValue):

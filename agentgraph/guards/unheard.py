@@ -13,13 +13,19 @@ from agentgraph.guards.effects import Effect, effect_of
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
 
-__all__ = ["warn_of_unheard"]
+__all__ = ["warn_of_no_guards", "warn_of_unheard"]
 
 
 def warn_of_unheard(policy: Guards, path: str, tools: Mapping[str, Any]) -> None:
     """Warn of what does not hold in a graph that has these tools; the rest does."""
     for told in (*_fallback_told(policy, path), *_actions_told(policy, path, tools)):
         warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
+
+
+def warn_of_no_guards(path: str) -> None:
+    """Warn of a graph that runs without guards, as it has no place for what they keep."""
+    told = f"{path!r} runs without guards: declare its state as a TypedDict, in which they keep it"
+    warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
 
 
 def _fallback_told(policy: Guards, path: str) -> Iterator[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from pydantic import BaseModel, Field
 
 from agentgraph import Agent, Team
+from agentgraph.errors import ModelError
 from agentgraph.guards import CostBudget, Escalation, Gate, MemorySink, Subject
 from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, call
@@ -80,3 +85,37 @@ async def test_a_speaker_without_tools_is_under_its_team_s_guards(
     team = Team([made(model)], round_robin(["clerk"], max_turns=4), guards=watched(**held))
     reply = await team.arun("go")
     assert (reply.close_reason, len(model.requests)) == (reason, asked)
+
+
+class Kept(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages] = Field(default_factory=list)
+
+
+@pytest.mark.parametrize("node", ["agent", "model"])
+async def test_a_graph_whose_state_takes_no_guards_runs_and_says_so(node: str) -> None:
+    graph = StateGraph(Kept)
+    graph.add_node(node, lambda _: {"messages": [AIMessage("The secret is 7.")]})
+    graph.add_edge(START, node)
+    boss = ScriptedModel([call("transfer_to_clerk")])
+    guards = watched(gates=Gate(policy=is_harmless))
+    agent = Agent("boss", model=boss, agents=[graph.compile(name="clerk")], guards=guards)
+    with nullcontext() if node == "agent" else pytest.warns(UserWarning, match="without guards"):
+        reply = await agent.ainvoke("go")
+    assert reply.text == "The secret is 7."
+
+
+async def test_a_node_that_may_be_any_work_is_not_run_again() -> None:
+    charged: list[str] = []
+
+    def charge(state: MessagesState) -> Any:
+        charged.append("charged")
+        raise ConnectionError("lost")
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", charge)
+    graph.add_edge(START, "agent")
+    boss = ScriptedModel([call("transfer_to_clerk")])
+    agent = Agent("boss", model=boss, agents=[graph.compile(name="clerk")], guards=watched())
+    with pytest.raises(ModelError, match="ConnectionError"):
+        await agent.ainvoke("go")
+    assert charged == ["charged"]
