@@ -107,7 +107,9 @@ def _last_words(state: Mapping[str, Any]) -> list[str]:
     if state.get("listened"):
         return said
     for message in reversed(convert_to_messages(list(state.get("messages") or ()))):
-        if isinstance(message, AIMessage) or (message.id and message.id == state.get("heard")):
+        # Who has only called something, as a supervisor who hands over, has not spoken.
+        has_spoken = isinstance(message, AIMessage) and not message.tool_calls
+        if has_spoken or (message.id and message.id == state.get("heard")):
             break
         if isinstance(message, HumanMessage) and message.text:
             said.append(str(message.text))

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from agentgraph import Team
+from agentgraph import Agent, Team
 from agentgraph.errors import AgentGraphError, ConfigurationError, SessionError
 from agentgraph.routing import (
     FromSpeaker,
@@ -360,3 +360,30 @@ async def test_a_run_can_be_watched() -> None:
     assert kinds.count(EV_PACKET) == 2
     assert "TokenEvent" in kinds
     assert kinds[-1] == "ag.session.closed"
+
+
+@pytest.mark.parametrize("mode", ["sticky", "delegate"])
+@pytest.mark.parametrize("guards", [{}, {"guards": None}], ids=["guarded", "unguarded"])
+async def test_a_team_speaks_for_a_supervisor_who_hands_over_to_it(
+    mode: Any, guards: dict[str, Any]
+) -> None:
+    heard: list[list[str]] = []
+
+    def say(messages: list[BaseMessage]) -> str:
+        heard.append([message.text for message in messages if message.type == "human"])
+        return f"answer {len(heard)}"
+
+    clerk = Agent("clerk", model=ScriptedModel(say), default_tools=False)
+    desk = Team([clerk], sequence(["clerk"]), name="desk", **guards)
+    turns: list[Any] = [
+        call("transfer_to_desk"),
+        "So it is.",
+        call("transfer_to_desk"),
+        "So it was.",
+    ]
+    boss = Agent("boss", model=ScriptedModel(turns), agents=[desk], handoff=mode, **guards)
+    boss = boss.replace(checkpointer=InMemorySaver())
+    replies = [await boss.ainvoke(text, thread_id="t") for text in ("first", "second")]
+    spoken = ["answer 1", "answer 2"] if mode == "sticky" else ["So it is.", "So it was."]
+    assert [reply.text for reply in replies] == spoken
+    assert [texts[-1] for texts in heard] == ["[user]: first", "[user]: second"]
