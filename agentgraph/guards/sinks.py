@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ _SET_UP = (
 )
 
 
-class _Scanned:
+class _Scanned(ABC):
     """Finds the records of a run among all of them."""
 
     def read(self, run: str) -> list[Record]:
@@ -38,8 +39,8 @@ class _Scanned:
         """Return the ids of all runs, the first first."""
         return list(dict.fromkeys(record.run for record in self._all()))
 
-    def _all(self) -> Iterable[Record]:
-        raise NotImplementedError
+    @abstractmethod
+    def _all(self) -> Iterable[Record]: ...
 
 
 class MemorySink(_Scanned):
