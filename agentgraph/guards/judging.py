@@ -45,9 +45,7 @@ class Judging:
 
     def text_in(self, message: AIMessage) -> str | None:
         """Return what is to be judged of an answer, None where there is nothing."""
-        if self._policy.gates or self._policy.escalation.critic:
-            return self._place.answer_of(message)
-        return None
+        return self._place.answer_of(message) if self._policy.judges else None
 
     async def judge(
         self, answered: Answered, text: str, messages: Sequence[BaseMessage]

@@ -189,6 +189,11 @@ class Guards:
         return self._inner if run is None else (("", run), *self._inner)
 
     @property
+    def judges(self) -> bool:
+        """Whether a gate or a critic looks at what models say."""
+        return bool(self.gates or self.escalation.critic)
+
+    @property
     def prices(self) -> Prices:
         """Return the prices that its budgets name."""
         if self._prices is None:

@@ -63,7 +63,7 @@ class Watch:
     @property
     def judges(self) -> bool:
         """Whether a gate or a critic looks at what the model here has said."""
-        return bool(self.policy.gates or self.policy.escalation.critic)
+        return self.policy.judges
 
     @property
     def asks_again(self) -> bool:
