@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -19,6 +19,8 @@ __all__ = [
     "Gated",
     "Graph",
     "Guarded",
+    "Held",
+    "Holdable",
     "Participant",
     "Seat",
     "Seatable",
@@ -127,6 +129,28 @@ class Gated(Protocol):
 
     def gated_under(self, guards: Any) -> list[Any]:
         """Return each such gate where these guards hold, with the tools of those under it."""
+        ...
+
+
+@runtime_checkable
+class Holdable(Protocol):
+    """A participant with guards of its own, which those around it hold to theirs."""
+
+    def held_to(self, guards: Any, path: str) -> Held:
+        """Return it for a place under these guards."""
+        ...
+
+
+class Held(Protocol):
+    """A participant in its place, under the guards around it."""
+
+    @property
+    def graph(self) -> Graph:
+        """Return the graph that runs it."""
+        ...
+
+    def effects_at(self, path: str) -> Mapping[str, Any]:
+        """Return how the actions of all in it are undone, by path and tool, once it is compiled."""
         ...
 
 

@@ -97,6 +97,11 @@ class Sentry(Protocol):
     """Decides on what a node is about to do."""
 
     @property
+    def account(self) -> object:
+        """Return what it counts in."""
+        ...
+
+    @property
     def asks_again(self) -> bool:
         """Whether a model that has failed is asked again, so that nobody else is to."""
         ...

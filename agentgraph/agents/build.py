@@ -34,7 +34,7 @@ from agentgraph.guards.foreign_patcher import guarded_copy
 from agentgraph.guards.patcher import guarding
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.notes import NotesState
-from agentgraph.participant import Participant, Seat
+from agentgraph.participant import Graph, Holdable, Participant, Seat
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
@@ -178,15 +178,25 @@ def _node_of(
     name = participant.name
     path = f"{level.path}/{name}"
     if not isinstance(participant, Agent):
-        theirs = participant.graph
-        if level.guards is not None:
-            theirs = guarded_copy(theirs, level.guards, path)
+        theirs = _held(level, participant, path)
         tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
         return foreign_agent(level, name, tagged)
     inside = _inside(level, participant, path)
     above, effects = level.agent.name, level.effects
     nested = _build(participant, path, above, inside, None, shared, effects, level.seat)
     return sub_agent(level, name, nested.compile(name=name), keys)
+
+
+def _held(level: Level, participant: Participant, path: str) -> Graph:
+    """Return the graph of one that is no agent, under the guards of the level that it is at."""
+    if level.guards is None:
+        return participant.graph
+    if not isinstance(participant, Holdable):
+        return guarded_copy(participant.graph, level.guards, path)
+    held = participant.held_to(level.guards, path)
+    graph = held.graph  # compiled first: only then is it known what there is to undo
+    level.effects.update(held.effects_at(path))
+    return graph
 
 
 def _inside(level: Level, agent: Agent, path: str) -> Guards | None:

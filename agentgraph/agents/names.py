@@ -19,7 +19,7 @@ from agentgraph.guards.faults import (
     stage_faults,
 )
 from agentgraph.guards.foreign_patcher import faults_in
-from agentgraph.participant import SEAT_TOOLS, ForeignGraph
+from agentgraph.participant import SEAT_TOOLS, ForeignGraph, Gated, Guarded
 
 if TYPE_CHECKING:
     from agentgraph.agents.agent import Agent
@@ -59,6 +59,8 @@ def faults_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[str]:
             own = child.guards
             inside = own.within(guards, below) if isinstance(own, Guards) else guards
             yield from faults_under(child, inside, below)
+        elif isinstance(child, Guarded):
+            yield from child.faults_under(guards)
 
 
 def gated_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[GateAt]:
@@ -73,6 +75,8 @@ def gated_under(agent: Agent, guards: Guards, path: str = "") -> Iterator[GateAt
             own = child.guards
             inside = own.within(guards, below) if isinstance(own, Guards) else guards
             yield from gated_under(child, inside, below)
+        elif isinstance(child, Gated):
+            yield from child.gated_under(guards)
         else:
             yield from gated_at(guards, below, lambda: None)
 
@@ -85,8 +89,17 @@ def _tools_of(agent: Agent) -> list[str] | None:
 
 
 def names_of(agent: Agent) -> tuple[str, ...]:
-    """Return the names of all agents of a tree."""
-    return tuple(dict.fromkeys(_names(agent)))
+    """Return the names of all who work in a tree, those of its teams among them."""
+    from agentgraph.agents.agent import Agent
+
+    known = [agent.name]
+    for child in _children(agent):
+        if isinstance(child, Agent):
+            known += names_of(child)
+        else:
+            known.append(str(getattr(child, "name", "")))
+            known += child.agent_names if isinstance(child, Guarded) else ()
+    return tuple(dict.fromkeys(known))
 
 
 def _cycle(agent: Agent, above: tuple[Agent, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
@@ -88,7 +89,7 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
             for message in result["messages"]
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
         )
-        _account(f"{level.path}/{name}", fresh)
+        _account(f"{level.path}/{name}", fresh, result.get("team_usage"))
         if sent is None:
             note(fresh)
         for message in fresh:
@@ -145,8 +146,11 @@ def _identified(message: AnyMessage) -> AnyMessage:
     return message if message.id else message.model_copy(update={"id": new_id()})
 
 
-def _account(path: str, fresh: Sequence[AnyMessage]) -> None:
-    """Record what a foreign graph has used, except by agents of ours in it, which did so."""
+def _account(path: str, fresh: Sequence[AnyMessage], team: object) -> None:
+    """Record what a foreign graph has used, except by agents of ours in it, which did so.
+
+    A team says by itself what its agents have used.
+    """
     run = current_run()
     if run is None:
         return
@@ -155,6 +159,13 @@ def _account(path: str, fresh: Sequence[AnyMessage]) -> None:
         if isinstance(message, AIMessage) and message.id not in recorded:
             model = str(message.response_metadata.get("model_name") or "")
             run.record_usage(path, message.usage_metadata, model)
+    for below, used in team.items() if isinstance(team, Mapping) else ():
+        tokens = UsageMetadata(
+            input_tokens=used.get("input_tokens", 0),
+            output_tokens=used.get("output_tokens", 0),
+            total_tokens=used.get("total_tokens", 0),
+        )
+        run.record_usage(f"{path}/{below}", tokens, used.get("model") or "")
 
 
 def _given(state: AgentState, shared: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 from typing_extensions import TypedDict
 
@@ -82,14 +83,15 @@ class Account:
         self._stored: Dumped = {}
         self.input_id = input_id
         self.version = 0
-        self.steps = 0
+        self.around: Account | None = None
+        """The account of what it is a part of."""
+        self._parts: WeakSet[Account] = WeakSet()
+        self._memories: tuple[str, ...] = _MEMORIES
         self.moved = Tally()
-        self.granted = 1
-        """How often the limits hold: a human who lets a stopped run go on grants them once more."""
         self.closed = ""
         """The guard that has ended it."""
-        self.is_undoing = False
-        """Whether what was done is being undone: then nothing else is done any more."""
+        self.is_rolling_back = False
+        """Whether what was done in it is being undone."""
         self.deadline: Deadline | None = policy.deadlines.workflow()
         self.seen_at = clock().wall()
         """When it was last written down."""
@@ -116,8 +118,6 @@ class Account:
         """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
         """Held while an action is undone."""
-        self.filing = asyncio.Lock()
-        """Held while it is written down what may be spent: no call overtakes its record."""
         self.round = 0
         self._attempt = ""
         self._turns: dict[str, str] = {}
@@ -125,10 +125,47 @@ class Account:
         self._begun: Dumped = {}
         """What was dumped last before the round that is under way."""
 
+    def join(self, around: Account, part: str, session: str) -> None:
+        """Become a part of another one: what a session inside of another does counts in both."""
+        if self.around is not None:
+            return
+        self.around, self.purse, self.undoing = around, around.purse, around.undoing
+        around._parts.add(self)
+        if around.deadline is not None:
+            self.deadline = around.deadline.shorter(self.deadline)
+        if self.saga is not None and around.saga is not None:
+            self.saga = self.saga.inside(around.saga, part, session)
+            self._memories = _OWN_MEMORIES  # the outer one remembers the actions
+
+    @property
+    def whole(self) -> Account:
+        """Return the account of the whole input."""
+        return self if self.around is None else self.around.whole
+
+    @property
+    def steps(self) -> int:
+        """Return how many model calls were made, on all levels."""
+        return self.purse.steps
+
+    @property
+    def granted(self) -> int:
+        """Return how often the limits hold."""
+        return self.purse.granted
+
     @property
     def hops(self) -> int:
-        """Return how often models have handed the conversation over to peers."""
-        return self.moved.total
+        """Return how often models have handed the conversation over to peers, on all levels."""
+        return self.moved.total + (0 if self.around is None else self.around.hops)
+
+    @property
+    def ended_by(self) -> str:
+        """Name the guard that has ended it, or all that it is a part of; "" where none has."""
+        return self.closed or ("" if self.around is None else self.around.ended_by)
+
+    @property
+    def is_undoing(self) -> bool:
+        """Tell whether what was done is being undone: then nothing else is done any more."""
+        return self.is_rolling_back or (self.around is not None and self.around.is_undoing)
 
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
@@ -156,7 +193,7 @@ class Account:
     def _remembered(self) -> dict[str, Any]:
         """Return its memories as JSON-able values, those of each path or spot under its name."""
         values: dict[str, Any] = {}
-        for name in _MEMORIES:
+        for name in self._memories:
             if (memory := getattr(self, name)) is not None:
                 values[name] = memory.dump()
         for name, most in _BY_PATH.items():
@@ -184,10 +221,11 @@ class Account:
         """Go on from what another process has written."""
         self.version = dumped.get("version", 0)
         self.seen_at = dumped.get("seen_at", self.seen_at)
-        for name in _PLAIN:
+        self._meet_counts(dumped)
+        for name in _KEPT:
             if name in dumped:
                 setattr(self, name, deepcopy(dumped[name]))
-        for name in _MEMORIES:
+        for name in self._memories:
             memory = getattr(self, name)
             if memory is not None and name in dumped:
                 known = merge_entries(memory.dump(), dumped[name]) if name == "saga" else None
@@ -196,6 +234,11 @@ class Account:
         if "deadline" in dumped:
             self.deadline = Deadline(dumped["deadline"], "workflow")
         self.pending |= _decisions(dumped.get("pending", {}))
+
+    def _meet_counts(self, known: Mapping[str, Any]) -> None:
+        purse = self.purse
+        purse.steps = max(purse.steps, known.get("steps", 0))
+        purse.granted = max(purse.granted, known.get("granted", 1))
 
     def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one run: parallel ones do not fill each other's windows."""
@@ -241,7 +284,7 @@ class Account:
             self.moved = Tally(ledger.account.get("hops", 0))
         if self._attempt != ledger.round_key:
             self._attempt = ledger.round_key
-            self.is_undoing = bool(ledger.account.get("undoing"))
+            self.is_rolling_back = bool(ledger.account.get("undoing"))
             self.closed = ledger.account.get("undoing") or self.closed
             self.purse.begin_attempt()
         if self._turns.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
@@ -279,8 +322,7 @@ class Account:
         own = self.moved.now.get(speaker)
         self.moved = Tally(known.get("hops", 0), {speaker: own} if own else {})
         logged = known.get("account", {})
-        self.steps = max(self.steps, logged.get("steps", 0))
-        self.granted = max(self.granted, logged.get("granted", 1))
+        self._meet_counts(logged)
         if "deadline" in logged:
             known_at = self.deadline.at if self._stored and self.deadline is not None else 0
             self.deadline = Deadline(max(known_at, logged["deadline"]), "workflow")
@@ -288,11 +330,6 @@ class Account:
         if self.saga is not None and known.get("effects"):
             effects = {"entries": known["effects"]}
             self.saga.load(merge_entries(self.saga.dump(), effects))
-
-    def meet(self, balance: Mapping[str, Any]) -> None:
-        """Count in what was done for the same input elsewhere, as its balance says."""
-        self.steps = max(self.steps, balance.get("steps", 0))
-        self.purse.meet(balance.get("spends", {}))
 
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
@@ -314,6 +351,8 @@ class Account:
 
     def suspend(self, since: float) -> None:
         """Leave the time in which a human has thought out of the deadline."""
+        for part in self._parts:
+            part.suspend(since)
         now = clock().wall()
         since, self._free_until = max(since, self._free_until), now
         if self.deadline is not None:
@@ -327,13 +366,15 @@ class Account:
 
     def grant(self) -> None:
         """Grant the limits once more: a human has looked at the run and lets it go on."""
-        self.granted += 1
+        if self.around is None:
+            self.purse.grant()
+        else:
+            self.around.grant()
         self.pending.clear()
         self.replans.clear()
         self._stored = {**self._stored, "replans": {}}
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
-        self.purse.grant()
         if self.deadlock is not None:
             self.deadlock = self.deadlock.fresh()
         if self.velocity is not None:
@@ -341,8 +382,10 @@ class Account:
 
 
 _BY_SPOT = ("corrections", "tries")
-_PLAIN = ("steps", "round", "granted", "closed", *_BY_SPOT)
-_MEMORIES = ("moved", "deadlock", "velocity", "saga")
+_KEPT = ("round", "closed", *_BY_SPOT)
+_PLAIN = ("steps", "granted", *_KEPT)
+_OWN_MEMORIES = ("moved", "deadlock", "velocity")
+_MEMORIES = (*_OWN_MEMORIES, "saga")
 _BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
 """Of how many paths each is stored: of visits a run may make any number, few at a time."""
 

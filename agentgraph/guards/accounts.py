@@ -55,6 +55,8 @@ def account_of(
         found = known[input_id] = Account(policy.whole, input_id)
         if home is None:
             _homeless.append(found)
+    if ledger is not None:
+        ledger.hold(found)
     if stored is not None and not found.has_told(stored):
         if stored["version"] > found.version:
             found.load(stored)  # into the same account: who works with it must not count elsewhere
@@ -62,6 +64,5 @@ def account_of(
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:
-        ledger.hold(found)
         found.enter_round(ledger, anew=stored is None)
     return found

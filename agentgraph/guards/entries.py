@@ -40,10 +40,12 @@ class Entry:
     tries: int = 1
     beside: Mapping[str, object] = field(default_factory=dict)
     """What it has led to beside its result, and leads to again where that is given again."""
+    session: str = ""
+    """The inner session in which it began, "" where it was none."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the entry as JSON-able values, which are its own: they are not to be changed."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {name: getattr(self, name) for name in _FIELDS if name != "session" or self.session}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, object]) -> Entry:

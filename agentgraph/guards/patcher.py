@@ -38,6 +38,7 @@ from agentgraph.patching import (
     add_state,
     read_state,
     read_value,
+    updates_of,
     wrap_node,
 )
 from agentgraph.running import current_errand, current_run
@@ -171,6 +172,8 @@ class Post:
                     result = await call(state)
             except GuardStopped as stop:
                 return self._stopped(watch, stop, END)
+            # A team in here has an account of its own, and may have been ended by that.
+            watch.account.closed = watch.account.closed or _closed_in(result)
             return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
@@ -217,13 +220,13 @@ class Post:
         """End the run of this agent, and with it that of all above."""
         update = {**self._dumped(watch), **said(watch)}
         if watch.turn:
-            update["turn"] = {**watch.turn, "closed": watch.account.closed}
+            update["turn"] = {**watch.turn, "closed": watch.account.ended_by}
         return self._onward(watch, Command(goto=END, update=update))
 
     def _onward(self, watch: Watch, result: Any) -> Any:
         """Undo what was done before a run ends that was closed: the root does, where all meet."""
         saga = watch.account.saga
-        if self.place.depth > 1 or not watch.account.closed or saga is None or not saga.plan():
+        if self.place.depth > 1 or not watch.account.ended_by or saga is None or not saga.plan():
             return result
         if isinstance(result, list):
             return [self._onward(watch, one) for one in result]
@@ -253,7 +256,7 @@ class Post:
         if run is not None:
             if run.account is None and account.version == 0 and ledger is None:
                 account.begin(run.began_at + run.held_s)
-            run.account = account
+            run.account = account.whole
             if run.is_resumed:
                 account.resume(run.id)
         elif notes is not None:
@@ -285,6 +288,12 @@ class Post:
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}
+
+
+def _closed_in(result: object) -> str:
+    """Name the guard that has ended the run, as a node's update tells; "" where none has."""
+    turns = (update.get("turn") or {} for update in updates_of(result))
+    return next((turn["closed"] for turn in turns if turn.get("closed")), "")
 
 
 def said(watch: Watch) -> dict[str, Any]:

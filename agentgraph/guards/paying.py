@@ -103,11 +103,12 @@ class Paying:
             await self._recorder.notes.write(self._account.purse.dump())
         if self._recorder.ledger is None:
             return
-        async with self._account.filing:
-            shares = self._account.purse.off_file()
+        purse = self._account.purse
+        async with purse.filing:
+            shares = purse.off_file()
             for of, share in shares.items():
                 await self._recorder.keep(kind="reserved", of=of, share=share)
-            self._account.purse.filed(shares)
+            purse.filed(shares)
 
 
 def _release(held: Sequence[Reservation]) -> None:

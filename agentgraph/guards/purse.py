@@ -1,5 +1,7 @@
 """What one input has spent under the budgets of its run and its stages, and what of it is on file.
 
+It is one for the input, whatever sessions are held inside of others for it.
+
 Several processes may pay for one input: one that was killed, and whoever went on with it. Each has
 a purse with a name of its own and writes down what all of them have paid, so that nothing is
 counted twice or forgotten, in whatever order their files are read.
@@ -11,6 +13,7 @@ An agent whose every step is stored writes down what a call may cost before it m
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -40,13 +43,18 @@ class Purse:
         # Never a fake clock's id: those of two tests are the same.
         self._name = SystemClock().new_id()[:12]
         self._notes = 0
+        self.steps = 0
+        """How many model calls were made."""
+        self.granted = 1
+        """How often the limits hold: a human who lets a stopped run go on grants them once more."""
+        self.filing = asyncio.Lock()
+        """Held while it is written down what may be spent: no call overtakes its record."""
         self._spends: dict[str, Spend] = {}
         self._others: dict[str, dict[str, _Paid]] = {}
         """What other purses have paid, by budget and purse."""
         self._granted: dict[str, int] = {}
-        self._logged: Figures = {}
-        self._held: Mapping[str, float] = {}
-        self._dead = 0.0
+        self._logs: list[tuple[Figures, Mapping[str, float], float]] = []
+        """What each log has, of the session and of those around it."""
         self._kept: dict[str, float] | None = None
         """Up to which share each is in the log, None outside of a session."""
         self.recalled: set[str] = set()
@@ -75,7 +83,7 @@ class Purse:
         `dead` is the share that the attempts may have spent whose process was killed.
         """
         self.meet(logged)
-        self._logged, self._held, self._dead = logged, held, dead
+        self._logs.append((logged, held, dead))
         for name, spend in self._spends.items():
             self._hold(name, spend)
 
@@ -94,6 +102,7 @@ class Purse:
 
     def grant(self) -> None:
         """Allow as much again of everything: a human has agreed to it."""
+        self.granted += 1
         for spend in self._spends.values():
             spend.grant()
 
@@ -126,9 +135,10 @@ class Purse:
         return self._spends[name]
 
     def _hold(self, name: str, spend: Spend) -> None:
-        share = self._held.get(name, 0.0) + self._held.get(ALL, 0.0) + self._dead
-        if share:
-            spend.hold(*_total(dict(_read(self._logged.get(name, {})))), share)
+        for logged, held, dead in self._logs:
+            share = held.get(name, 0.0) + held.get(ALL, 0.0) + dead
+            if share:
+                spend.hold(*_total(dict(_read(logged.get(name, {})))), share)
 
 
 _NOTHING: _Paid = (0, 0, Decimal(0))

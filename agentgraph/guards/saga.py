@@ -56,6 +56,9 @@ class Saga:
     _entries: dict[str, Entry] = field(default_factory=dict, init=False, repr=False)
     _told: dict[str, dict[str, object]] = field(default_factory=dict, init=False, repr=False)
     """The entries as they are dumped: what has not changed is not told anew."""
+    _part: str = field(default="", init=False, repr=False)
+    """Where in the whole it is at work, with a slash behind it."""
+    _session: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
         faults = []
@@ -72,20 +75,38 @@ class Saga:
         """Return one of the same configuration that remembers nothing."""
         return type(self)(self.retries, self.grace_s, self.limit)
 
+    def inside(self, outer: Saga, part: str, session: str) -> Self:
+        """Return one of the same configuration for an inner session, which adds to an outer one.
+
+        It plans to undo only what was done in that session; the outer one undoes that as well.
+        """
+        inner = self.fresh()
+        inner._entries, inner._told = outer._entries, outer._told
+        inner._part, inner._session = f"{outer._part}{part}/", session
+        return inner
+
+    def local(self, tool: str) -> str:
+        """Return what a tool is called where it is at work."""
+        return tool.removeprefix(self._part)
+
     def dump(self) -> dict[str, object]:
         """Return what it remembers as JSON-able values."""
         return {"entries": dict(self._told)}
 
     def load(self, dumped: Mapping[str, object]) -> None:
         """Remember what another has dumped, and nothing else."""
-        self._entries = entries_of(dumped)
-        self._told = {key: entry.to_dict() for key, entry in self._entries.items()}
+        known = entries_of(dumped)
+        for kept in (self._entries, self._told):  # which those inside of it share
+            kept.clear()
+        for entry in known.values():
+            self._remember(entry)
 
     def begin(self, *, key: str, tool: str, args: Mapping[str, object], compensates: bool) -> Begun:
         """Register an action before it runs, or say why it must not run (again)."""
         given = _plain(args)
         if not isinstance(given, dict):
             given = dict(args)
+        tool = f"{self._part}{tool}"
         digest = exact_digest([tool, given])
         known = self._entries.get(key)
         if known is not None and known.input_hash != digest:
@@ -98,7 +119,16 @@ class Saga:
             return Begun("refused", _decision("escalate", cause, evidence))
         number = max((entry.number for entry in self._entries.values()), default=0) + 1
         tries = 1 if known is None else known.tries + 1
-        entry = Entry(number, key, tool, given, digest, compensates=compensates, tries=tries)
+        entry = Entry(
+            number,
+            key,
+            tool,
+            given,
+            digest,
+            compensates=compensates,
+            tries=tries,
+            session=self._session,
+        )
         self._remember(entry)
         return Begun("run", Decision("allow", "saga"), entry)
 
@@ -131,7 +161,13 @@ class Saga:
     def plan(self) -> list[Entry]:
         """Return what is still to be undone, done or of unknown outcome, the last started first."""
         left = [one for one in self._entries.values() if one.compensates and one.state in _OPEN]
-        return sorted(left, key=lambda entry: (entry.number, entry.key), reverse=True)
+        own = filter(self._has_begun, left) if self._session else left
+        return sorted(own, key=lambda entry: (entry.number, entry.key), reverse=True)
+
+    def _has_begun(self, entry: Entry) -> bool:
+        """Tell whether an action began in its session, or in one inside of that."""
+        is_inside = f"{entry.session}/".startswith(f"{self._session}/")
+        return is_inside and entry.tool.startswith(self._part)
 
     async def roll_back(self, run: Undo, persist: Undo | None = None) -> list[Decision]:
         """Undo all that is left and say for each how it went; a failure does not keep the rest.

@@ -22,12 +22,12 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
         return False
     if not account.is_undoing:
         # A round that is cut off from now on must not begin anew: it has to go on with this.
-        await recorder.keep(kind="undoing", reason=account.closed)
-        account.is_undoing = True
+        await recorder.keep(kind="undoing", reason=account.ended_by)
+        account.is_rolling_back = True
     recorder.note("compensated", tool=plan[0].tool, key=plan[0].key, state="undoing")
 
     async def undo(entry: Entry) -> None:
-        effect = effects.get(entry.tool)
+        effect = effects.get(saga.local(entry.tool))
         if effect is None:
             raise AgentGraphError(f"the tool {entry.tool!r} is no longer here", code="tool_gone")
         # The grace is its own: the deadline of what failed may be over.

@@ -187,8 +187,9 @@ class Using:
 
     async def refusal(self, use: ToolUse) -> ToolMessage | None:
         """Say why a tool may not run, None where it may."""
-        if self._account.closed and effect_of(use.tool) is not None:
-            cause = f"{self._account.closed} has ended the run: nothing more is to be done"
+        ended_by = self._account.ended_by
+        if ended_by and effect_of(use.tool) is not None:
+            cause = f"{ended_by} has ended the run: nothing more is to be done"
             await self._recorder.decided(Decision("deny", "saga", cause))
             return _answer(use, f"Not executed: {cause}.", failed=True)
         decision = self._exhausted()

@@ -109,7 +109,7 @@ class Watch:
         if decision.allows and deadline is not None:
             decision = deadline.check()
         if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
-            account.steps += 1
+            account.purse.steps += 1
         return decision
 
     async def _step(self) -> None:

@@ -170,6 +170,7 @@ class Conductor:
             appended=hub.on_appended,
             owner=hub.owner,
             handle=hub.handle(stored.record),
+            guards=team.in_force,
             effects=team.effects,
         )
         if team.watcher is not None:
@@ -287,6 +288,7 @@ class Conductor:
         await live.count_attempt()
         if live.attempts <= ATTEMPTS:
             return True
+        self._graph(live)  # with it comes how what was done is undone
         told = f"the process died {ATTEMPTS} times in this round"
         await live.give_up("crashed", told)
         return False

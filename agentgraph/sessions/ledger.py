@@ -16,10 +16,31 @@ from agentgraph.sessions.envelope import EV_AUDIT, Draft
 from agentgraph.sessions.payload import clipped
 from agentgraph.sessions.round import Round
 
-__all__ = ["RoundLedger"]
+__all__ = ["Around", "RoundLedger"]
 
 _LONGEST = 4_000
 """The longest result that is given again to a round that runs again: each append writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What an inner session is a part of."""
+
+    part: str
+    """What it is called there."""
+    ledger: RoundLedger | None
+    """Where that is written which the whole must not forget, None outside of a session."""
+    account: Account | None
+    """What is counted for the whole, None where no guards hold for it."""
+
+    @property
+    def keeper(self) -> RoundLedger | None:
+        """Where it is written what is done in it, as the whole is to undo that; None: in its own.
+
+        Outside of a session it is in the account alone.
+        """
+        undoes = self.account is not None and self.account.saga is not None
+        return self.ledger if undoes else None
 
 
 @dataclass(slots=True)
@@ -58,33 +79,24 @@ class RoundLedger:
     @property
     def account(self) -> Mapping[str, Any]:
         """What the log has of this input; it stands in the state, so nobody has to read the log."""
-        state, around = self.turn.live.state, self.turn.live.around
+        state = self.turn.live.state
         undoing = state.undoing
         # Each attempt that died may have spent what needs no record; one that failed has told all.
         died = self.turn.attempt - 1 - sum(state.failures.values())
         return {
-            "hops": state.hops + (around.hops if around is not None else 0),
-            "account": state.account or (around.counted if around is not None else {}),
+            "hops": state.hops,
+            "account": state.account,
             "held": _summed(state.held.values()),
             "dead": SHARE * max(0, died),
             "effects": state.effects,
             "undoing": undoing.get("reason") if undoing.get("round") == self.turn.number else "",
         }
 
-    @property
-    def hops(self) -> int:
-        """How often models have handed over for this input, on all levels."""
-        account = self.own_account
-        return account.hops if account is not None else int(self.account["hops"])
-
-    @property
-    def counted(self) -> Mapping[str, Any]:
-        """What was counted so far for this input, on all levels."""
-        known: Mapping[str, Any] = self.account["account"]
-        return self.balance or known
-
     def hold(self, account: object) -> None:
         """Keep what is counted for this input while its session is at work here."""
+        around = self.turn.live.around
+        if around is not None and around.account is not None and isinstance(account, Account):
+            account.join(around.account, around.part, self.turn.live.id)
         self.turn.live.account = account
 
     @property
@@ -104,12 +116,15 @@ class RoundLedger:
         """Note that an agent acts, or asks its model; it is written down with the round."""
         self.turn.live.walks.step(self.speaker, agent, asks=asks)
         around = self.turn.live.around
-        if around is not None:
-            around.act(f"{around.speaker}/{agent}", asks=asks)
+        if around is not None and around.ledger is not None:
+            around.ledger.act(f"{around.part}/{agent}", asks=asks)
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Append a record; it is durable when this returns."""
         turn = self.turn
+        if record.get("kind") == "effect" and (around := turn.live.around) and around.keeper:
+            await around.keeper.write({**record, "agent": f"{around.part}/{record['agent']}"})
+            return
         by = {"speaker": turn.speaker, "round": turn.number, "attempt": turn.attempt}
         draft = _drafted(record, by)
         try:

@@ -10,13 +10,13 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from agentgraph.guards import SHARE, Effect
+from agentgraph.guards import SHARE, Effect, Guards
 from agentgraph.sessions import envelope as ev
 from agentgraph.sessions.admission import REQUESTS, take_all, urgency
 from agentgraph.sessions.envelope import Draft, Envelope
 from agentgraph.sessions.expectations import next_due, overdue
 from agentgraph.sessions.fold import folded
-from agentgraph.sessions.ledger import RoundLedger
+from agentgraph.sessions.ledger import Around, RoundLedger
 from agentgraph.sessions.log import InboxMoved, Log, Stored, Waiting
 from agentgraph.sessions.page import Page, Rules
 from agentgraph.sessions.record import SessionRecord
@@ -63,8 +63,12 @@ class LiveSession:
     """When the clock has something to do with it, as of the last append."""
     account: object = None
     """What guards have counted for the present input, of all its rounds."""
-    around: RoundLedger | None = None
-    """The ledger of the round that this session is held in, if it is held in one."""
+    heard_at: int = 0
+    """Up to where its log was when its graph was run with what is to be answered."""
+    around: Around | None = None
+    """What this session is held for, if it is held inside of something."""
+    guards: Guards | None = None
+    """What holds for all of its team."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
     """How the actions of the team's agents are undone."""
     walks: Walks = field(default_factory=Walks)
@@ -217,6 +221,11 @@ class LiveSession:
 
     async def give_up(self, code: str, message: str) -> None:
         """Fail the present round for good, whoever's it is."""
+        if self.attempts <= 2 * ATTEMPTS:  # it may be the undoing that kills the process
+            for speaker in self.state.due:
+                round = Round(self, speaker, self.state.round, self.attempts, self.state)
+                if self._ends_with(round):
+                    await roll_back(RoundLedger(round), "round_failed")
 
         def fill(page: Page) -> None:
             for speaker in page.state.due:

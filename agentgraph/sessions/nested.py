@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.guards import Guards
-from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of
-from agentgraph.sessions.envelope import EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.ledger import RoundLedger
+from agentgraph.sessions.ledger import Around, RoundLedger
 from agentgraph.sessions.live import RETRIES, LiveSession, load_state
+from agentgraph.sessions.outcome import outcome_of
 from agentgraph.sessions.packet import Spoken
 from agentgraph.sessions.record import Parent
 from agentgraph.sessions.round import Round
@@ -54,7 +52,7 @@ class TeamSpeaker(Speaker):
         if self.guards is not None:
             account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
         inner = await self._session(round)
-        inner.around = ledger
+        inner.around = Around(self.name, ledger, account)
         if inner.state.round == 0 and not inner.state.is_ended:
             shown = await view_of(round.live.log, self, round)
             await inner.hear(str(shown[-1].text), sender=inner.record.creator)
@@ -64,32 +62,20 @@ class TeamSpeaker(Speaker):
                     listeners = heard_by(round.live.listeners())
                     await self.graph.ainvoke({"round": inner.state.round}, listeners)
             finally:
-                if account is not None and isinstance(inner.account, Account):
-                    account.meet(inner.account.balance())
                 await _given_back(inner)
         elif inner.state.pending_close_reason == "round_failed":
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
-        envelopes = await inner.log.read(inner.id)
-        used, stopped_by = self._used(envelopes), _stopped_by(envelopes)
-        if stopped_by is not None:
-            return Spoken((), stopped_by=stopped_by, usage=used, hops=inner.state.hops)
-        last = [one for one in envelopes if one.is_substantive][-1:]
-        said = [AIMessage(one.text, id=one.envelope_id, name=self.name) for one in last]
+        came = outcome_of(await inner.log.read(inner.id), inner.record.creator)
+        used = {f"{self.name}/{path}": figures for path, figures in came.used.items()}
+        if came.stopped_by is not None:
+            return Spoken((), stopped_by=came.stopped_by, usage=used, hops=inner.state.hops)
+        last = came.last
+        said = [] if last is None else [AIMessage(last.text, id=last.envelope_id, name=self.name)]
         return Spoken(said, usage=used, hops=inner.state.hops)
 
     def _id(self, round: Round) -> str:
         failures = round.state.failures.get(self.name, 0)
         return inner_ids(round.live.id, round.number, self.name)[failures]
-
-    def _used(self, envelopes: Sequence[Envelope]) -> dict[str, Any]:
-        parts: dict[str, dict[str, Any]] = {}
-        for used in (one.event_data.get("usage") or {} for one in envelopes):
-            for path, figures in used.items():
-                part = parts.setdefault(f"{self.name}/{path}", {})
-                for name, figure in figures.items():
-                    counts = isinstance(figure, int)
-                    part[name] = part.get(name, 0) + figure if counts else figure
-        return parts
 
     async def _session(self, round: Round) -> LiveSession:
         """Open the round's session; one that a dead attempt has begun goes on."""
@@ -115,14 +101,6 @@ class TeamSpeaker(Speaker):
         live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
         live.handle = outer.handle
         return live
-
-
-def _stopped_by(envelopes: Sequence[Envelope]) -> str | None:
-    """Name the guard that has ended a session, if one has."""
-    last = envelopes[-1].event_data if envelopes else {}
-    failures = (one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED)
-    guards = [one["message"] for one in failures if one["code"] == "guard"]
-    return guards[-1] if guards and last.get("reason") == guards[-1] else None
 
 
 def inner_ids(outer_id: str, round: int, name: str) -> list[str]:

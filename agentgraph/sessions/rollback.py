@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agentgraph.guards.account import Account
+from agentgraph.guards.accounts import account_of
 from agentgraph.guards.place import Place
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.undoing import undo_last
@@ -12,7 +14,7 @@ __all__ = ["roll_back"]
 
 async def roll_back(ledger: RoundLedger, reason: str) -> None:
     """Undo the actions of an input, the last first; does nothing where none is left."""
-    account, turn = ledger.own_account, ledger.turn
+    turn, account = ledger.turn, _account(ledger)
     if account is None or account.saga is None or not account.saga.plan():
         return
     account.closed = account.closed or reason
@@ -21,3 +23,11 @@ async def roll_back(ledger: RoundLedger, reason: str) -> None:
         async with account.undoing:
             while await undo_last(account, turn.live.effects, recorder):
                 pass
+
+
+def _account(ledger: RoundLedger) -> Account | None:
+    """Return the account of the input; a process that has done nothing for it yet opens one."""
+    live = ledger.turn.live
+    if ledger.own_account is None and live.guards is not None and live.state.effects:
+        return account_of(live.guards, ledger.input_id, None, ledger, ledger.home)
+    return ledger.own_account

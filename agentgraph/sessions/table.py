@@ -12,12 +12,16 @@ from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.clock import new_id
+from agentgraph.guards.account import Account
+from agentgraph.sentry import current_ledger, on_duty
 from agentgraph.sessions.admission import open_session
+from agentgraph.sessions.ledger import Around, RoundLedger
 from agentgraph.sessions.live import LiveSession, load_state
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.page import Page
 from agentgraph.sessions.record import SessionRecord
 from agentgraph.sessions.state import SessionState
+from agentgraph.telling import AGENT_TAG
 
 if TYPE_CHECKING:
     from agentgraph.sessions.team import Team
@@ -42,6 +46,8 @@ class PrivateTable:
     """The sessions of a team whose graph somebody runs without a hub: in memory, by thread."""
 
     team: Team
+    is_part: bool = False
+    """Whether what is done here counts for whoever is on duty around it."""
     log: MemoryLog = field(default_factory=MemoryLog)
     sessions: dict[str, LiveSession] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
@@ -62,6 +68,9 @@ class PrivateTable:
             live = await self._opened(str(key) if held == 1 else f"{key}~{held}")
             self.sessions[str(key)] = live
         if said:
+            live.heard_at = live.state.sequence
+            if self.is_part:
+                live.around = _around(config)
             await live.hear(*said, sender=live.record.creator)
         return live
 
@@ -79,7 +88,8 @@ async def begun(log: Any, team: Team, record: SessionRecord) -> LiveSession:
     await log.create(record, page.envelopes, page.state, runnable=False)
     stored = await log.load(record.session_id)
     state = await load_state(log, stored)
-    return LiveSession(log, record, rules, state, has_mail=False, effects=team.effects)
+    guards, effects = team.in_force, team.effects
+    return LiveSession(log, record, rules, state, has_mail=False, guards=guards, effects=effects)
 
 
 def opened(record: SessionRecord, page: Page) -> Page:
@@ -99,6 +109,18 @@ def last_heard(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the note that what a run was given has been heard, and is not to be heard again."""
     messages = convert_to_messages(list(state.get("messages") or ()))
     return {"listened": True, "heard": messages[-1].id if messages else state.get("heard")}
+
+
+def _around(config: RunnableConfig) -> Around | None:
+    """Return what a run inside of somebody's run is a part of."""
+    sentry, ledger = on_duty(), current_ledger()
+    account = sentry.account if sentry is not None else None
+    part = str(config.get("metadata", {}).get(AGENT_TAG) or "")
+    return Around(
+        part,
+        ledger if isinstance(ledger, RoundLedger) else None,
+        account if isinstance(account, Account) else None,
+    )
 
 
 def _last_words(state: Mapping[str, Any]) -> list[str]:

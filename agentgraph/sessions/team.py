@@ -116,6 +116,8 @@ class Team:
     summarize: Summarize | None = None
     failure_target: str | None = None
     escalations: Mapping[str, Escalate] = field(default_factory=dict)
+    _is_part: bool = field(default=False, init=False)
+    """Whether it is held to the guards of what it is a part of."""
 
     def __post_init__(self) -> None:
         for name in ("agents", "humans"):
@@ -263,6 +265,16 @@ class Team:
         theirs = (faults_in(one.graph, inside, one.name) for one in foreign)
         return list(chain(*known, *theirs))
 
+    def held_to(self, guards: Guards | None, path: str) -> Team:
+        """Return the team for a place in something else, whose guards its own may tighten."""
+        if guards is None:
+            return self
+        own = self.guards
+        inside = own.within(guards, path) if isinstance(own, Guards) else guards
+        held = replace(self, guards=inside)
+        object.__setattr__(held, "_is_part", True)
+        return held
+
     def gated_under(self, guards: Guards) -> list[GateAt]:
         """Return the gates that look at tools by name where another team's guards hold for it."""
         inside = self._under(guards)
@@ -314,13 +326,18 @@ class Team:
         return canonical(self.rules.to_dict(), "the graph")
 
     @cached_property
-    def _guards(self) -> Guards | None:
+    def in_force(self) -> Guards | None:
+        """The guards that hold for all of it."""
         return Guards.interactive() if self.guards is DEFAULT else self.guards
 
     @cached_property
     def effects(self) -> MutableMapping[str, Effect]:
         """How the actions of its agents are undone, by path and tool, once it is compiled."""
         return {}
+
+    def effects_at(self, path: str) -> dict[str, Effect]:
+        """Return the same for a place in something else."""
+        return {f"{path}/{name}": known for name, known in self.effects.items()}
 
     @property
     def _expected(self) -> Sequence[Expectation | Mapping[str, Any]]:
@@ -339,27 +356,28 @@ class Team:
         """Add the team to a graph that has its state."""
         own = [one for one in self.participants if one.name in self.names]
         speakers = [self._speaker(participant) for participant in own]
-        return take_turns(speakers, PrivateTable(self))(graph)
+        return take_turns(speakers, PrivateTable(self, self._is_part))(graph)
 
     def _speaker(self, participant: Participant, *, watches: bool = False) -> Speaker:
         view = FullTranscript() if watches and self.view is None else self.view
         common: Any = {
             "name": participant.name,
-            "deadline_s": _longest_turn(participant, self._guards),
+            "deadline_s": _longest_turn(participant, self.in_force),
             "view": view or WindowedSummary(),
             "sees_all": watches,
-            "audit": None if watches or self._guards is None else self._guards.audit,
+            "audit": None if watches or self.in_force is None else self.in_force.audit,
             "summarize": self.summarize,
         }
         if isinstance(participant, Team):
             # Its own rounds have deadlines; all of them together have none.
-            inner = _held_to(participant, self._guards)
-            common |= {"graph": inner.graph, "team": inner, "guards": self._guards}
+            inner = participant.held_to(self.in_force, participant.name)
+            common |= {"graph": inner.graph, "team": inner, "guards": self.in_force}
+            self.effects.update(inner.effects_at(participant.name))
             return TeamSpeaker(is_seated=False, **{**common, "deadline_s": None})
         if isinstance(participant, Seatable):
-            graph = participant.seated(self._seat(participant.name, watches), self._guards)
+            graph = participant.seated(self._seat(participant.name, watches), self.in_force)
             return Speaker(graph=graph, is_seated=True, **common)
-        foreign = seated_foreign(participant.name, participant.graph, self._guards)
+        foreign = seated_foreign(participant.name, participant.graph, self.in_force)
         return Speaker(graph=foreign, is_seated=False, **common)
 
     def _seat(self, name: str, watches: bool) -> TeamSeat:
@@ -373,15 +391,6 @@ class Team:
             self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
         )
         return TeamSeat(name, others, self.policy, offers, watches, self.effects)
-
-
-def _held_to(team: Team, guards: Guards | None) -> Team:
-    """Return a team in its place in another one, whose guards its own may tighten."""
-    if guards is None:
-        return team
-    own = team.guards
-    inside = own.within(guards, team.name) if isinstance(own, Guards) else guards
-    return replace(team, guards=inside)
 
 
 def _longest_turn(participant: Participant, guards: Guards | None) -> float | None:

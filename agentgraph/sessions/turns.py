@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from agentgraph.errors import SessionError
 from agentgraph.patching import AnyGraph, Patcher
 from agentgraph.sessions.live import LiveSession
+from agentgraph.sessions.outcome import outcome_of
 from agentgraph.sessions.speaker import Speaker
 from agentgraph.sessions.table import last_heard
 
@@ -41,6 +42,10 @@ class TeamState(TypedDict, total=False):
     heard: str | None
     """The last message that was heard, where messages are kept and have ids."""
     session: str
+    team_usage: Annotated[Mapping[str, Any], UntrackedValue]
+    """The tokens that this run has used, by agent."""
+    stopped_by: Annotated[str | None, UntrackedValue]
+    """The guard that has ended its session, if one has."""
     round: int
     """The round that is under way: a checkpoint of another one is out of date."""
 
@@ -103,6 +108,9 @@ async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
         return Command(goto=ASK_HUMAN, update=dict(heard))
     if live.state.pending_close_reason == "round_failed":
         raise SessionError("a round of the team failed for good", code="round_failed")
-    last = await live.log.tail(live.id, 1)
-    said = [AIMessage(one.text, id=one.envelope_id, name=one.sender_id) for one in last]
-    return Command(goto=END, update={"messages": said, **heard})
+    came = outcome_of(await live.log.read(live.id, live.heard_at), live.record.creator)
+    update = {"team_usage": came.used, "stopped_by": came.stopped_by, **heard}
+    if came.last is not None and came.stopped_by is None:
+        last = came.last
+        update["messages"] = [AIMessage(last.text, id=last.envelope_id, name=last.sender_id)]
+    return Command(goto=END, update=update)

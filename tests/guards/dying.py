@@ -6,6 +6,7 @@ hang somewhere says so when it is there, and waits until it is killed.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -16,6 +17,7 @@ from langchain_core.messages import ToolMessage
 
 from agentgraph import Agent, Team, TransitionGraph, effect, idempotency_key, set_context
 from agentgraph.guards import AuditTrail, JSONLSink, MemorySink, SQLiteSink
+from agentgraph.routing import sequence
 from agentgraph.sessions import Hub
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.deciding import ANSWER, unsure
@@ -24,6 +26,7 @@ from tests.sessions.crashing import serve, tell
 
 ITEMS = ("tea", "milk", "jam")
 LOOP = 6
+KILLED = 9
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ def shopper(world: World, hazard: Hazard, way: str, **fields: Any) -> Agent:
         if way == "fail":
             return Fault.server_error()
         hazard.befall("think")
+        if way == "crash":
+            os._exit(KILLED)
         return call("look") if way == "abort" and paid < len(ITEMS) + LOOP else ANSWER
 
     tools: list[Any] = [pay, look]
@@ -146,6 +151,20 @@ async def agent(
     tell(text=reply.text, reason=reply.close_reason, asked=asked)
 
 
+def looker(hazard: Hazard) -> Agent:
+    """Return an agent who goes round in a circle, until its guards end that."""
+
+    def look() -> str:
+        """Look around."""
+        return "nothing"
+
+    def turn(messages: Any) -> Any:
+        hazard.befall("look")
+        return call("look")
+
+    return Agent("looker", model=ScriptedModel(turn), tools=[look], default_tools=False)
+
+
 async def team(
     url: str,
     world: str,
@@ -156,11 +175,13 @@ async def team(
     audit: str | None = None,
 ) -> None:
     """Have a session go on, until it is closed or waits for somebody."""
-    clerk = shopper(World(world), Hazard(hang), way)
+    clerk: Any = shopper(World(world), Hazard(hang), way)
     policy = guards(way, sink_at(audit))
-    shop = Team(
-        [clerk], TransitionGraph("clerk"), name="shop", guards=policy, durability=durability
-    )
+    rules, rest = TransitionGraph("clerk"), []
+    if way == "inside":
+        clerk = Team([clerk], TransitionGraph("clerk"), name="store", durability=durability)
+        rules, rest = sequence(["store", "looker"]), [looker(Hazard(hang))]
+    shop = Team([clerk, *rest], rules, name="shop", guards=policy, durability=durability)
     async with await Hub.open(url, teams=[shop]) as hub:
         session = await hub.session(shop, id="s", ttl=None)
         if not session.state.is_ended:

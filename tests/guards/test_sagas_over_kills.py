@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guards.deciding import ANSWER
-from tests.guards.dying import ITEMS, World
+from tests.guards.dying import ITEMS, KILLED, World
 from tests.sessions.kills import Pen, pen
 
 PAID = [f"pay {item}" for item in ITEMS]
@@ -49,6 +49,11 @@ class Runs:
         assert "reason" in told, self._child.complaints()
         assert self._child.until("ended")["ended"] == 0, self._child.complaints()
         return told
+
+    def die(self, **more: Any) -> None:
+        """Have a process kill itself."""
+        self._child.begin(**self._order, **more)
+        assert self._child.until("ended")["ended"] == KILLED, self._child.complaints()
 
     def kill(self, hang: str, **more: Any) -> None:
         """Have a process run to where it hangs, and kill it there."""
@@ -145,6 +150,46 @@ def test_a_team_may_be_killed_at_each_of_them(child: Pen, tmp_path: Path, durabi
         runs.kill(f"undo {item} before")
     assert runs.play()["reason"] == "loop_detector"
     assert runs.world.done() == [*PAID, *UNDONE]
+
+
+@DURABILITIES
+@pytest.mark.parametrize(
+    "hang", ["think", "look", "undo jam before", "undo milk after", "undo tea after"]
+)
+def test_what_a_team_inside_of_another_did_is_undone_with_all_else(
+    child: Pen, tmp_path: Path, hang: str, durability: str
+) -> None:
+    runs = Runs(child, tmp_path, "team", "inside", durability=durability)
+    runs.kill(hang)
+    told = runs.play()
+    assert (told["status"], told["reason"]) == ("closed", "loop_detector")
+    assert runs.world.done() == [*PAID, *UNDONE]
+    assert [one for one in runs.world.tries() if one.startswith("pay")] == PAID
+
+
+@DURABILITIES
+def test_what_was_done_is_undone_where_a_round_kills_its_process_each_time(
+    child: Pen, tmp_path: Path, durability: str
+) -> None:
+    runs = Runs(child, tmp_path, "team", "crash", durability=durability)
+    for _ in range(5):
+        runs.die()
+    told = runs.play()
+    assert (told["status"], told["reason"]) == ("closed", "round_failed")
+    assert runs.world.done() == [*PAID, *UNDONE]
+
+
+def test_undoing_that_kills_its_process_each_time_is_given_up_too(
+    child: Pen, tmp_path: Path
+) -> None:
+    runs = Runs(child, tmp_path, "team", "crash")
+    for _ in range(5):
+        runs.die()
+    for _ in range(5):
+        runs.kill("undo jam before")
+    told = runs.play(hang="undo jam before")
+    assert (told["status"], told["reason"]) == ("closed", "round_failed")
+    assert runs.world.done() == PAID
 
 
 # Actions
