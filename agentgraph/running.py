@@ -18,8 +18,9 @@ from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from agentgraph.clock import clock, unhurried
+from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError
+from agentgraph.limits import unhurried
 from agentgraph.scoped import scoped
 
 __all__ = [

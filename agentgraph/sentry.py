@@ -6,9 +6,7 @@ A graph without guards has nobody on duty, and its nodes do their work unasked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -17,6 +15,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
+from agentgraph.limits import Scope
 from agentgraph.scoped import scoped
 
 __all__ = [
@@ -51,8 +50,7 @@ Ask: TypeAlias = Callable[[Answerer | None, Sequence[BaseMessage]], Awaitable[AI
 """Asks a model, None for its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
+class ModelCall(NamedTuple):
     """A model is about to be asked."""
 
     model: object
@@ -63,8 +61,7 @@ class ModelCall:
     """Whether a node of somebody else's asks, who has a prompt and tools of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(NamedTuple):
     """A tool is about to run."""
 
     tool: BaseTool | None
@@ -138,7 +135,7 @@ class Sentry(Protocol):
         """Let workers begin; say of each that must not, by its position, why not."""
         ...
 
-    def timed(self) -> AbstractAsyncContextManager[None]:
+    def timed(self) -> Scope:
         """Cut off what takes longer than its stage, or all of the run, may."""
         ...
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from agentgraph.clock import SystemClock, unhurried
+from agentgraph.clock import SystemClock
+from agentgraph.limits import unhurried
 
 SHORT_S, LONG_S, ENDLESS_S = 0.02, 0.1, 60
 

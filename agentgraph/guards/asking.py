@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -36,8 +36,7 @@ class CircuitOpen(ModelError):
     code = "circuit_open"
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """What a model has said, and the permit under which it did."""
 
     message: AIMessage
@@ -183,7 +182,8 @@ class Asking:
 
     async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         try:
-            async with in_time(self._policy.deadlines.step(current_stage(self._account.deadline))):
+            stage = current_stage(self._account.deadline)
+            async with in_time(stage, self._policy.deadlines.step_s):
                 return await self._asked.ask(answerer, messages)
         except Overdue:
             await self._in_time()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 
 from agentgraph.clock import clock
 from agentgraph.errors import ModelError
-from agentgraph.guards.deadlines import Deadline
+from agentgraph.guards.deadlines import Deadline, Layer
 from agentgraph.running import outer_run
 
 __all__ = ["Overdue", "current_stage", "in_time", "inside_stage"]
@@ -50,24 +51,28 @@ class Overdue(ModelError, TimeoutError):
 
     code = "deadline"
 
-    def __init__(self, deadline: Deadline, seconds: float) -> None:
-        self.layer = deadline.layer
-        super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {self.layer}")
+    def __init__(self, layer: Layer, seconds: float) -> None:
+        self.layer = layer
+        super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {layer}")
 
 
 class in_time:
-    """Cut off what is not over by then, and say whose deadline that was."""
+    """Cut off what is not over by a deadline, or after a step's time, and say which it was."""
 
-    # No generator: each call of a run enters it.
-    __slots__ = ("_deadline", "_limit", "_seconds")
+    # No generator, and no deadline made that hardly ever is missed: each call of a run enters it.
+    __slots__ = ("_at", "_layer", "_limit", "_seconds")
 
-    def __init__(self, deadline: Deadline | None) -> None:
-        self._deadline = deadline
-        self._seconds = deadline.remaining() if deadline is not None else None
-        self._limit = clock().timeout(self._seconds)
+    def __init__(self, deadline: Deadline | None, step_s: float | None = None) -> None:
+        now = clock().wall()
+        self._layer: Layer = "step"
+        self._at = math.inf if step_s is None else now + step_s
+        if deadline is not None and deadline.at <= self._at:
+            self._at, self._layer = deadline.at, deadline.layer
+        self._seconds = self._at - now
+        self._limit = clock().timeout(None if self._at == math.inf else self._seconds)
 
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
+    def __aenter__(self) -> Awaitable[object]:
+        return self._limit.__aenter__()
 
     async def __aexit__(
         self,
@@ -81,11 +86,10 @@ class in_time:
             error = late
         if not isinstance(error, TimeoutError):
             return
-        deadline, seconds = self._deadline, self._seconds
         # Another limit, of a provider's client perhaps, is none of ours.
-        if deadline is None or seconds is None or deadline.remaining() > _TOLERANCE_S:
+        if self._at - clock().wall() > _TOLERANCE_S:
             raise error
-        raise Overdue(deadline, seconds) from error
+        raise Overdue(self._layer, self._seconds) from error
 
 
 def _held_s() -> float:

@@ -7,7 +7,6 @@ in the graph is the patcher's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -24,6 +23,7 @@ from agentgraph.guards.side_notes import Resumption
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
 from agentgraph.history import calls_of
+from agentgraph.limits import Scope
 from agentgraph.running import current_run
 from agentgraph.sentry import ModelCall, Refusal, ToolUse, UnrunCall
 
@@ -57,6 +57,8 @@ class Watch:
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
         human = kept.get("human") or {}
         self._given = human if human.get("input") == account.input_id and "by" in human else None
+        self.stores_each_step = False
+        """Whether what is written down now is there after a kill."""
         self._is_asked = False
         self._given_up: list[tuple[ModelCall, Exception]] = []
 
@@ -74,9 +76,10 @@ class Watch:
         """Keep what tools answer for the model to be judged; nothing where nobody judges."""
         if not self.judges:
             return {}
+        self.account.may_ask = True
         return {"human": {"text": text, "by": _BY_TOOLS, "input": self.account.input_id}}
 
-    def timed(self) -> AbstractAsyncContextManager[None]:
+    def timed(self) -> Scope:
         """Cut off what takes longer than its stage, or all of the run, may."""
         return in_time(current_stage(self.account.deadline))
 
@@ -104,7 +107,7 @@ class Watch:
         account, policy = self.account, self.policy
         decision = _ALLOWED
         if policy.steps is not None:
-            decision = policy.steps.check(account.steps, account.granted)
+            decision = policy.steps.check(account.purse.steps, account.purse.granted)
         deadline = current_stage(account.deadline)
         if decision.allows and deadline is not None:
             decision = deadline.check()

@@ -13,7 +13,8 @@ from random import Random  # noqa: TID251 - a seeded one
 from threading import Lock
 from typing import Self
 
-from agentgraph.clock import limited, use_clock
+from agentgraph.clock import use_clock
+from agentgraph.limits import limited
 
 __all__ = ["FakeClock"]
 
