@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -109,10 +110,7 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
         inner: Runnable[Any, Any] = spec.runnable  # type: ignore[assignment]  # as stored
 
         async def wrapped(state: Any, config: RunnableConfig) -> Any:
-            async def call(state: Any) -> Any:
-                return await inner.ainvoke(state, config)
-
-            return await wrapper(state, call)
+            return await wrapper(state, partial(inner.ainvoke, config=config))
 
         # A scratch graph turns the function into what a node holds, by public means.
         scratch = StateGraph(graph.state_schema).add_node(name, wrapped)

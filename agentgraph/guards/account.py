@@ -87,6 +87,8 @@ class Account:
         """The account of what it is a part of."""
         self._parts: WeakSet[Account] = WeakSet()
         self._memories: tuple[str, ...] = _MEMORIES
+        self.may_ask = False
+        """Whether a human may have been asked, or an answer held back, at some level."""
         self.moved = Tally()
         self.closed = ""
         """The guard that has ended it."""
@@ -114,6 +116,8 @@ class Account:
         """What keeps this input from models on which it has spent too fast, and no other input."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
+        self.has_acted = False
+        """Whether something was done that changed the world, and is not written down yet."""
         self.running: set[str] = set()
         """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
@@ -163,6 +167,11 @@ class Account:
         return self.closed or ("" if self.around is None else self.around.ended_by)
 
     @property
+    def is_urgent(self) -> bool:
+        """Tell whether it has what must not wait for the next node to be written down."""
+        return bool(self.has_acted or self.pending or self.corrections or self.closed)
+
+    @property
     def is_undoing(self) -> bool:
         """Tell whether what was done is being undone: then nothing else is done any more."""
         return self.is_rolling_back or (self.around is not None and self.around.is_undoing)
@@ -170,6 +179,7 @@ class Account:
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
         self.version += 1
+        self.has_acted = False
         self.seen_at = clock().wall()
         values: dict[str, Any] = {
             "input": self.input_id,
@@ -219,6 +229,7 @@ class Account:
 
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
+        self.may_ask = True
         self.version = dumped.get("version", 0)
         self.seen_at = dumped.get("seen_at", self.seen_at)
         self._meet_counts(dumped)

@@ -107,6 +107,9 @@ class Spend:
         self.reserved_usd = Decimal(0)
         self.estimated_tokens = 0
         self.granted = 1
+        self._limit: int | None = None
+        self._dollars: Decimal | None = None
+        self._allow()
         self._open: set[Reservation] = set()
         # Nodes that are no coroutines run in threads, and share the account with the others.
         self._lock = Lock()
@@ -158,6 +161,7 @@ class Spend:
         """Allow as much again: a human has agreed to it."""
         with self._lock:
             self.granted += 1
+            self._allow()
 
     def count_in(self, tokens: int, usd: Decimal, granted: int = 1) -> None:
         """Count what others have paid for the same input."""
@@ -165,6 +169,7 @@ class Spend:
             self.tokens += tokens
             self.usd += usd
             self.granted = max(self.granted, granted)
+            self._allow()
 
     def hold(self, tokens: int, usd: Decimal, share: float) -> None:
         """Count at least what was paid and a share of the budget that may have been too."""
@@ -175,15 +180,13 @@ class Spend:
             self.tokens = max(self.tokens, tokens + held)
             self.usd = max(self.usd, usd + (dollars or Decimal(0)) * _amount(share))
 
-    @property
-    def _limit(self) -> int | None:
+    def _allow(self) -> None:
+        """Reckon the limits: the budget's, as often as it was granted."""
         tokens = None if self.budget is None else self.budget.tokens
-        return None if tokens is None else tokens * self.granted
-
-    @property
-    def _dollars(self) -> Decimal | None:
+        self._limit = None if tokens is None else tokens * self.granted
         dollars = None if self.budget is None else self.budget.dollars
-        return dollars if dollars is None or self.granted == 1 else dollars * self.granted
+        # A product would be rounded.
+        self._dollars = dollars if dollars is None or self.granted == 1 else dollars * self.granted
 
     def dump(self) -> dict[str, object]:
         """Return the account as JSON-able values."""
@@ -208,6 +211,7 @@ class Spend:
             self.usd = _amount(dumped.get("usd")) + _amount(dumped.get("reserved_usd"))
             self.estimated_tokens = _count(dumped.get("estimated_tokens")) + reserved
             self.granted = _count(dumped.get("granted")) or 1
+            self._allow()
             self.reserved_tokens, self.reserved_usd = 0, Decimal(0)
             self._open.clear()
 

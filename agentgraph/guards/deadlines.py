@@ -69,7 +69,11 @@ class Deadline:
 
     def check(self, min_useful_s: float = 1.0) -> Decision:
         """Decide whether there is time enough left to start something."""
-        return _decide(self, self.remaining(), min_useful_s)
+        left = self.at - clock().wall()
+        # In this sense and not its opposite: a NaN must stop the work, not let it pass.
+        if left > 0 and left >= min_useful_s:
+            return _IN_TIME[self.layer]
+        return _late(self, left, min_useful_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,10 @@ class Anchored:
 
     def check(self, min_useful_s: float = 1.0) -> Decision:
         """Decide whether there is time enough left to start something."""
-        return _decide(self.deadline, self.remaining(), min_useful_s)
+        left = self.remaining()
+        if left > 0 and left >= min_useful_s:
+            return _IN_TIME[self.deadline.layer]
+        return _late(self.deadline, left, min_useful_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +140,7 @@ def _precedence(deadline: Deadline) -> tuple[float, int]:
     return deadline.at, -_OUTERMOST_LAST.index(deadline.layer)
 
 
-def _decide(deadline: Deadline, left: float, min_useful_s: float) -> Decision:
-    # In this sense and not its opposite: a NaN must stop the work, not let it pass.
-    if left > 0 and left >= min_useful_s:
-        return _IN_TIME[deadline.layer]
+def _late(deadline: Deadline, left: float, min_useful_s: float) -> Decision:
     evidence: dict[str, object] = {
         "layer": deadline.layer,
         "at": deadline.at,

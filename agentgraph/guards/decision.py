@@ -35,11 +35,12 @@ class Decision:
     cause: str = ""
     failure_class: FailureClass | Literal[""] = ""
     evidence: Mapping[str, object] = field(default_factory=dict)
+    allows: bool = field(init=False, repr=False, compare=False)
+    """Whether nothing stands in the way."""
 
-    @property
-    def allows(self) -> bool:
-        """Whether nothing stands in the way."""
-        return self.action == "allow"
+    def __post_init__(self) -> None:
+        # No property: it is asked of each guard at each step, and few decisions are made anew.
+        object.__setattr__(self, "allows", self.action == "allow")
 
     @property
     def reason(self) -> str:
@@ -49,7 +50,9 @@ class Decision:
 
     def to_dict(self) -> dict[str, object]:
         """Return the decision as JSON-able values."""
-        return asdict(self)
+        told = asdict(self)
+        del told["allows"]
+        return told
 
     def _repr_html_(self) -> str:
         from agentgraph.guards.showing import decision_html

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import is_
+from typing import cast
 from weakref import ReferenceType, ref
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
@@ -18,6 +19,7 @@ __all__ = ["Estimates", "estimate"]
 
 _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
+_MODELS = ("ai", "AIMessageChunk")
 _PER_MESSAGE = 8 * _BYTES_PER_TOKEN
 _PER_MEDIUM = 2_000 * _BYTES_PER_TOKEN
 
@@ -70,8 +72,9 @@ def _bytes_of(messages: Sequence[BaseMessage]) -> int:
         size += len(content) if type(content) is str and content.isascii() else _weighed(content)
         if message.name:
             size += len(message.name)
-        if isinstance(message, AIMessage) and message.tool_calls:
-            size += _weighed(repr(message.tool_calls))  # as long as JSON, and much quicker
+        # No `isinstance`: the classes are abstract, and say slowly what is none of theirs.
+        if message.type in _MODELS and (calls := cast(AIMessage, message).tool_calls):
+            size += _weighed(repr(calls))  # as long as JSON, and much quicker
     return size
 
 

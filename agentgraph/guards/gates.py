@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -115,7 +115,11 @@ class ValidationResult(BaseModel):
     confidence: float | None = None
 
     def told(self) -> dict[str, object]:
-        """Return it as JSON-able values."""
+        """Return it as JSON-able values, which are its own: they are not to be changed."""
+        return self._dumped
+
+    @cached_property
+    def _dumped(self) -> dict[str, object]:
         return self.model_dump(mode="json")
 
     @property
@@ -222,26 +226,28 @@ async def _checked(
 ) -> ValidationResult:
     results: list[CheckResult] = []
     failure: FailureClass | Literal[""] = ""
-    shut = False
+    shut, passed = False, True
     for kind, name, run in checks:
         if shut:
             results.append(CheckResult(name=name, status="skipped", code="skipped"))
             continue
         result = await _ran(name, kind, run, subject)
         results.append(result)
+        passed = passed and result.status == "pass"
         if result.stands_in_the_way:
             failure = failure or _FAILURES[kind]
             shut = kind in ("schema", "policy")
-    where, told = stage or subject.stage, tuple(results)
-    if failure:
-        return ValidationResult(
-            stage=where, phase=phase, passed=False, checks=told, failure_class=failure
-        )
-    return _all_passed(where, phase, told)
+    where = stage or subject.stage
+    if passed:
+        return _all_passed(where, phase, tuple([name for _, name, _ in checks]))
+    return ValidationResult(
+        stage=where, phase=phase, passed=not failure, checks=tuple(results), failure_class=failure
+    )
 
 
 @lru_cache(maxsize=256)
-def _all_passed(stage: str, phase: Phase, checks: tuple[CheckResult, ...]) -> ValidationResult:
+def _all_passed(stage: str, phase: Phase, names: tuple[str, ...]) -> ValidationResult:
+    checks = tuple(map(_passed, names))
     return ValidationResult(stage=stage, phase=phase, passed=True, checks=checks)
 
 

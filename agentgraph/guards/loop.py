@@ -53,17 +53,15 @@ class _Message:
 
     id: str
     calls: list[_Call]
-    _told: list[object] | None = field(default=None, init=False, repr=False, compare=False)
+    told: list[object] = field(init=False, repr=False, compare=False)
+    """It as JSON-able values, made once: the window is stored again and again."""
+
+    def __post_init__(self) -> None:
+        self.told = [self.id, [list(call) for call in self.calls]]
 
     def add(self, call: _Call) -> None:
         self.calls.append(call)
-        self._told = None
-
-    def told(self) -> list[object]:
-        """Return it as JSON-able values, made once: the window is stored after each node."""
-        if self._told is None:
-            self._told = [self.id, [list(call) for call in self.calls]]
-        return self._told
+        self.told = [self.id, [list(call) for call in self.calls]]
 
 
 @dataclass(slots=True)
@@ -191,15 +189,15 @@ class LoopDetector:
             self._tail.clear()
             self._corrected_in, beside = None, False
         if not beside:
-            self._tail.append(_Message(message, []))
+            self._tail.append(_Message(message, [made]))
             del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
-        if len(self._tail[-1].calls) < _MOST_CALLS:
+        elif len(self._tail[-1].calls) < _MOST_CALLS:
             self._tail[-1].add(made)
         return True
 
     def _is_known(self, made: _Call) -> bool:
         """Whether an earlier message made the call: else there is no repetition to look for."""
-        return any(made in asked.calls for asked in self._tail[:-1])
+        return made in [call for asked in self._tail[:-1] for call in asked.calls]
 
     def _heeds(self, made: _Call, message: str) -> bool:
         """Whether a call does what the correction before it asked for: something new."""
@@ -255,7 +253,7 @@ class LoopDetector:
 
     def _told(self) -> dict[str, object]:
         return {
-            "tail": [asked.told() for asked in self._tail],
+            "tail": [asked.told for asked in self._tail],
             "polls": [[call, list(poll)] for call, poll in self._polls.items()],
             "streaks": self._streaks.dump(),
             "corrected": list(self._corrected),

@@ -38,6 +38,7 @@ from agentgraph.patching import (
     add_state,
     read_state,
     read_value,
+    stores_each_step,
     updates_of,
     wrap_node,
 )
@@ -94,7 +95,7 @@ def guarding(
         post = Post(policy, place, kept, known)
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
-            graph = wrap_node(tools, post.around_tools(tools))(graph)
+            graph = wrap_node(tools, post.around_tools(tools, model))(graph)
         for name in sub_agents:
             graph = wrap_node(name, post.around_stage(name))(graph)
         state = graph.state_schema
@@ -144,8 +145,13 @@ class Post:
 
         return wrapped
 
-    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have tools run under guard; what is decided on them, the next model's node acts on."""
+    def around_tools(
+        self, node: str, model: str | None = None
+    ) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have tools run under guard; what is decided on them, the next model's node acts on.
+
+        Where that comes next, it writes down what tools have only taught the detectors.
+        """
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
@@ -157,6 +163,9 @@ class Post:
                 return Command(goto=node, update=self._dumped(watch))
             except GuardStopped as stop:
                 return self._stopped(watch, stop, node)
+            is_urgent = watch.stores_each_step or watch.account.is_urgent
+            if model is not None and not is_urgent and _leads_to(model, result):
+                return result
             return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
@@ -202,6 +211,7 @@ class Post:
 
     def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
         if decision.action == "escalate":
+            watch.account.may_ask = True
             humans = Humans(watch.policy, watch.place, watch.account, watch.recorder)
             asked = {"human": humans.ask(decision, text)}
             return Command(goto=AWAIT_HUMAN, update={**self._dumped(watch), **asked})
@@ -252,11 +262,13 @@ class Post:
             ledger,
             home if ledger is None else ledger.home,
         )
+        if account.may_ask and "human" not in kept:
+            kept = {**kept, "human": read_value(config, "human")}  # which no node is given
         account.closed = account.closed or turn.get("closed") or ""
         if run is not None:
             if run.account is None and account.version == 0 and ledger is None:
                 account.begin(run.began_at + run.held_s)
-            run.account = account.whole
+            run.account = account if account.around is None else account.whole
             if run.is_resumed:
                 account.resume(run.id)
         elif notes is not None:
@@ -266,8 +278,7 @@ class Post:
     def _kept(self, state: State, config: RunnableConfig) -> State:
         if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
             return read_state(config, self.kept)
-        human = read_value(config, "human")  # which no node is given
-        return {"turn": state["turn"], "guarded": state["guarded"], "human": human}
+        return {"turn": state["turn"], "guarded": state["guarded"]}
 
     def _at(
         self,
@@ -284,10 +295,18 @@ class Post:
         thread = str(config.get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger, notes)
         resumed = resumption(config) if ledger is None else None
-        return Watch(level, place, account, recorder, kept, resumption=resumed)
+        watch = Watch(level, place, account, recorder, kept, resumption=resumed)
+        watch.stores_each_step = stores_each_step(config)
+        return watch
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}
+
+
+def _leads_to(node: str, result: Any) -> bool:
+    """Tell whether a node comes next, and no other."""
+    parts = result if isinstance(result, list) else [result]
+    return [one.goto for one in parts if isinstance(one, Command) and one.goto] == [node]
 
 
 def _closed_in(result: object) -> str:

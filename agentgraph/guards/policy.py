@@ -124,6 +124,7 @@ class Guards:
         self._levels: dict[str, Guards] = {}
         self._whole: Guards | None = None
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
+        self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
         self._set(guards_of(tier), given)
 
@@ -185,8 +186,10 @@ class Guards:
     @property
     def budgets(self) -> tuple[tuple[str, CostBudget], ...]:
         """Return from what calls are paid, by where it was given: "" is for all of an input."""
-        run = self.whole.budget
-        return self._inner if run is None else (("", run), *self._inner)
+        if self._budgets is None:
+            run = self.whole.budget
+            self._budgets = self._inner if run is None else (("", run), *self._inner)
+        return self._budgets
 
     @property
     def judges(self) -> bool:
@@ -263,7 +266,7 @@ class Guards:
     def _copy(self) -> Self:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._levels, twin._prices = {}, None
+        twin._levels, twin._budgets, twin._prices = {}, None, None
         return twin
 
     def __repr__(self) -> str:

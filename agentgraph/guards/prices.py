@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -44,15 +44,15 @@ def most_output_of(model: object) -> int:
     return _UNKNOWN_OUTPUT
 
 
-def attributes_of(model: object, names: Sequence[str]) -> Iterator[object]:
-    """Yield those attributes that there are: a pydantic model is slow to say that it has none."""
+def attributes_of(model: object, names: Sequence[str]) -> list[object]:
+    """Return those attributes that there are: a pydantic model is slow to say that it has none."""
     kind: Any = type(model)
     own = getattr(model, "__dict__", {})
-    for name in names:
-        if name in own:
-            yield own[name]
-        elif _may_have(kind, name):
-            yield getattr(model, name, None)
+    return [
+        own[name] if name in own else getattr(model, name, None)
+        for name in names
+        if name in own or _may_have(kind, name)
+    ]
 
 
 @lru_cache(maxsize=256)

@@ -100,7 +100,7 @@ class Recorder:
             kind,
             agent=self.place.path,
             thread=self.thread_id,
-            step=self.account.steps,
+            step=self.account.purse.steps,
             decision=decision,
             data=data,
             parent=parent,

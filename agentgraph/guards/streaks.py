@@ -32,8 +32,9 @@ class FailureStreaks:
         return self._before.get(tool, 0) + 1 if lengthens else 0
 
     def _turn(self, message: str) -> None:
-        lengthened = [tool for tool in self._failed if tool not in self._worked]
-        self._before = {tool: self._before.get(tool, 0) + 1 for tool in lengthened}
+        if self._failed or self._before:
+            lengthened = [tool for tool in self._failed if tool not in self._worked]
+            self._before = {tool: self._before.get(tool, 0) + 1 for tool in lengthened}
         self._message, self._failed, self._worked = message, [], []
 
     def dump(self) -> list[object]:

@@ -182,6 +182,7 @@ class Using:
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _kept(self, entry: Entry) -> None:
+        self._account.has_acted = True
         self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await self._recorder.keep(kind="effect", entry=entry.to_dict())
 
@@ -203,7 +204,7 @@ class Using:
             return _answer(use, f"Not executed: {late.cause}.", failed=True)
         if not self._policy.gates:
             return None
-        context = {"agent": self._place.path, "steps": self._account.steps}
+        context = {"agent": self._place.path, "steps": self._account.purse.steps}
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)

@@ -21,6 +21,7 @@ __all__ = ["CostVelocity"]
 
 _GUARD = "cost_velocity"
 _ALLOW = Decision("allow", _GUARD)
+_NOTHING = Decimal(0)
 _BUCKETS = 10
 _MOST_SCOPES = 32
 _MINUTE_MS = 60_000
@@ -44,17 +45,14 @@ class _Window:
     buckets: list[_Bucket] = field(default_factory=list)
 
     def add(self, now: int, tokens: int, usd: Decimal) -> None:
-        self._expire(now)
+        if self.buckets and now - self.buckets[0].start_ms >= self.length_ms:
+            self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
         last = self.buckets[-1] if self.buckets else None
         if last is not None and now - last.start_ms < self.length_ms / _BUCKETS:
             last.tokens += tokens
             last.usd += usd
         else:
             self.buckets.append(_Bucket(now, tokens, usd))
-
-    def _expire(self, now: int) -> None:
-        if self.buckets and now - self.buckets[0].start_ms >= self.length_ms:
-            self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
 
     def tokens_per_min(self) -> float:
         return sum(one.tokens for one in self.buckets) * _MINUTE_MS / self.length_ms
@@ -118,13 +116,16 @@ class CostVelocity:
         if self.tokens_per_min is None and self.usd_per_hour is None:
             return _ALLOW
         now = _milliseconds(clock().monotonic())
-        spent = max(0, tokens), max(Decimal(0), usd or Decimal(0))
+        tokens, usd = max(0, tokens), max(_NOTHING, usd or _NOTHING)
         with self._lock:
             self._told = None
             for name in (scope, "") if scope else ("",):
                 for window in self._windows(name):
-                    window.add(now, *spent)
-            return next(self._exceeded(now, scope), _ALLOW)
+                    window.add(now, tokens, usd)
+            begun = now - self._scopes[""][1].buckets[0].start_ms
+            if begun < round(self.min_elapsed_s * 1_000):
+                return _ALLOW
+            return next(self._exceeded(scope), _ALLOW)
 
     def _windows(self, scope: str) -> tuple[_Window, ...]:
         """Return a short window and, of all that is spent, a long one, by which it is decided."""
@@ -137,10 +138,8 @@ class CostVelocity:
             del self._scopes[next(name for name in self._scopes if name)]
         return windows
 
-    def _exceeded(self, now: int, scope: str) -> Iterator[Decision]:
+    def _exceeded(self, scope: str) -> Iterator[Decision]:
         fast, slow = self._scopes[""]
-        if now - slow.buckets[0].start_ms < _milliseconds(self.min_elapsed_s):
-            return
         for unit in ("tokens_per_min", "usd_per_hour"):
             ceiling = getattr(self, unit)
             rates = (getattr(fast, unit)(), getattr(slow, unit)())
@@ -186,11 +185,11 @@ class CostVelocity:
         with self._lock:
             if self._told is None:
                 ago = _wall_ahead()
-                self._told = [self._dumped(scope, ago) for scope in self._scopes]
+                self._told = [
+                    [scope, *[window.dump(ago) for window in windows]]
+                    for scope, windows in self._scopes.items()
+                ]
             return {"scopes": self._told}
-
-    def _dumped(self, scope: str, ago: int) -> list[object]:
-        return [scope, *[window.dump(ago) for window in self._scopes[scope]]]
 
     def load(self, dumped: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
