@@ -45,6 +45,7 @@ __all__ = [
     "states_of",
     "stores_each_step",
     "updates_of",
+    "whole_state",
     "wrap_node",
     "written_by",
 ]
@@ -225,6 +226,14 @@ def read_value(config: RunnableConfig, key: str) -> Any:
 def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, Any]:
     """Read channels in a task that was started by a `Send`, which carries no state."""
     values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ](list(keys), False)
+    return values
+
+
+def whole_state(config: RunnableConfig) -> Mapping[str, Any]:
+    """Read all of the state that a task began with, without the channels of LangGraph's own."""
+    read = config[CONF][CONFIG_KEY_READ]
+    own = ("branch:", "__")
+    values: Mapping[str, Any] = read([name for name in read.args[1] if not name.startswith(own)])
     return values
 
 

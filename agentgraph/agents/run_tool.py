@@ -35,6 +35,7 @@ from agentgraph.errors import RoutingError
 from agentgraph.notes import Note, collecting
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.participant import Seat
+from agentgraph.patching import whole_state
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, note
 from agentgraph.sentry import ToolUse, off_duty, on_duty
 from agentgraph.stream import ToolResponseEvent, emit
@@ -121,8 +122,11 @@ class ToolRunner:
         _position.set(position)
         current_call.set(running)
         _stops.set(stops := Stops())
+        # With its state: by itself `ToolNode` would copy every channel of the graph to read it.
+        given = {"__type": "tool_call_with_context", "tool_call": running.call}
+        work = self._node.ainvoke({**given, "state": whole_state(config)}, config)
         # Outside of ToolNode, which would make an answer of a stop.
-        return await stops.outside(self._node.ainvoke([running.call], config))
+        return await stops.outside(work)
 
     async def _read(self, part: Any, call: ToolCall, result: ToolResult) -> None:
         update: Mapping[str, Any] = part

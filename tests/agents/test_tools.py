@@ -26,7 +26,7 @@ from agentgraph import (
     idempotency_key,
 )
 from agentgraph.errors import RoutingError
-from agentgraph.patching import AnyGraph
+from agentgraph.patching import AnyGraph, insert_node
 from agentgraph.stream import ToolResponseEvent, ToolUsageEvent
 from agentgraph.testing import ScriptedModel, Turn, bad_call, call
 
@@ -159,6 +159,30 @@ async def test_a_tool_gets_the_state_with_the_whole_conversation() -> None:
     await agent.ainvoke("hi", thread_id="1")
     await agent.ainvoke("look", thread_id="1")
     assert seen == ["hi", "Hello.", "look", ""]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_tool_gets_what_a_patcher_keeps_and_nothing_of_langgraph_s_own(count: int) -> None:
+    class Mood(TypedDict, total=False):
+        mood: str
+
+    def cheer(state: Any) -> dict[str, str]:
+        return {"mood": "good"}
+
+    seen: list[dict[str, Any]] = []
+
+    @tool
+    def look(state: Annotated[dict[str, Any], InjectedState]) -> str:
+        """Look at the state."""
+        seen.append(state)
+        return "seen"
+
+    edge = {"after": "continue_conversation", "before": "call_model"}
+    cheerful = insert_node("cheer", cheer, **edge, state=Mood)
+    model = ScriptedModel([[call("look")] * count, "Done."])
+    await Agent("desk", model=model, tools=[look], patcher=cheerful).ainvoke("hi")
+    assert [state["mood"] for state in seen] == ["good"] * count
+    assert not [name for state in seen for name in state if name.startswith(("branch:", "__"))]
 
 
 @pytest.mark.parametrize("count", [1, 2])
