@@ -180,7 +180,8 @@ def _node_of(
     if not isinstance(participant, Agent):
         theirs = _held(level, participant, path)
         tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
-        return foreign_agent(level, name, tagged)
+        is_held = level.guards is not None and isinstance(participant, Holdable)
+        return foreign_agent(level, name, tagged, keeps_time=is_held)
     inside = _inside(level, participant, path)
     above, effects = level.agent.name, level.effects
     nested = _build(participant, path, above, inside, None, shared, effects, level.seat)

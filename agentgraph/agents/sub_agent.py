@@ -28,7 +28,7 @@ from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
-from agentgraph.sentry import on_duty
+from agentgraph.sentry import Sentry, on_duty
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, ToolResponseEvent, emit
 
 __all__ = ["foreign_agent", "sub_agent"]
@@ -68,8 +68,11 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
     return enter
 
 
-def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
-    """Make the node of a graph that is not ours: it gets the messages, and keeps none of them."""
+def foreign_agent(level: Level, name: str, graph: Graph, *, keeps_time: bool = False) -> Node:
+    """Make the node of a graph that is not ours: it gets the messages, and keeps none of them.
+
+    One that keeps time by itself ends as its guards say, and is not cut off from here.
+    """
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         sent: Any = state.get("sent")
@@ -82,7 +85,8 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
         messages = [_identified(message) for message in repair(messages)]
         known = {message.id for message in messages}
         with handed_over((), sent and sent["call"]["id"]):
-            result = await _asked(level, name, graph, messages)
+            timer = None if keeps_time else on_duty()
+            result = await _asked(level, name, graph, messages, timer)
         # Only what was said and done: a summary that it keeps for itself is no part of this.
         fresh = answer_malformed(
             message
@@ -106,11 +110,10 @@ def foreign_agent(level: Level, name: str, graph: Graph) -> Node:
 
 
 async def _asked(
-    level: Level, name: str, graph: Graph, messages: Sequence[AnyMessage]
+    level: Level, name: str, graph: Graph, messages: Sequence[AnyMessage], timer: Sentry | None
 ) -> Mapping[str, Any]:
-    sentry = on_duty()
     try:
-        async with nullcontext() if sentry is None else sentry.timed():
+        async with nullcontext() if timer is None else timer.timed():
             result: Mapping[str, Any] = await graph.ainvoke({"messages": list(messages)})
     except GraphBubbleUp:
         raise

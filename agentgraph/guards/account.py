@@ -83,8 +83,12 @@ class Account:
         self._stored: Dumped = {}
         self.input_id = input_id
         self.version = 0
+        self.run_id = input_id
+        """The outside input that it is of, or is a part of."""
         self.around: Account | None = None
         """The account of what it is a part of."""
+        self.part = ""
+        """Where in the whole it is, with a slash behind it."""
         self._parts: WeakSet[Account] = WeakSet()
         self._memories: tuple[str, ...] = _MEMORIES
         self.may_ask = False
@@ -129,17 +133,20 @@ class Account:
         self._begun: Dumped = {}
         """What was dumped last before the round that is under way."""
 
-    def join(self, around: Account, part: str, session: str) -> None:
-        """Become a part of another one: what a session inside of another does counts in both."""
-        if self.around is not None:
-            return
-        self.around, self.purse, self.undoing = around, around.purse, around.undoing
+    def join(self, around: Account, part: str, session: str, deadline: Deadline | None) -> None:
+        """Become a part of another one: what a session inside of another does counts in both.
+
+        They are under one policy, but that the inner one's deadline may be earlier.
+        """
+        self.around, self.run_id = around, around.run_id
+        self.part = f"{around.part}{part}/"
+        self.purse, self.velocity, self.undoing = around.purse, around.velocity, around.undoing
         around._parts.add(self)
-        if around.deadline is not None:
-            self.deadline = around.deadline.shorter(self.deadline)
+        found = [one for one in (around.deadline, deadline) if one is not None]
+        self.deadline = found[0].shorter(found[-1]) if found else None
         if self.saga is not None and around.saga is not None:
-            self.saga = self.saga.inside(around.saga, part, session)
-            self._memories = _OWN_MEMORIES  # the outer one remembers the actions
+            self.saga = self.saga.inside(around.saga, self.part, session)
+        self._memories = _OWN_MEMORIES
 
     @property
     def whole(self) -> Account:
@@ -395,8 +402,9 @@ class Account:
 _BY_SPOT = ("corrections", "tries")
 _KEPT = ("round", "closed", *_BY_SPOT)
 _PLAIN = ("steps", "granted", *_KEPT)
-_OWN_MEMORIES = ("moved", "deadlock", "velocity")
-_MEMORIES = (*_OWN_MEMORIES, "saga")
+_OWN_MEMORIES = ("moved", "deadlock")
+"""Those that a part of another account does not share with it."""
+_MEMORIES = (*_OWN_MEMORIES, "velocity", "saga")
 _BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
 """Of how many paths each is stored: of visits a run may make any number, few at a time."""
 

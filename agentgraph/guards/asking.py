@@ -199,7 +199,7 @@ class Asking:
         return await self._let_through(breaker.for_key(key))
 
     async def _let_through(self, breaker: CircuitBreaker) -> Permit:
-        permit = breaker.acquire(self._account.input_id)
+        permit = breaker.acquire(self._account.run_id)
         if permit.decision.allows:
             return permit
         if permit.decision.action == "abort":
@@ -214,7 +214,7 @@ class Asking:
             key = _key(name, self._asked.model)
             # Other inputs have not spent too fast: they keep their model.
             throttle = self._account.throttles.setdefault(key, breaker.fresh(key))
-            throttle.acquire(self._account.input_id).failure("cost")
+            throttle.acquire(self._account.run_id).failure("cost")
             self._paying.forget_pace()  # what goes on instead has yet to show how fast it spends
         elif ANYWHERE not in self._account.pending:
             self._account.pend(ANYWHERE, await self._recorder.by_table(decision))

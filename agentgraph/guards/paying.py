@@ -76,7 +76,9 @@ class Paying:
         if velocity is None:
             return None
         tokens = usage["total_tokens"] if usage is not None else worst_case(held)
-        decision = velocity.record(tokens=tokens, usd=usd, scope=self._place.path)
+        decision = velocity.record(
+            tokens=tokens, usd=usd, scope=f"{self._account.part}{self._place.path}"
+        )
         return None if decision.allows else decision
 
     def forget_pace(self) -> None:

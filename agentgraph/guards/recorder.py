@@ -96,9 +96,9 @@ class Recorder:
         if self.policy.audit is None:
             return None
         record = self.policy.audit.record(
-            self.account.input_id,
+            self.account.run_id,
             kind,
-            agent=self.place.path,
+            agent=f"{self.account.part}{self.place.path}",
             thread=self.thread_id,
             step=self.account.purse.steps,
             decision=decision,

@@ -78,11 +78,12 @@ class Saga:
     def inside(self, outer: Saga, part: str, session: str) -> Self:
         """Return one of the same configuration for an inner session, which adds to an outer one.
 
-        It plans to undo only what was done in that session; the outer one undoes that as well.
+        `part` is what the names of all that it does begin with. It plans to undo only what was
+        done in that session; the outer one undoes that as well.
         """
         inner = self.fresh()
         inner._entries, inner._told = outer._entries, outer._told
-        inner._part, inner._session = f"{outer._part}{part}/", session
+        inner._part, inner._session = part, session
         return inner
 
     def local(self, tool: str) -> str:

@@ -21,9 +21,9 @@ class Tally:
         """Return the whole count."""
         return self.before + sum(self.now.values())
 
-    def count(self, speaker: str) -> None:
-        """Count one more."""
-        self.now[speaker] = self.now.get(speaker, 0) + 1
+    def count(self, speaker: str, times: int = 1) -> None:
+        """Count one more, or several."""
+        self.now[speaker] = self.now.get(speaker, 0) + times
 
     def take_back(self, speaker: str) -> None:
         """Count nothing of what a speaker did in this round: it is done again."""

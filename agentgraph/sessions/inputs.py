@@ -10,9 +10,12 @@ __all__ = ["begin_input", "end_input"]
 
 
 def begin_input(audit: AuditTrail | None, round: Round) -> None:
-    """Record an input with its first round; of one that others have begun, number on."""
+    """Record an input with its first round; of one that others have begun, number on.
+
+    What is done for an inner session is on record with the input that it serves.
+    """
     live, state, run = round.live, round.state, RoundLedger(round).input_id
-    if audit is None or live.audited == run:
+    if audit is None or live.audited == run or live.is_part:
         return
     live.audited = run
     is_first = round.attempt == 1 and state.round_began == state.input

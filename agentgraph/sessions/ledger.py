@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgraph.errors import ConfigurationError, kind_of
-from agentgraph.guards import SHARE
+from agentgraph.guards import SHARE, Guards
 from agentgraph.guards.account import Account
 from agentgraph.sentry import LedgerLost
 from agentgraph.sessions.envelope import EV_AUDIT, Draft
@@ -32,6 +32,17 @@ class Around:
     """Where that is written which the whole must not forget, None outside of a session."""
     account: Account | None
     """What is counted for the whole, None where no guards hold for it."""
+
+    def take_in(self, account: Account, session: str, guards: Guards | None) -> None:
+        """Count what is done in a session with all else, under the deadline of its own guards."""
+        if self.account is not None:
+            deadline = guards.deadlines.workflow() if guards is not None else None
+            account.join(self.account, self.part, session, deadline)
+
+    def count_hops(self, hops: int) -> None:
+        """Count how often the conversation moved within it, once it has come to its end."""
+        if self.account is not None and hops:
+            self.account.moved.count(self.ledger.speaker if self.ledger else "", hops)
 
     @property
     def keeper(self) -> RoundLedger | None:
@@ -94,10 +105,10 @@ class RoundLedger:
 
     def hold(self, account: object) -> None:
         """Keep what is counted for this input while its session is at work here."""
-        around = self.turn.live.around
-        if around is not None and around.account is not None and isinstance(account, Account):
-            account.join(around.account, around.part, self.turn.live.id)
-        self.turn.live.account = account
+        live = self.turn.live
+        if live.around is not None and isinstance(account, Account) and account.around is None:
+            live.around.take_in(account, live.id, live.guards)
+        live.account = account
 
     @property
     def balance(self) -> Mapping[str, object]:

@@ -86,6 +86,11 @@ class LiveSession:
         return self.record.session_id
 
     @property
+    def is_part(self) -> bool:
+        """Whether what is done in it counts with all else of an outer input."""
+        return self.around is not None and self.around.account is not None
+
+    @property
     def due(self) -> tuple[str, ...]:
         """The agents who are to speak now."""
         if self.state.status != "active":

@@ -108,6 +108,8 @@ async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
         return Command(goto=ASK_HUMAN, update=dict(heard))
     if live.state.pending_close_reason == "round_failed":
         raise SessionError("a round of the team failed for good", code="round_failed")
+    if live.around is not None:
+        live.around.count_hops(live.state.hops)
     came = outcome_of(await live.log.read(live.id, live.heard_at), live.record.creator)
     update = {"team_usage": came.used, "stopped_by": came.stopped_by, **heard}
     if came.last is not None and came.stopped_by is None:

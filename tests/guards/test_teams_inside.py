@@ -9,11 +9,14 @@ import pytest
 
 from agentgraph import Agent, Guards, ParallelTarget, Team, TransitionGraph
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards import Cell, CostBudget, DecisionTable, MemorySink
+from agentgraph.guards import Cell, CostBudget, CostVelocity, DecisionTable, MemorySink
+from agentgraph.guards.trail import folded
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT
-from agentgraph.testing import Fault, ScriptedModel, call
+from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.guards.deciding import ANSWER, Till, pays
+from tests.guards.spending import Driven, worker
+from tests.guards.timing import guards
 from tests.guards.working import audited, look, looping, recorded, solo, watched
 from tests.sessions.talk import after, held, of_type, settled, talk
 
@@ -97,25 +100,45 @@ async def test_each_input_begins_a_new_account_for_the_team_too() -> None:
         await agent.ainvoke("@boss back", thread_id="t")
 
 
-async def test_hops_in_a_team_count_with_those_of_its_supervisor() -> None:
+def ring(name: str, **fields: Any) -> Team:
+    """Return a team of two that hand over to each other until they are refused."""
     reasons = count()
 
     def over(to: str) -> ScriptedModel:
         def turn(messages: Any) -> Any:
             if "hop_limit" in str(messages[-1].text):
                 return "It ends here."
-            return call("handoff_conversation", target=to, reason=str(next(reasons)), summary="")
+            reason = str(next(reasons))
+            return call("handoff_conversation", target=to, reason=reason, summary="")
 
         return ScriptedModel(turn)
 
-    graph = TransitionGraph("p", max_turns=40)
     agents = [Agent("p", model=over("q")), Agent("q", model=over("p"))]
-    team = Team(agents, graph, name="inner", aliases={"other": "q"})
+    return Team(
+        agents, TransitionGraph("p", max_turns=40), name=name, aliases={"to": "q"}, **fields
+    )
+
+
+async def test_hops_in_a_team_count_with_those_of_its_supervisor() -> None:
     sink = MemorySink()
-    agent = Agent("boss", model=ScriptedModel([ASK]), agents=[team], guards=watched(sink, hops=3))
+    agent = Agent(
+        "boss", model=ScriptedModel([ASK]), agents=[ring("inner")], guards=watched(sink, hops=3)
+    )
     await agent.ainvoke("go")
-    hops = [one for one in recorded(sink, "handoff") if one.data.get("hop")]
-    assert len(hops) == 3
+    assert hops(sink) == ["boss", "boss/inner/p", "boss/inner/q"]
+
+
+async def test_hops_of_one_team_are_none_that_are_left_to_the_next() -> None:
+    sink = MemorySink()
+    teams = [ring("first", guards=Guards(hops=2)), ring("second")]
+    turns = [call("transfer_to_first"), call("transfer_to_second"), "Done."]
+    agent = boss(*turns, agents=teams, guards=watched(sink, hops=3))
+    await agent.ainvoke("go")
+    assert len(hops(sink)) == 3
+
+
+def hops(sink: MemorySink) -> list[str]:
+    return [one.agent for one in recorded(sink, "handoff") if one.data.get("hop")]
 
 
 async def test_what_a_team_did_is_undone_where_its_supervisor_is_ended() -> None:
@@ -288,3 +311,65 @@ async def test_a_team_says_nothing_where_nobody_in_it_has() -> None:
     agent = Agent("boss", model=ScriptedModel([ASK]), agents=[team])
     reply = await agent.ainvoke("please")
     assert (reply.text, reply.close_reason) == ("", "loop_detector")
+
+
+# Both
+
+
+def placed(where: str, team: Team, **fields: Any) -> Agent | Team:
+    """Return an agent or a team that has a team in it."""
+    if where == "agent":
+        return Agent("boss", model=ScriptedModel([ASK, "So."]), agents=[team], **fields)
+    return Team([team], sequence(["inner"]), expectations=(), **fields)
+
+
+async def ended_by(whole: Agent | Team) -> str | None:
+    result = await (whole.ainvoke("go") if isinstance(whole, Agent) else whole.arun("go"))
+    return result.close_reason
+
+
+WHERE = pytest.mark.parametrize("where", ["agent", "team"])
+
+
+@WHERE
+@pytest.mark.parametrize(("outer_s", "inner_s"), [(100, 30), (30, 100)])
+async def test_a_team_inside_has_the_time_of_whoever_has_less(
+    where: str, outer_s: float, inner_s: float
+) -> None:
+    with Driven().installed() as time:
+        slow = worker("slow", [Fault.delay(20, call("look", what=str(n))) for n in range(9)])
+        team = inner(slow.replace(tools=[look]), guards=guards(workflow_s=inner_s))
+        whole = placed(where, team, guards=guards(workflow_s=outer_s))
+        reason, seconds = await time.lasting(ended_by(whole))
+    assert (reason, seconds) == ("deadline:workflow", 30)
+
+
+@WHERE
+async def test_the_trail_of_a_run_has_what_was_done_in_its_teams(where: str) -> None:
+    sink = MemorySink()
+    first = solo(ScriptedModel([call("look", what="it"), "One."]), name="a")
+    team = inner(first, solo(ScriptedModel(["Two."]), name="b"))
+    whole = placed(where, team, guards=watched(sink))
+    result = await (whole.ainvoke("go") if isinstance(whole, Agent) else whole.arun("go"))
+    [run] = sink.runs()
+    trail = folded(sink.read(run))
+    above = ("boss",) if where == "agent" else ()
+    path = ("boss/inner/a", "boss/inner/b") if above else ("inner/a", "inner/b")
+    assert trail.path == (*above, *path)
+    assert trail.steps == 3 + len(above)
+    assert trail.spend.total_tokens == result.usage.total_tokens > 0
+    assert trail.end
+
+
+@WHERE
+async def test_how_fast_is_spent_is_watched_over_all_levels(where: str) -> None:
+    with FakeClock().installed() as time:
+
+        def turn(_: object) -> Any:
+            time.advance(31)
+            return call("look", what=str(time.monotonic()))
+
+        team = inner(solo(ScriptedModel(turn), name="a"))
+        velocity = CostVelocity(tokens_per_min=0.01, fast_s=60, slow_s=120, min_elapsed_s=30)
+        whole = placed(where, team, guards=watched(velocity=velocity))
+        assert await ended_by(whole) == "cost_velocity"
