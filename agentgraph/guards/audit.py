@@ -68,7 +68,8 @@ class AuditTrail:
         """Write down what is about to happen or has just happened."""
         told = decision.to_dict() if isinstance(decision, Decision) else decision
         with self._lock:
-            known = self._known(run)
+            known = self._runs.get(run) or self._known(run)
+            self._runs.move_to_end(run)
             seq = known.seq = known.seq + 1
         record = Record(
             run, seq, clock().wall(), kind, agent, thread, step, told, data or {}, parent

@@ -251,7 +251,8 @@ class Post:
         turn = kept.get("turn") or {}
         turn_id = turn.get("id") or last_said(state.get("messages") or ())
         input_id = ledger.input_id if ledger is not None else turn_id
-        notes = side_notes(config) if ledger is None else None
+        stores = stores_each_step(config)
+        notes = side_notes(config) if stores and ledger is None else None
         home: object = notes.saver if notes is not None else None
         if run is not None and run.owner is not None:
             home = run.owner
@@ -273,7 +274,9 @@ class Post:
                 account.resume(run.id)
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
-        return self._at(self.place, account, kept, config, ledger, notes)
+        watch = self._at(self.place, account, kept, config, ledger, notes)
+        watch.stores_each_step = stores
+        return watch
 
     def _kept(self, state: State, config: RunnableConfig) -> State:
         if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
@@ -295,9 +298,7 @@ class Post:
         thread = str(config.get("configurable", {}).get("thread_id") or "")
         recorder = Recorder(level, place, account, thread, ledger, notes)
         resumed = resumption(config) if ledger is None else None
-        watch = Watch(level, place, account, recorder, kept, resumption=resumed)
-        watch.stores_each_step = stores_each_step(config)
-        return watch
+        return Watch(level, place, account, recorder, kept, resumption=resumed)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}
@@ -342,7 +343,7 @@ def with_update(result: Any, update: Mapping[str, Any]) -> Any:
     """Add an update to what a node returns, whichever of LangGraph's forms that has."""
     if isinstance(result, Command):
         given = result.update or {}
-        if isinstance(given, Mapping):
+        if isinstance(given, dict):
             return Command(
                 graph=result.graph,
                 goto=result.goto,
