@@ -105,6 +105,7 @@ class Account:
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
         self.purse = Purse()
+        self._spends: dict[Guards, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
@@ -141,6 +142,7 @@ class Account:
         self.around, self.run_id = around, around.run_id
         self.part = f"{around.part}{part}/"
         self.purse, self.velocity, self.undoing = around.purse, around.velocity, around.undoing
+        self._spends = {}
         around._parts.add(self)
         found = [one for one in (around.deadline, deadline) if one is not None]
         self.deadline = found[0].shorter(found[-1]) if found else None
@@ -291,7 +293,11 @@ class Account:
 
     def spends_under(self, policy: Guards) -> list[Spend]:
         """Return from what calls under a policy are paid: the run's account, then inner ones."""
-        return [self.purse.spend(name, budget) for name, budget in policy.budgets]
+        found = self._spends.get(policy)
+        if found is None:
+            found = [self.purse.spend(name, budget) for name, budget in policy.budgets]
+            self._spends[policy] = found
+        return found
 
     def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
         """Go on in an attempt at a round; one that begins anew is charged for no other one."""

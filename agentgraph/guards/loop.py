@@ -126,15 +126,15 @@ class LoopDetector:
         worst = [one for one in decisions if one.action == "abort"] or decisions
         return worst[0] if worst else _ALLOW
 
-    def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> Iterator[Decision]:
+    def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> list[Decision]:
         self._dumped = None
         trips = self._polled(made, message) if poll else self._looped(made, message)
-        yield from self._met(made, trips)
-        yield from self._failed(made, self._streaks.count(made.tool, failed, message))
+        count = self._streaks.count(made.tool, failed, message)
+        if not trips and count < self.failures:
+            return []
+        return [*self._met(made, trips), *self._failed(made, count)]
 
     def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
-        if not trips:
-            return
         again = [trip for trip in trips if trip.key in self._corrected]
         for trip in trips:
             if trip not in again:

@@ -16,6 +16,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import cost_of, most_output_of, worst_cost
 from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.side_notes import SideNotes
 
 __all__ = ["Paying", "worst_case"]
 
@@ -38,12 +39,11 @@ class Paying:
             return []
         output = most_output_of(model)
         tokens = self._account.estimates.of(messages, specs, output)
-        priced = any(
-            spend.budget is not None and spend.budget.dollars is not None for spend in accounts
-        )
-        prices = self._policy.prices
-        usd = worst_cost(prices, name, tokens - output, output) if priced else None
-        await self._recall()
+        usd: Decimal | None = None
+        if [one for one in accounts if one.budget is not None and one.budget.usd is not None]:
+            usd = worst_cost(self._policy.prices, name, tokens - output, output)
+        if self._recorder.notes is not None:
+            await self._recall(self._recorder.notes)
         held: list[Reservation] = []
         for spend in accounts:
             decision, reservation = spend.reserve(tokens=tokens, usd=usd)
@@ -52,7 +52,8 @@ class Paying:
                 raise GuardStopped(await self._recorder.by_table(decision))
             held.append(reservation)
         try:
-            await self._file()
+            if self._recorder.notes is not None or self._recorder.ledger is not None:
+                await self._file()
         except BaseException:
             _release(held)
             raise
@@ -64,7 +65,7 @@ class Paying:
         """Pay what a call has cost; return what to decide on where that was spent too fast."""
         usage = message.usage_metadata
         usd: Decimal | None = None
-        if usage is not None and (self._watches_usd or any(one.usd is not None for one in held)):
+        if usage is not None and (self._watches_usd or (held and held[0].usd is not None)):
             usd = cost_of(self._policy.prices, name, usage)
         for reservation in held:
             if usage is None:
@@ -91,10 +92,10 @@ class Paying:
         velocity = self._account.velocity
         return velocity is not None and velocity.usd_per_hour is not None
 
-    async def _recall(self) -> None:
+    async def _recall(self, notes: SideNotes) -> None:
         """Count in what a process has written down that was killed in this very node."""
-        notes, purse = self._recorder.notes, self._account.purse
-        if notes is not None and notes.level not in purse.recalled:
+        purse = self._account.purse
+        if notes.level not in purse.recalled:
             for figures in await notes.read():
                 purse.meet(figures)
             purse.recalled.add(notes.level)

@@ -220,8 +220,10 @@ class Using:
         return None
 
     def _exhausted(self) -> Decision | None:
-        spends = self._account.spends_under(self._policy)
-        return next((spent for spend in spends if (spent := spend.exhausted()) is not None), None)
+        for spend in self._account.spends_under(self._policy):
+            if (spent := spend.exhausted()) is not None:
+                return spent
+        return None
 
     async def _run(self, use: ToolUse, effect: Effect | None) -> object:
         try:
