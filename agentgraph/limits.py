@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Protocol
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["Limit", "Scope", "TimeLimit", "limited", "unhurried"]
+from agentgraph.scoped import scoped
+
+__all__ = ["Limit", "Scope", "TimeLimit", "apart", "limited", "unhurried"]
 
 
 class Limit(Protocol):
@@ -160,9 +162,14 @@ def limited(limit: Limit) -> Iterator[None]:
         _limits.reset(token)
 
 
+def apart() -> scoped[tuple[Limit, ...]]:
+    """Let nobody in here stop the limits around it: they are another run's, or another loop's."""
+    return scoped(_limits, ())
+
+
 @contextmanager
 def unhurried() -> Iterator[None]:
-    """Stop all time limits around this code while it waits in here."""
+    """Stop the time limits around this code while it waits in here."""
     limits = _limits.get()
     for limit in limits:
         limit.pause()

@@ -20,7 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError
-from agentgraph.limits import unhurried
+from agentgraph.limits import apart, unhurried
 from agentgraph.scoped import scoped
 
 __all__ = [
@@ -186,7 +186,8 @@ def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
     tokens = _run.set(run), _inherited.set(()), _errands.set(()), _in_tool.set(False)
     try:
-        yield
+        with apart():
+            yield
     finally:
         _run.reset(tokens[0])
         _inherited.reset(tokens[1])
