@@ -118,14 +118,35 @@ class Run:
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add what a model call has used to its agent's account."""
         if usage is not None:
-            self.usage[agent] = add_usage(self.usage.get(agent), usage)
-            self.models[agent] = model
+            path = f"{_part.get()}{agent}"
+            self.usage[path] = add_usage(self.usage.get(path), usage)
+            self.models[path] = model
+
+    def record_told(self, agent: str, told: Mapping[str, Any]) -> None:
+        """Add what a session has told that an agent has used."""
+        read, written, total = (int(told.get(name) or 0) for name in _FIGURES)
+        used = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
+        self.record_usage(agent, used, str(told.get("model") or ""))
+
+    def take_usage(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return what an agent of this name and all below it have used, and begin anew.
+
+        Where it is at work in a part of the run, it is that part's.
+        """
+        part = _part.get()
+        own = [path for path in self.usage if f"{path}/".startswith(f"{part}{name}/")]
+        return {
+            path.removeprefix(part): {**self.usage.pop(path), "model": self.models.get(path)}
+            for path in own
+        }
 
 
+_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
 _inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
 _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
 _errands: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_errands", default=())
+_part: ContextVar[str] = ContextVar("agentgraph_part", default="")
 _in_tool: ContextVar[bool] = ContextVar("agentgraph_in_tool", default=False)
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 _call_ends: ContextVar[list[CallEnd] | None] = ContextVar("agentgraph_call_ends", default=None)
@@ -324,6 +345,11 @@ def idempotency_key() -> str:
             code="outside_tool",
         )
     return key
+
+
+def inside_part(place: str) -> scoped[str]:
+    """Have what is used in here in the run's account by this place: names may be there twice."""
+    return scoped(_part, f"{_part.get()}{place}/" if place else _part.get())
 
 
 def run_sync(work: Coroutine[object, object, T]) -> T:

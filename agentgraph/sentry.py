@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -59,6 +60,8 @@ class ModelCall(NamedTuple):
     ask: Ask
     is_foreign: bool = False
     """Whether a node of somebody else's asks, who has a prompt and tools of their own."""
+    settings: Mapping[str, object] = MappingProxyType({})
+    """What holds for this call in place of what the model says of itself."""
 
 
 class ToolUse(NamedTuple):
@@ -230,13 +233,17 @@ def keeping(ledger: Ledger | None) -> scoped[_Duty]:
 
 
 async def guarded(
-    model: BaseChatModel, messages: Sequence[BaseMessage], specs: Sequence[object], ask: Ask
+    model: BaseChatModel,
+    messages: Sequence[BaseMessage],
+    specs: Sequence[object],
+    ask: Ask,
+    settings: Mapping[str, object] = MappingProxyType({}),
 ) -> AIMessage:
     """Ask a model, by way of whoever is on duty."""
     sentry = on_duty()
     if sentry is None:
         return await ask(None, messages)
-    return await sentry.model(ModelCall(model, messages, specs, ask))
+    return await sentry.model(ModelCall(model, messages, specs, ask, settings=settings))
 
 
 def wait_for_human(question: object, schema: Mapping[str, object]) -> object:

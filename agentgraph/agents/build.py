@@ -180,8 +180,9 @@ def _node_of(
     if not isinstance(participant, Agent):
         theirs = _held(level, participant, path)
         tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
-        is_held = level.guards is not None and isinstance(participant, Holdable)
-        return foreign_agent(level, name, tagged, keeps_time=is_held)
+        is_team = isinstance(participant, Holdable)
+        keeps_time = is_team and level.guards is not None
+        return foreign_agent(level, name, tagged, is_team=is_team, keeps_time=keeps_time)
     inside = _inside(level, participant, path)
     above, effects = level.agent.name, level.effects
     nested = _build(participant, path, above, inside, None, shared, effects, level.seat)

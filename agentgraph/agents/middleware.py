@@ -107,6 +107,8 @@ class Middleware:
                 settings["tool_choice"] = request.tool_choice
             if request.tools:
                 bound = bound.bind_tools(request.tools, **settings)
+            elif request.model_settings:
+                bound = bound.bind(**request.model_settings)
             system = [request.system_message] if request.system_message else []
 
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
@@ -119,7 +121,7 @@ class Middleware:
                 return answer
 
             said = [*system, *request.messages]
-            asking = partial(guarded, request.model, said, request.tools)
+            asking = partial(guarded, request.model, said, request.tools, settings=settings)
             return ModelResponse(result=[await stops.inside(asking, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost

@@ -40,13 +40,18 @@ from agentgraph.running import CallEnd, current_run, in_tool, inside_call, note
 from agentgraph.sentry import ToolUse, off_duty, on_duty
 from agentgraph.stream import ToolResponseEvent, emit
 
-__all__ = ["ToolResult", "ToolRunner", "inside_visit"]
+__all__ = ["ToolResult", "ToolRunner", "current_visit", "inside_visit"]
 
 # ToolNode calls the wrapper; what it must know beside the call travels around ToolNode.
 _position: ContextVar[str] = ContextVar("agentgraph_position", default="")
 _stops: ContextVar[Stops] = ContextVar("agentgraph_stops")
 _visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
 _result: ContextVar[ToolResult] = ContextVar("agentgraph_result")
+
+
+def current_visit() -> str:
+    """Name the visits that this code is part of, the same whenever it runs again."""
+    return _visit.get()
 
 
 @contextmanager

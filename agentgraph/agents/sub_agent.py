@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
@@ -20,7 +19,7 @@ from pydantic_core import to_json
 from agentgraph.agents.call_tools import answer
 from agentgraph.agents.level import Level
 from agentgraph.agents.progress import work_of
-from agentgraph.agents.run_tool import inside_visit
+from agentgraph.agents.run_tool import current_visit, inside_visit
 from agentgraph.agents.state import AgentState, made
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of
@@ -68,10 +67,13 @@ def sub_agent(level: Level, name: str, graph: Graph, shared: Sequence[str]) -> N
     return enter
 
 
-def foreign_agent(level: Level, name: str, graph: Graph, *, keeps_time: bool = False) -> Node:
+def foreign_agent(
+    level: Level, name: str, graph: Graph, *, is_team: bool = False, keeps_time: bool = False
+) -> Node:
     """Make the node of a graph that is not ours: it gets the messages, and keeps none of them.
 
-    One that keeps time by itself ends as its guards say, and is not cut off from here.
+    A team is told where it is held. One that keeps time by itself ends as its guards say, and is
+    not cut off from here.
     """
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
@@ -84,13 +86,19 @@ def foreign_agent(level: Level, name: str, graph: Graph, *, keeps_time: bool = F
             messages = [*inherited, *own]
         messages = [_identified(message) for message in repair(messages)]
         known = {message.id for message in messages}
+        given: dict[str, Any] = {"messages": list(messages)}
+        if is_team:
+            turn_id = (state.get("turn") or {}).get("id", "")
+            visit = "" if sent is None else f"@{current_visit()}>{sent['position']}"
+            visit = visit.replace("/", ".")  # it is one part of a path
+            given["place"] = {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
         with handed_over((), sent and sent["call"]["id"]):
             timer = None if keeps_time else on_duty()
-            result = await _asked(level, name, graph, messages, timer)
+            result = await _asked(level, name, graph, given, timer)
         # Only what was said and done: a summary that it keeps for itself is no part of this.
         fresh = answer_malformed(
             message
-            for message in result["messages"]
+            for message in result.get("messages") or ()  # which a team that goes on has none of
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
         )
         _account(f"{level.path}/{name}", fresh, result.get("team_usage"))
@@ -110,11 +118,11 @@ def foreign_agent(level: Level, name: str, graph: Graph, *, keeps_time: bool = F
 
 
 async def _asked(
-    level: Level, name: str, graph: Graph, messages: Sequence[AnyMessage], timer: Sentry | None
+    level: Level, name: str, graph: Graph, given: Mapping[str, Any], timer: Sentry | None
 ) -> Mapping[str, Any]:
     try:
         async with nullcontext() if timer is None else timer.timed():
-            result: Mapping[str, Any] = await graph.ainvoke({"messages": list(messages)})
+            result: Mapping[str, Any] = await graph.ainvoke(given)
     except GraphBubbleUp:
         raise
     except Exception as error:
@@ -163,12 +171,7 @@ def _account(path: str, fresh: Sequence[AnyMessage], team: object) -> None:
             model = str(message.response_metadata.get("model_name") or "")
             run.record_usage(path, message.usage_metadata, model)
     for below, used in team.items() if isinstance(team, Mapping) else ():
-        tokens = UsageMetadata(
-            input_tokens=used.get("input_tokens", 0),
-            output_tokens=used.get("output_tokens", 0),
-            total_tokens=used.get("total_tokens", 0),
-        )
-        run.record_usage(f"{path}/{below}", tokens, used.get("model") or "")
+        run.record_told(f"{path}/{below}", used)
 
 
 def _given(state: AgentState, shared: Sequence[str]) -> dict[str, Any]:

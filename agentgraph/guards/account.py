@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from agentgraph.clock import clock
 from agentgraph.guards.breaker import CircuitBreaker
 from agentgraph.guards.budget import Spend
-from agentgraph.guards.deadlines import Deadline
+from agentgraph.guards.deadlines import Deadline, Deadlines
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.estimates import Estimates
@@ -90,6 +90,8 @@ class Account:
         self.part = ""
         """Where in the whole it is, with a slash behind it."""
         self._parts: WeakSet[Account] = WeakSet()
+        self._times: dict[str, Deadline] = {}
+        """The deadlines that parts of it have by themselves: to try again is no ground for more."""
         self._memories: tuple[str, ...] = _MEMORIES
         self.may_ask = False
         """Whether a human may have been asked, or an answer held back, at some level."""
@@ -121,8 +123,6 @@ class Account:
         """What keeps this input from models on which it has spent too fast, and no other input."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
-        self.has_acted = False
-        """Whether something was done that changed the world, and is not written down yet."""
         self.running: set[str] = set()
         """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
@@ -133,6 +133,12 @@ class Account:
         self._dumped: Dumped = {}
         self._begun: Dumped = {}
         """What was dumped last before the round that is under way."""
+
+    def time_of(self, part: str, deadlines: Deadlines) -> Deadline | None:
+        """Return when a part of it has to be done with, however often that is begun."""
+        if part not in self._times and (deadline := deadlines.workflow()) is not None:
+            self._times[part] = deadline
+        return self._times.get(part)
 
     def join(self, around: Account, part: str, session: str, deadline: Deadline | None) -> None:
         """Become a part of another one: what a session inside of another does counts in both.
@@ -176,11 +182,6 @@ class Account:
         return self.closed or ("" if self.around is None else self.around.ended_by)
 
     @property
-    def is_urgent(self) -> bool:
-        """Tell whether it has what must not wait for the next node to be written down."""
-        return bool(self.has_acted or self.pending or self.corrections or self.closed)
-
-    @property
     def is_undoing(self) -> bool:
         """Tell whether what was done is being undone: then nothing else is done any more."""
         return self.is_rolling_back or (self.around is not None and self.around.is_undoing)
@@ -188,8 +189,7 @@ class Account:
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
         self.version += 1
-        self.has_acted = False
-        self.seen_at = clock().wall()
+        self._see(clock().wall())
         values: dict[str, Any] = {
             "input": self.input_id,
             "version": self.version,
@@ -208,6 +208,11 @@ class Account:
             }
         self._dumped = values
         return values
+
+    def _see(self, now: float) -> None:
+        self.seen_at = now
+        if self.around is not None:  # which is at work as long as its parts are
+            self.around._see(now)
 
     def _remembered(self) -> dict[str, Any]:
         """Return its memories as JSON-able values, those of each path or spot under its name."""
@@ -252,7 +257,9 @@ class Account:
                 memory.load(known or dumped[name])
         self._stored = self._dumped = dumped
         if "deadline" in dumped:
-            self.deadline = Deadline(dumped["deadline"], "workflow")
+            # Of a level that is entered after a pause, which was not known to it.
+            paused = max(0.0, self._free_until - self.seen_at)
+            self.deadline = Deadline(dumped["deadline"] + paused, "workflow")
         self.pending |= _decisions(dumped.get("pending", {}))
 
     def _meet_counts(self, known: Mapping[str, Any]) -> None:

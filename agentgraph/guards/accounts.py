@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from agentgraph.guards.account import Account, Dumped
+from agentgraph.running import current_run
 from agentgraph.sentry import Ledger
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ def account_of(
 
     `home` is the store that the input is at home in: another one may know the same id.
     """
-    place = _NOWHERE if home is None else home
-    if (known := _open.get(place)) is None:
-        known = _open[place] = WeakValueDictionary()
+    known = _at_home(_NOWHERE if home is None else home)
     found = known.get(input_id)
     if stored is not None and stored.get("input") != input_id:
         stored = None
@@ -61,8 +60,23 @@ def account_of(
         if stored["version"] > found.version:
             found.load(stored)  # into the same account: who works with it must not count elsewhere
         found.purse.meet(stored.get("spends", {}))
+    if is_new and stored is not None:
+        _number_on(policy, found)
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:
         found.enter_round(ledger, anew=stored is None)
     return found
+
+
+def _at_home(home: object) -> WeakValueDictionary[str, Account]:
+    if (known := _open.get(home)) is None:
+        known = _open[home] = WeakValueDictionary()
+    return known
+
+
+def _number_on(policy: Guards, account: Account) -> None:
+    """Have the records of a run go on from those of the process that has begun it."""
+    # Who runs an agent or a session does so by themselves.
+    if policy.audit is not None and current_run() is None:
+        policy.audit.resume(account.run_id)

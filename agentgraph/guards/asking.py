@@ -155,7 +155,7 @@ class Asking:
     ) -> Answered:
         await self._in_time()  # middleware may have taken what its node had
         model = self._asked.model if answerer is None else answerer
-        held = await self._paying.reserve(name, model, messages, self._asked.specs)
+        held = await self._paying.reserve(name, model, messages, self._asked)
         permit: Permit | None = None
         try:
             permit = await self._permit(_key(name, model))

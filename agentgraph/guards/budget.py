@@ -28,7 +28,12 @@ _NOTHING = Decimal(0)
 
 @dataclass(frozen=True, slots=True)
 class CostBudget:
-    """The US dollars, the tokens, or both, that a run may spend."""
+    """The US dollars, the tokens, or both, that a run may spend.
+
+    A call is reckoned by how much its model may write (`max_tokens`). One that does not say is
+    taken to write 1,024 tokens, or as many as it has written before: give it a limit where none of
+    the budget may be passed.
+    """
 
     usd: Amount | None = None
     tokens: int | None = None

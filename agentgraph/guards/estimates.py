@@ -45,6 +45,8 @@ class Estimates:
         self._bytes = 0
         self._tools: Sequence[object] = ()
         self._bytes_of_tools = 0
+        self.most_written = _UNKNOWN_OUTPUT
+        """The longest answer of a model that does not say how much it may write."""
 
     def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
         """Return about how many tokens a call uses at most."""

@@ -30,7 +30,7 @@ GateAt: TypeAlias = "tuple[Gate, Collection[str] | None]"
 _ALIKE = 0.8
 """How like one name has to be to another, of 1, to be that one misspelt."""
 
-_OF_THE_WHOLE = ("deadlock", "velocity", "saga")
+_OF_THE_WHOLE = ("deadlock", "velocity", "saga", "audit")
 
 
 def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:

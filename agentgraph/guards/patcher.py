@@ -38,7 +38,6 @@ from agentgraph.patching import (
     add_state,
     read_state,
     read_value,
-    stores_each_step,
     updates_of,
     wrap_node,
 )
@@ -95,7 +94,7 @@ def guarding(
         post = Post(policy, place, kept, known)
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
-            graph = wrap_node(tools, post.around_tools(tools, model))(graph)
+            graph = wrap_node(tools, post.around_tools(tools))(graph)
         for name in sub_agents:
             graph = wrap_node(name, post.around_stage(name))(graph)
         state = graph.state_schema
@@ -145,13 +144,8 @@ class Post:
 
         return wrapped
 
-    def around_tools(
-        self, node: str, model: str | None = None
-    ) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have tools run under guard; what is decided on them, the next model's node acts on.
-
-        Where that comes next, it writes down what tools have only taught the detectors.
-        """
+    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have tools run under guard; what is decided on them, the next model's node acts on."""
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
@@ -163,9 +157,6 @@ class Post:
                 return Command(goto=node, update=self._dumped(watch))
             except GuardStopped as stop:
                 return self._stopped(watch, stop, node)
-            is_urgent = watch.stores_each_step or watch.account.is_urgent
-            if model is not None and not is_urgent and _leads_to(model, result):
-                return result
             return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
@@ -251,8 +242,7 @@ class Post:
         turn = kept.get("turn") or {}
         turn_id = turn.get("id") or last_said(state.get("messages") or ())
         input_id = ledger.input_id if ledger is not None else turn_id
-        stores = stores_each_step(config)
-        notes = side_notes(config) if stores and ledger is None else None
+        notes = side_notes(config) if ledger is None else None
         home: object = notes.saver if notes is not None else None
         if run is not None and run.owner is not None:
             home = run.owner
@@ -274,9 +264,7 @@ class Post:
                 account.resume(run.id)
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
-        watch = self._at(self.place, account, kept, config, ledger, notes)
-        watch.stores_each_step = stores
-        return watch
+        return self._at(self.place, account, kept, config, ledger, notes)
 
     def _kept(self, state: State, config: RunnableConfig) -> State:
         if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
@@ -302,12 +290,6 @@ class Post:
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}
-
-
-def _leads_to(node: str, result: Any) -> bool:
-    """Tell whether a node comes next, and no other."""
-    parts = result if isinstance(result, list) else [result]
-    return [one.goto for one in parts if isinstance(one, Command) and one.goto] == [node]
 
 
 def _closed_in(result: object) -> str:

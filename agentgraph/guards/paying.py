@@ -17,6 +17,7 @@ from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import cost_of, most_output_of, worst_cost
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.side_notes import SideNotes
+from agentgraph.sentry import ModelCall
 
 __all__ = ["Paying", "worst_case"]
 
@@ -31,14 +32,15 @@ class Paying:
         self._recorder = recorder
 
     async def reserve(
-        self, name: str, model: object, messages: Sequence[BaseMessage], specs: Sequence[object]
+        self, name: str, model: object, messages: Sequence[BaseMessage], asked: ModelCall
     ) -> list[Reservation]:
         """Hold back what a call may cost; where that is too much, the run ends before it."""
         accounts = self._account.spends_under(self._policy)
         if not accounts:
             return []
-        output = most_output_of(model)
-        tokens = self._account.estimates.of(messages, specs, output)
+        estimates = self._account.estimates
+        output = most_output_of(model, asked.settings) or estimates.most_written
+        tokens = estimates.of(messages, asked.specs, output)
         usd: Decimal | None = None
         if [one for one in accounts if one.budget is not None and one.budget.usd is not None]:
             usd = worst_cost(self._policy.prices, name, tokens - output, output)
@@ -64,6 +66,9 @@ class Paying:
     ) -> Decision | None:
         """Pay what a call has cost; return what to decide on where that was spent too fast."""
         usage = message.usage_metadata
+        if usage is not None:
+            estimates = self._account.estimates
+            estimates.most_written = max(estimates.most_written, usage["output_tokens"])
         usd: Decimal | None = None
         if usage is not None and (self._watches_usd or (held and held[0].usd is not None)):
             usd = cost_of(self._policy.prices, name, usage)

@@ -18,7 +18,6 @@ _MILLION = 1_000_000
 _COST_NOTHING = ("offline", "OfflineModel")
 _FREE = (Decimal(0), Decimal(0))
 _PYDANTIC = getattr(BaseModel, "__getattr__", None)
-_UNKNOWN_OUTPUT = 1_024
 _NAMES = ("model_name", "model")
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -36,12 +35,13 @@ def model_name_of(model: object) -> str:
     return type(model).__name__
 
 
-def most_output_of(model: object) -> int:
-    """Return how many tokens a model may write in one answer, as far as is known."""
-    for limit in attributes_of(model, _OUTPUT_LIMITS):
+def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
+    """Return how many tokens a model may write in one answer, None where nothing says so."""
+    given = [settings[name] for name in _OUTPUT_LIMITS if name in settings]
+    for limit in [*given, *attributes_of(model, _OUTPUT_LIMITS)]:
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
-    return _UNKNOWN_OUTPUT
+    return None
 
 
 def attributes_of(model: object, names: Sequence[str]) -> list[object]:

@@ -57,8 +57,6 @@ class Watch:
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
         human = kept.get("human") or {}
         self._given = human if human.get("input") == account.input_id and "by" in human else None
-        self.stores_each_step = False
-        """Whether what is written down now is there after a kill."""
         self._is_asked = False
         self._given_up: list[tuple[ModelCall, Exception]] = []
 

@@ -28,16 +28,29 @@ class Around:
 
     part: str
     """What it is called there."""
+    place: str
+    """The same, but that it tells it from others of that name which are held beside it."""
     ledger: RoundLedger | None
     """Where that is written which the whole must not forget, None outside of a session."""
     account: Account | None
     """What is counted for the whole, None where no guards hold for it."""
 
+    def told(self, record: Mapping[str, object]) -> dict[str, object]:
+        """Return a record of what was done in it as the whole has it."""
+        return {**record, "agent": f"{self.part}/{record['agent']}"}
+
+    async def hear(self, record: Mapping[str, object]) -> None:
+        """Have a decision on record with the whole too."""
+        if self.ledger is not None:
+            await self.ledger.write(self.told(record))
+
     def take_in(self, account: Account, session: str, guards: Guards | None) -> None:
         """Count what is done in a session with all else, under the deadline of its own guards."""
-        if self.account is not None:
-            deadline = guards.deadlines.workflow() if guards is not None else None
-            account.join(self.account, self.part, session, deadline)
+        if self.account is None:
+            return
+        begun = f"{self.part}@{self.ledger.round}" if self.ledger is not None else session
+        own = self.account.time_of(begun, guards.deadlines) if guards is not None else None
+        account.join(self.account, self.part, session, own)
 
     def count_hops(self, hops: int) -> None:
         """Count how often the conversation moved within it, once it has come to its end."""
@@ -134,7 +147,7 @@ class RoundLedger:
         """Append a record; it is durable when this returns."""
         turn = self.turn
         if record.get("kind") == "effect" and (around := turn.live.around) and around.keeper:
-            await around.keeper.write({**record, "agent": f"{around.part}/{record['agent']}"})
+            await around.keeper.write(around.told(record))
             return
         by = {"speaker": turn.speaker, "round": turn.number, "attempt": turn.attempt}
         draft = _drafted(record, by)
@@ -143,6 +156,8 @@ class RoundLedger:
         except Exception as error:
             self.lost = error
             raise LedgerLost(f"the log cannot be written to: {kind_of(error)}") from error
+        if record.get("kind") == "decision" and turn.live.around is not None:
+            await turn.live.around.hear(record)
 
     @contextmanager
     def intact(self) -> Iterator[None]:

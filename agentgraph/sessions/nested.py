@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage
 
-from agentgraph.clock import clock
-from agentgraph.errors import RoundConflict, SessionClosed, SessionError
+from agentgraph.errors import SessionError
 from agentgraph.guards import Guards
 from agentgraph.guards.accounts import account_of
 from agentgraph.sessions.ledger import Around, RoundLedger
-from agentgraph.sessions.live import RETRIES, LiveSession, load_state
+from agentgraph.sessions.live import RETRIES, LiveSession
 from agentgraph.sessions.outcome import outcome_of
 from agentgraph.sessions.packet import Spoken
-from agentgraph.sessions.record import Parent
 from agentgraph.sessions.round import Round
 from agentgraph.sessions.speaker import Speaker, heard_by, view_of
-from agentgraph.sessions.table import at_table, begun
+from agentgraph.sessions.table import at_table, given_back, held_inside, left
 
 if TYPE_CHECKING:
     from agentgraph.sessions.team import Team
 
 __all__ = ["TeamSpeaker", "inner_ids"]
-
-_CALLER = "caller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +37,14 @@ class TeamSpeaker(Speaker):
         await Speaker.speak(self, round)
         stored = await round.live.log.load(self._id(round))
         if stored is not None and not (stored.state and stored.state.is_ended):
-            inner = await self._session(round)
-            with suppress(RoundConflict, SessionClosed):  # somebody has looked at it meanwhile
-                await inner.close("round_over")
-            await _given_back(inner)
+            await left(await self._session(round))
 
     async def run(self, round: Round) -> Spoken:
         ledger, account = RoundLedger(round), None
         if self.guards is not None:
             account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
         inner = await self._session(round)
-        inner.around = Around(self.name, ledger, account)
+        inner.around = Around(self.name, self.name, ledger, account)
         if inner.state.round == 0 and not inner.state.is_ended:
             shown = await view_of(round.live.log, self, round)
             await inner.hear(str(shown[-1].text), sender=inner.record.creator)
@@ -62,8 +54,9 @@ class TeamSpeaker(Speaker):
                     listeners = heard_by(round.live.listeners())
                     await self.graph.ainvoke({"round": inner.state.round}, listeners)
             finally:
-                await _given_back(inner)
+                await given_back(inner)
         elif inner.state.pending_close_reason == "round_failed":
+            outcome_of(await inner.log.read(inner.id), inner.record.creator).charge(self.name)
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
         came = outcome_of(await inner.log.read(inner.id), inner.record.creator)
         used = {f"{self.name}/{path}": figures for path, figures in came.used.items()}
@@ -79,36 +72,11 @@ class TeamSpeaker(Speaker):
 
     async def _session(self, round: Round) -> LiveSession:
         """Open the round's session; one that a dead attempt has begun goes on."""
-        outer, team = round.live, self.team
-        assert team is not None
-        creator = outer.record.creator
-        creator = creator if creator not in team.names else _CALLER
-        record = team.record(
-            self._id(round),
-            creator=creator,
-            humans=(),
-            expectations=(),  # the outer session's hold for its round
-            parent=Parent(outer.id, round.number, self.name),
-        )
-        live = await begun(outer.log, team, record)
-        if outer.owner is not None:
-            # Whoever has the outer session has its inner ones: a former owner is to be locked out.
-            now = clock().wall()
-            live.epoch = await outer.log.claim(live.id, outer.owner, now, force=True)
-            stored = await outer.log.load(live.id)
-            if stored is not None:
-                live.state = await load_state(outer.log, stored)
-        live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
-        live.handle = outer.handle
-        return live
+        assert self.team is not None
+        return await held_inside(round.live, self.team, self._id(round), round.number, self.name)
 
 
 def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
     """Return what a team's sessions for a round are called: each try has its own."""
     first = f"{outer_id}/{round}/{name}"
     return [first, *(f"{first}/{again}" for again in range(2, RETRIES + 2))]
-
-
-async def _given_back(inner: LiveSession) -> None:
-    if inner.state.is_ended and inner.owner is not None:
-        await inner.log.release(inner.id, inner.owner)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.envelope import EV_ROUND_FAILED, Envelope
 
 __all__ = ["Outcome", "outcome_of"]
@@ -20,6 +21,14 @@ class Outcome:
     """Tokens by agent."""
     stopped_by: str | None
     """The guard that has ended it, if one has."""
+
+    def charge(self, place: str) -> None:
+        """Have what was used in the account of the run around it, where nobody else says so."""
+        run = current_run()
+        if run is not None:
+            with inside_part(place):
+                for path, used in self.used.items():
+                    run.record_told(path, used)
 
 
 def outcome_of(envelopes: Sequence[Envelope], creator: str) -> Outcome:

@@ -27,7 +27,7 @@ from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.participant import Graph
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.running import Run, current_run, handed_over, inside_round
+from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sentry import keeping
 from agentgraph.sessions.inputs import begin_input, end_input
 from agentgraph.sessions.ledger import RoundLedger
@@ -66,7 +66,9 @@ class Speaker:
         """Run a round and commit what it comes to; whatever goes wrong with it, it is told."""
         ledger = RoundLedger(round)
         begin_input(self.audit, round)
-        with inside(round), inside_round(round.key), keeping(ledger):
+        around = round.live.around
+        part = inside_part(around.place if around is not None else "")
+        with inside(round), inside_round(round.key), keeping(ledger), part:
             try:
                 with ledger.intact():
                     spoken = await within(self.deadline_s, self.run(round))
@@ -179,9 +181,7 @@ def spent_by(run: Run, participants: Sequence[str], speaker: str) -> Mapping[str
 
 
 def _popped(run: Run, name: str) -> dict[str, Any]:
-    own = [path for path in run.usage if path.partition("/")[0] == name]
-    used = {path: {**run.usage.pop(path), "model": run.models.get(path)} for path in own}
-    return {path: _plain(figures) for path, figures in used.items()}
+    return {path: _plain(figures) for path, figures in run.take_usage(name).items()}
 
 
 def _transfers(result: Mapping[str, Any], round: Round) -> int:

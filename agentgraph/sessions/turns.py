@@ -22,7 +22,7 @@ from agentgraph.patching import AnyGraph, Patcher
 from agentgraph.sessions.live import LiveSession
 from agentgraph.sessions.outcome import outcome_of
 from agentgraph.sessions.speaker import Speaker
-from agentgraph.sessions.table import last_heard
+from agentgraph.sessions.table import last_heard, left
 
 __all__ = ["ADMIT", "ASK_HUMAN", "TeamState", "take_turns"]
 
@@ -39,6 +39,8 @@ class TeamState(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], UntrackedValue]
     listened: Annotated[bool, UntrackedValue]
     """Whether this run has heard what it was given."""
+    place: Annotated[Mapping[str, str], UntrackedValue]
+    """Where in an agent this is, and in which turn."""
     heard: str | None
     """The last message that was heard, where messages are kept and have ids."""
     session: str
@@ -106,11 +108,15 @@ async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
         return Command(goto=END, update=dict(heard))
     if live.record.parent is not None and live.state.status == "waiting_human":
         return Command(goto=ASK_HUMAN, update=dict(heard))
+    if live.around is not None and live.around.ledger is not None:
+        await left(live)
+    came = outcome_of(await live.log.read(live.id, live.heard_at), live.record.creator)
     if live.state.pending_close_reason == "round_failed":
+        if live.around is not None:
+            came.charge(live.around.part)
         raise SessionError("a round of the team failed for good", code="round_failed")
     if live.around is not None:
         live.around.count_hops(live.state.hops)
-    came = outcome_of(await live.log.read(live.id, live.heard_at), live.record.creator)
     update = {"team_usage": came.used, "stopped_by": came.stopped_by, **heard}
     if came.last is not None and came.stopped_by is None:
         last = came.last

@@ -16,6 +16,7 @@ from agentgraph.sessions import Hub, MemoryLog
 from agentgraph.testing import Fault, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import Driven, asked, look, worker
+from tests.guards.test_account_in_a_new_process import another_process
 from tests.guards.timing import FOREVER_S, guards, hangs, line
 from tests.sessions.talk import after, held, until
 
@@ -71,7 +72,7 @@ async def test_the_time_in_which_a_human_decides_is_none_of_the_runs(
     [question] = reply.interrupts
     time.advance(2 * HOUR_S)
     if is_fresh:
-        agent = asking(kind, saver, "final", is_resumed=True)
+        agent = asking(kind, another_process(saver), "final", is_resumed=True)
     ended = await time.drive(agent.aresume("t", {question.id: "approve"}))
     assert ended.close_reason is None
     assert ended.text == "final"  # what the gate has blocked is written once more
@@ -85,7 +86,7 @@ async def test_what_was_left_before_a_human_decided_is_what_is_left_after(
     reply = await time.drive(asking(kind, saver, hangs()).ainvoke("go", thread_id="t"))
     [question] = reply.interrupts
     time.advance(HOUR_S)
-    agent = asking(kind, saver, hangs(), is_resumed=True)
+    agent = asking(kind, another_process(saver), hangs(), is_resumed=True)
     ended, seconds = await time.lasting(agent.aresume("t", {question.id: "yes"}))
     assert (ended.close_reason, seconds) == ("deadline:workflow", 60)
 

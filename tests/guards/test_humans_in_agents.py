@@ -15,7 +15,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from agentgraph import Agent
 from agentgraph.agents import Reply
 from agentgraph.errors import RoutingError
-from agentgraph.guards import MemorySink
+from agentgraph.guards import Guards, MemorySink
 from agentgraph.testing import ScriptedModel
 from tests.guards.deciding import (
     ANSWER,
@@ -203,7 +203,7 @@ async def test_an_edit_passes_the_gates_again_and_may_be_refused(place: str, rea
 
 @everywhere
 async def test_what_a_human_says_in_an_agents_place_is_not_judged(place: str) -> None:
-    guards = unsure("doubt", stages={"clerk": unsure("doubt", gates=gate("curse"))})
+    guards = unsure("doubt", stages={"clerk": Guards(gates=gate("curse"))})
     agent = tree(place, clerk(Till(), "doubt"), guards=guards)
     reply = await asked(agent)
     assert await said(place, agent, reply, {"type": "respond", "message": "a curse"}) == "a curse"
