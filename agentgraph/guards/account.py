@@ -95,6 +95,8 @@ class Account:
         self._memories: tuple[str, ...] = _MEMORIES
         self.may_ask = False
         """Whether a human may have been asked, or an answer held back, at some level."""
+        self.caught_up: set[str] = set()
+        """The levels of whose graphs it is known where they have paused."""
         self.moved = Tally()
         self.closed = ""
         """The guard that has ended it."""

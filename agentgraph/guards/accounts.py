@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from agentgraph.guards.account import Account, Dumped
-from agentgraph.running import current_run
 from agentgraph.sentry import Ledger
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ def account_of(
         if stored["version"] > found.version:
             found.load(stored)  # into the same account: who works with it must not count elsewhere
         found.purse.meet(stored.get("spends", {}))
-    if is_new and stored is not None:
-        _number_on(policy, found)
+    if stored is not None and policy.audit is not None and not policy.audit.knows(found.run_id):
+        policy.audit.resume(found.run_id)  # another process has begun its records
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:
@@ -73,10 +72,3 @@ def _at_home(home: object) -> WeakValueDictionary[str, Account]:
     if (known := _open.get(home)) is None:
         known = _open[home] = WeakValueDictionary()
     return known
-
-
-def _number_on(policy: Guards, account: Account) -> None:
-    """Have the records of a run go on from those of the process that has begun it."""
-    # Who runs an agent or a session does so by themselves.
-    if policy.audit is not None and current_run() is None:
-        policy.audit.resume(account.run_id)

@@ -80,6 +80,10 @@ class AuditTrail:
             self._fail(run, "written", error)
         return record
 
+    def knows(self, run: str) -> bool:
+        """Tell whether it has numbered records of a run."""
+        return run in self._runs
+
     def resume(self, run: str) -> int:
         """Go on after the last record that the sink has of a run, and return its number."""
         try:

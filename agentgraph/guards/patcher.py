@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
 from langgraph.graph import END
 from langgraph.types import Command
 
@@ -24,6 +25,7 @@ from agentgraph.guards.effects import Effect, effect_of
 from agentgraph.guards.foreign import last_said
 from agentgraph.guards.humans import Humans, HumanState
 from agentgraph.guards.judging import Held
+from agentgraph.guards.pauses import catch_up, note_pause
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
@@ -127,6 +129,8 @@ class Post:
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
+            if watch.account.may_ask:
+                await catch_up(watch, get_config())
             if watch.turn.get("closed") or watch.account.is_undoing:
                 return self._close(watch)
             decision = await watch.opening()
@@ -140,6 +144,9 @@ class Post:
                     raise
                 text = stop.text if isinstance(stop, Held) else ""
                 return self._act(watch, stop.decision, text)
+            except GraphInterrupt:
+                await note_pause(watch, get_config())
+                raise
             return with_update(result, {**self._dumped(watch), **said(watch)})
 
         return wrapped
@@ -167,6 +174,8 @@ class Post:
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
+            if watch.account.may_ask:
+                await catch_up(watch, get_config())
             try:
                 with inside_stage(inner.deadlines.stage()), posted(watch):
                     result = await call(state)
@@ -174,6 +183,8 @@ class Post:
                 return self._stopped(watch, stop, END)
             # A team in here has an account of its own, and may have been ended by that.
             watch.account.closed = watch.account.closed or _closed_in(result)
+            if watch.account.closed:  # while others beside it may wait for a human
+                await note_pause(watch, get_config())
             return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped

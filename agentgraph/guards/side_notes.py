@@ -14,8 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from agentgraph.clock import SystemClock
 from agentgraph.patching import answers_to, begun_from, stores_each_step
 
-__all__ = ["Resumption", "SideNotes", "resumption", "side_notes"]
+__all__ = ["PAUSED", "Resumption", "SideNotes", "notes_beside", "resumption", "side_notes"]
 
+PAUSED = "agentgraph_paused"
+"""What was known where a node waited for a human, or ended the run of those beside it."""
 _SPENDS = "agentgraph_spends"
 _BEGUN = "agentgraph_begun"
 
@@ -67,8 +69,11 @@ class Resumption:
 
 def side_notes(config: RunnableConfig) -> SideNotes | None:
     """Return the notes of the node around this code, None where not each step is stored."""
-    if not stores_each_step(config):
-        return None
+    return notes_beside(config) if stores_each_step(config) else None
+
+
+def notes_beside(config: RunnableConfig) -> SideNotes | None:
+    """Return the notes of the node around this code, None where nothing is stored."""
     found = begun_from(config)
     return None if found is None else SideNotes(*found)
 

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage
 from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import (
+    AuditTrail,
     Cell,
     CircuitBreaker,
     CostBudget,
@@ -345,12 +346,18 @@ def test_a_stage_has_to_be_an_agent() -> None:
 
 
 def test_a_stage_has_no_stages_and_nothing_that_holds_for_the_whole() -> None:
-    inner = Guards(stages={"a": Guards()}, velocity=CostVelocity(tokens_per_min=5), deadlock=None)
+    inner = Guards(
+        stages={"a": Guards()},
+        velocity=CostVelocity(tokens_per_min=5),
+        deadlock=None,
+        audit=AuditTrail(),
+    )
     faults = faults_of(lambda: solo(guards=Guards.interactive(stages={"a": inner})))
     assert [fault.split("'a'")[1][:13] for fault in faults] == [
         " has stages: ",
         " has deadlock",
         " has velocity",
+        " has audit=…,",
     ]
 
 

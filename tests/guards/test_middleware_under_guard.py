@@ -15,6 +15,7 @@ from langchain.agents.middleware import (
     ToolRetryMiddleware,
 )
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 from langgraph.types import interrupt
 
 from agentgraph import Agent, effect
@@ -31,7 +32,7 @@ from agentgraph.guards import (
     Record,
 )
 from agentgraph.stream import TokenEvent
-from agentgraph.testing import Fault, ScriptedModel, call
+from agentgraph.testing import Fault, ScriptedModel, Turn, call
 from tests.guards.working import (
     Hurried,
     answers,
@@ -473,3 +474,33 @@ async def test_a_handler_in_a_thread_of_a_pool_works_without_guards() -> None:
         "nothing of tea",
         "Done.",
     ]
+
+
+class Writes(AgentMiddleware[Any, Any]):
+    """Let a model write much more than it says of itself."""
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(model_settings={"max_tokens": 30_000}))
+
+
+class Bound(ScriptedModel):
+    """A model that says how much it may write, and is told otherwise."""
+
+    max_tokens: int = 100
+
+
+@pytest.mark.parametrize("tools", [(), (look,)])
+async def test_how_much_middleware_lets_a_model_write_is_reckoned_with(tools: Any) -> None:
+    model = Bound(["Done."])
+    policy = watched(budget=CostBudget(tokens=5_000))
+    agent = Agent("a", model=model, tools=tools, middleware=[Writes()], guards=policy)
+    assert (await agent.ainvoke("go")).close_reason == "cost_budget"
+    assert model.requests == []
+
+
+async def test_a_model_that_writes_more_than_it_was_taken_to_is_reckoned_anew() -> None:
+    used = UsageMetadata(input_tokens=50, output_tokens=9_000, total_tokens=9_050)
+    model = ScriptedModel(lambda _: Turn(calls=[call("look", what="it")], usage=used))
+    reply = await solo(model, guards=watched(budget=CostBudget(tokens=20_000))).ainvoke("go")
+    assert reply.close_reason == "cost_budget"
+    assert len(model.requests) == 2

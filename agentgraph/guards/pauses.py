@@ -1,0 +1,33 @@
+"""What is known where a run waits for a human: a node that waits writes nothing to the state.
+
+It is noted beside the checkpoint that the node began from, and read where another process goes on.
+A session has it in its log.
+"""
+
+from __future__ import annotations
+
+from langchain_core.runnables import RunnableConfig
+
+from agentgraph.guards.side_notes import PAUSED, notes_beside
+from agentgraph.guards.watch import Watch
+
+__all__ = ["catch_up", "note_pause"]
+
+
+async def note_pause(watch: Watch, config: RunnableConfig) -> None:
+    """Note what is known now."""
+    notes = notes_beside(config)
+    if notes is not None and watch.recorder.ledger is None:
+        await notes.write(watch.account.dump(), PAUSED)
+
+
+async def catch_up(watch: Watch, config: RunnableConfig) -> None:
+    """Go on from what was known where this level of the graph has paused, once."""
+    notes, account = notes_beside(config), watch.account
+    if notes is None or watch.recorder.ledger is not None or notes.level in account.caught_up:
+        return
+    account.caught_up.add(notes.level)
+    for told in await notes.read(PAUSED):
+        if told.get("input") == account.input_id and told["version"] > account.version:
+            account.load(told)
+            account.purse.meet(told["spends"])
