@@ -483,15 +483,10 @@ class Writes(AgentMiddleware[Any, Any]):
         return await handler(request.override(model_settings={"max_tokens": 30_000}))
 
 
-class Bound(ScriptedModel):
-    """A model that says how much it may write, and is told otherwise."""
-
-    max_tokens: int = 100
-
-
 @pytest.mark.parametrize("tools", [(), (look,)])
 async def test_how_much_middleware_lets_a_model_write_is_reckoned_with(tools: Any) -> None:
-    model = Bound(["Done."])
+    model = ScriptedModel(["Done."])
+    model.__dict__["max_tokens"] = 100  # it says so, and is told otherwise
     policy = watched(budget=CostBudget(tokens=5_000))
     agent = Agent("a", model=model, tools=tools, middleware=[Writes()], guards=policy)
     assert (await agent.ainvoke("go")).close_reason == "cost_budget"
