@@ -38,6 +38,7 @@ __all__ = [
     "opened",
 ]
 
+_MOST = 1_000
 _live: ContextVar[LiveSession | None] = ContextVar("agentgraph_live_session", default=None)
 
 
@@ -130,20 +131,29 @@ class PrivateTable:
         if live is None or (live.state.is_ended and says):
             first = name = name or place[0]
             again = 1
-            while name in self.sessions:
+            while await self.log.load(name) is not None:
                 again += 1
                 name = f"{first}~{again}"
             record = self.team.record(name, creator="user", humans=())
             live = await begun(self.log, self.team, record)
             live.inside_graph = True
-            self.sessions[name], self.latest[place] = live, name
+            self._keep(live)
+            self.latest[place] = name
         return live
 
     async def _inside(self, outer: RoundLedger, name: str) -> LiveSession:
         turn = outer.turn
         live = await held_inside(turn.live, self.team, name, turn.number, turn.speaker)
-        self.sessions[name] = live
+        self._keep(live)
         return live
+
+    def _keep(self, live: LiveSession) -> None:
+        """Keep a session for the nodes of its run; of those that have ended, the last ones."""
+        self.sessions[live.id] = live
+        if len(self.sessions) > _MOST:
+            ended = (name for name, one in self.sessions.items() if one.state.is_ended)
+            if (oldest := next(ended, None)) is not None:
+                del self.sessions[oldest]
 
     def _around(self, place: str, outer: RoundLedger | None) -> Around | None:
         """Return what a session is a part of."""
