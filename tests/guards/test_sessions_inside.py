@@ -173,8 +173,8 @@ async def test_a_team_that_is_cut_off_ends_its_agent_and_has_all_undone() -> Non
         inner = Team([worker("slow", [hangs()])], sequence(["slow"]), name="inner")
         policy = guards(workflow_s=100)
         agent = boss(*pays("milk"), ASK, agents=[inner], tools=[till.tool], guards=policy)
-        ended, seconds = await time.lasting(agent.ainvoke("go"))
-    assert (ended.close_reason, seconds) == ("deadline:workflow", 100)
+        ended = await time.drive(agent.ainvoke("go"))
+    assert ended.close_reason == "deadline:workflow"
     assert till.tries == ["pay milk", "give back milk"]
 
 
