@@ -210,6 +210,11 @@ class Conductor:
         for session_id in (key for name in names for key in inner_ids(self._id, round, name)):
             self._hub.conductor(session_id).wake()
 
+    def _wake_inside(self, live: LiveSession) -> None:
+        """Have those sessions looked at that agents of this one have opened for their teams."""
+        for session_id in live.inside:
+            self._hub.conductor(session_id).wake()
+
     async def _verify(self, live: LiveSession) -> None:
         """Raise `StaleOwner` where the session was taken over: a lease that has lapsed tells."""
         lease = self._hub.pulse.lease
@@ -366,6 +371,7 @@ class Conductor:
         await self._hub.log.release(live.id, self._hub.owner)
         self._is_over = True
         self._wake_inner(self._team(live).teams, live.state.round)
+        self._wake_inside(live)
         await self._lost()
 
     def look(self, envelopes: Sequence[Envelope]) -> None:
@@ -375,6 +381,8 @@ class Conductor:
         for failed in (one for one in envelopes if one.event_type == EV_ROUND_FAILED):
             if failed.event_data.get("final") is True:
                 self._wake_inner([failed.event_data["speaker"]], failed.event_data["round"])
+                if self.live is not None:
+                    self._wake_inside(self.live)
 
     def _team(self, live: LiveSession) -> Any:
         return self._hub.team_of(live.record)

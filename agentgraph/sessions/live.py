@@ -65,6 +65,8 @@ class LiveSession:
     """What guards have counted for the present input, of all its rounds."""
     heard_at: int = 0
     """Up to where its log was when its graph was run with what is to be answered."""
+    inside: set[str] = field(default_factory=set)
+    """The sessions that were held here for rounds of this one: with those they are over."""
     around: Around | None = None
     """What this session is held for, if it is held inside of something."""
     guards: Guards | None = None
@@ -84,6 +86,11 @@ class LiveSession:
     def id(self) -> str:
         """The session's id."""
         return self.record.session_id
+
+    @property
+    def people(self) -> frozenset[str]:
+        """Everybody in it whom no agent speaks for."""
+        return frozenset({*self.record.people, *self.state.humans})
 
     @property
     def is_part(self) -> bool:

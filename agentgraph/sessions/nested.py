@@ -56,9 +56,9 @@ class TeamSpeaker(Speaker):
             finally:
                 await given_back(inner)
         elif inner.state.pending_close_reason == "round_failed":
-            outcome_of(await inner.log.read(inner.id), inner.record.creator).charge(self.name)
+            outcome_of(await inner.log.read(inner.id), inner.people).charge(self.name)
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
-        came = outcome_of(await inner.log.read(inner.id), inner.record.creator)
+        came = outcome_of(await inner.log.read(inner.id), inner.people)
         used = {f"{self.name}/{path}": figures for path, figures in came.used.items()}
         if came.stopped_by is not None:
             return Spoken((), stopped_by=came.stopped_by, usage=used, hops=inner.state.hops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ class Outcome:
                     run.record_told(path, used)
 
 
-def outcome_of(envelopes: Sequence[Envelope], creator: str) -> Outcome:
-    """Sum up what was done since its creator has said something."""
-    said = [one for one in envelopes if one.is_substantive and one.sender_id != creator]
+def outcome_of(envelopes: Sequence[Envelope], people: Collection[str]) -> Outcome:
+    """Sum up what was done; what people have said is no answer of the team's."""
+    said = [one for one in envelopes if one.is_substantive and one.sender_id not in people]
     return Outcome(said[-1] if said else None, _used(envelopes), _stopped_by(envelopes))
 
 

@@ -114,9 +114,11 @@ class PrivateTable:
         """Return the session that a run was in before it was resumed."""
         if name in self.sessions:
             return self.sessions[name]
-        if outer is not None and await outer.turn.live.log.load(name) is not None:
+        round_of = "" if outer is None else f"{outer.turn.live.id}/{outer.turn.number}/"
+        is_known = outer is not None and await outer.turn.live.log.load(name) is not None
+        if outer is not None and is_known and name.startswith(round_of):
             live = await self._inside(outer, name)
-            path = name.removeprefix(f"{outer.turn.live.id}/{outer.turn.number}/")
+            path = name.removeprefix(round_of)
             live.around = self._around(path, outer)
             return live
         raise SessionError(
@@ -193,6 +195,7 @@ async def held_inside(
             live.state = await load_state(outer.log, stored)
     live.owner, live.inside_graph, live.appended = outer.owner, True, outer.appended
     live.handle = outer.handle
+    outer.inside.add(name)
     return live
 
 

@@ -106,11 +106,12 @@ async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
     """End the run: a caller in the graph gets the last words, a hub reads the log."""
     if not live.inside_graph:
         return Command(goto=END, update=dict(heard))
-    if live.record.parent is not None and live.state.status == "waiting_human":
+    waits_for = live.state.expected_next_speaker if live.state.status == "waiting_human" else None
+    if waits_for and (live.record.parent is not None or waits_for != live.record.creator):
         return Command(goto=ASK_HUMAN, update=dict(heard))
     if live.around is not None and live.around.ledger is not None:
         await left(live)
-    came = outcome_of(await live.log.read(live.id, live.heard_at), live.record.creator)
+    came = outcome_of(await live.log.read(live.id, live.heard_at), live.people)
     if live.state.pending_close_reason == "round_failed":
         if live.around is not None:
             came.charge(live.around.part)

@@ -10,17 +10,17 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from agentgraph import Agent, ParallelTarget, Team, TransitionGraph
+from agentgraph import Agent, HumanTarget, ParallelTarget, Team, TransitionGraph
 from agentgraph.errors import SessionError
 from agentgraph.routing import FromSpeaker, Transition, sequence
-from agentgraph.sessions import EV_AUDIT
+from agentgraph.sessions import EV_AUDIT, Hub
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.deciding import ANSWER, Till, pays, unsure
 from tests.guards.spending import Driven, worker
 from tests.guards.test_account_in_a_new_process import another_process
 from tests.guards.timing import guards, hangs
 from tests.guards.working import look, looping, solo, watched
-from tests.sessions.talk import after, held, of_type, settled, talk
+from tests.sessions.talk import after, held, of_type, settled, talk, until
 
 ASK = call("transfer_to_inner", reason="go")
 FAILS = Fault.server_error()
@@ -234,3 +234,67 @@ async def test_what_was_decided_inside_is_in_the_log_of_the_whole(where: str) ->
     path = "inner/busy" if where == "team" else "boss/inner/busy"
     made = [(one["agent"], one["guard"], one["action"]) for one in told if "guard" in one]
     assert made[:2] == [(path, "loop_detector", "correct"), (path, "loop_detector", "abort")]
+
+
+# What becomes of it
+
+
+async def test_it_is_closed_with_the_session_around_it() -> None:
+    lead = boss(
+        ASK,
+        agents=[Team([solo(ScriptedModel([call("may_i")]), may_i)], sequence(["a"]), name="inner")],
+    )
+    async with await Hub.open(teams=[whole := Team([lead], sequence(["boss"]), name="out")]) as hub:
+        session = await hub.session(whole, id="s", ttl=None)
+        await after(session, "user", "go")
+        assert [one.status for one in await hub.sessions()] == ["waiting_decision", "active"]
+        await session.close()
+        await settled(session)
+        await until(lambda: _all_closed(hub))
+
+
+async def _all_closed(hub: Hub) -> bool:
+    return {one.status for one in await hub.sessions()} == {"closed"}
+
+
+def waiting() -> Team:
+    """Return a team whose agent speaks, and then waits for a human of the team's own."""
+    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget("ann"))])
+    return Team([solo(ScriptedModel(["Ask Ann."]))], rules, name="inner", humans=["ann"])
+
+
+@pytest.mark.parametrize("where", ["team", "agent"])
+async def test_what_a_human_has_said_in_it_is_no_answer_of_the_team_s(where: str) -> None:
+    member = (
+        waiting() if where == "team" else boss(ASK, "So.", agents=[waiting()], handoff="sticky")
+    )
+    async with held(Team([member], sequence([member.name]))) as session:
+        [question] = (await after(session, "user", "go")).interrupts
+        await session.decide(question, "It is blue.")
+        await settled(session)
+        assert (await talk(session))[-1] == (member.name, "Ask Ann.")
+
+
+async def test_a_human_whom_it_waits_for_is_asked_without_a_hub_too() -> None:
+    agent = boss(ASK, agents=[waiting()], handoff="sticky")
+    reply = await agent.ainvoke("go", thread_id="t")
+    [question] = reply.interrupts
+    assert isinstance(question.payload, dict)
+    assert question.payload["waits_for"] == "ann"
+    assert (await agent.aresume("t", {question.id: "It is blue."})).text == "Ask Ann."
+
+
+async def test_a_raw_graph_takes_no_session_for_its_own_that_is_another_s(tmp_path: Path) -> None:
+    def whole() -> Team:
+        graph = Team([solo(ScriptedModel([call("may_i")]), may_i)], sequence(["a"])).graph
+        graph.name = "inner"
+        return Team([boss(ASK, agents=[graph])], sequence(["boss"]), name="out")
+
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    async with held(whole(), url=url, id="s", ttl=None) as session:
+        await after(session, "user", "go")
+    async with held(whole(), url=url, id="s", ttl=None) as session:
+        [question] = (await settled(session)).interrupts
+        await session.decide(question, "yes")
+        state = await settled(session)
+    assert (state.status, len(state.interrupts)) == ("waiting_decision", 1)  # it is asked anew
