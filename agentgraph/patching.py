@@ -44,6 +44,7 @@ __all__ = [
     "read_value",
     "states_of",
     "stores_each_step",
+    "stores_meanwhile",
     "updates_of",
     "whole_state",
     "wrap_node",
@@ -254,6 +255,11 @@ def begun_from(
 def stores_each_step(config: RunnableConfig) -> bool:
     """Tell whether each step of a run is stored before the next one begins."""
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"
+
+
+def stores_meanwhile(config: RunnableConfig) -> bool:
+    """Tell whether each step of a run is stored while the next one runs."""
+    return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "async"
 
 
 def answers_to(config: RunnableConfig) -> int:

@@ -125,6 +125,8 @@ class Account:
         """What keeps this input from models on which it has spent too fast, and no other input."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
+        self.has_acted = False
+        """Whether something was done that changed the world, and is not written down yet."""
         self.running: set[str] = set()
         """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
@@ -191,6 +193,7 @@ class Account:
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
         self.version += 1
+        self.has_acted = False
         self._see(clock().wall())
         values: dict[str, Any] = {
             "input": self.input_id,

@@ -163,7 +163,9 @@ class _ForeignPost(Post):
 
         return wrapped
 
-    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
+    def around_tools(
+        self, node: str, model: str | None = None
+    ) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the tools run that may, and see what they answered."""
 
         async def wrapped(state: Any, call: Call) -> Any:

@@ -40,6 +40,7 @@ from agentgraph.patching import (
     add_state,
     read_state,
     read_value,
+    stores_meanwhile,
     updates_of,
     wrap_node,
 )
@@ -96,7 +97,7 @@ def guarding(
         post = Post(policy, place, kept, known)
         graph = wrap_node(model, post.around_model(model))(graph)
         if tools is not None:
-            graph = wrap_node(tools, post.around_tools(tools))(graph)
+            graph = wrap_node(tools, post.around_tools(tools, model))(graph)
         for name in sub_agents:
             graph = wrap_node(name, post.around_stage(name))(graph)
         state = graph.state_schema
@@ -151,8 +152,13 @@ class Post:
 
         return wrapped
 
-    def around_tools(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have tools run under guard; what is decided on them, the next model's node acts on."""
+    def around_tools(
+        self, node: str, model: str | None = None
+    ) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Have tools run under guard; what is decided on them, the next model's node acts on.
+
+        Where that comes next, it writes down what tools have only taught the detectors.
+        """
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch(state)
@@ -164,6 +170,8 @@ class Post:
                 return Command(goto=node, update=self._dumped(watch))
             except GuardStopped as stop:
                 return self._stopped(watch, stop, node)
+            if model is not None and watch.may_wait and _leads_to(model, result):
+                return result
             return self._onward(watch, with_update(result, self._dumped(watch)))
 
         return wrapped
@@ -275,7 +283,10 @@ class Post:
                 account.resume(run.id)
         elif notes is not None:
             hold(account)  # nobody else does between two nodes
-        return self._at(self.place, account, kept, config, ledger, notes)
+        watch = self._at(self.place, account, kept, config, ledger, notes)
+        # Run by its agent, which stops before no node; a model's node that waits notes all of it.
+        watch.is_noted = run is not None and ledger is None and stores_meanwhile(config)
+        return watch
 
     def _kept(self, state: State, config: RunnableConfig) -> State:
         if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
@@ -301,6 +312,12 @@ class Post:
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}
+
+
+def _leads_to(node: str, result: Any) -> bool:
+    """Tell whether a node comes next, and no other."""
+    parts = result if isinstance(result, list) else [result]
+    return [one.goto for one in parts if isinstance(one, Command) and one.goto] == [node]
 
 
 def _closed_in(result: object) -> str:

@@ -182,6 +182,7 @@ class Using:
         return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _kept(self, entry: Entry) -> None:
+        self._account.has_acted = True
         self._recorder.note("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await self._recorder.keep(kind="effect", entry=entry.to_dict())
 

@@ -57,8 +57,17 @@ class Watch:
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
         human = kept.get("human") or {}
         self._given = human if human.get("input") == account.input_id and "by" in human else None
+        self.is_noted = False
+        """Whether what the next node knows is noted, should it wait, and need not be stored now."""
         self._is_asked = False
         self._given_up: list[tuple[ModelCall, Exception]] = []
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what is known can be written down by the next node, with what that does."""
+        account = self.account
+        is_urgent = account.has_acted or account.pending or account.corrections or account.closed
+        return self.is_noted and not is_urgent
 
     @property
     def judges(self) -> bool:

@@ -53,7 +53,7 @@ async def until_done(make: Any, most: int = 30) -> tuple[Reply, int]:
     return reply, asked
 
 
-@DURABILITIES
+@pytest.mark.parametrize("durability", ["async", "sync", "exit"])
 async def test_a_loop_is_seen_whoever_is_asked_before_each_model_call(durability: str) -> None:
     def make(saver: InMemorySaver) -> Agent:
         model = ScriptedModel(lambda _: call("look", what="it"))
