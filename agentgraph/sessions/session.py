@@ -370,12 +370,13 @@ class Session:
         conductor = self._hub.driven(self.id)
         if conductor is not None and not conductor.is_resting:
             return False
+        # The inbox before the state: what another hub takes in meanwhile is in the one or the other.
+        waiting = await self._hub.log.waiting(self.id)
         state = await self.refresh()
         if state.is_ended:
             return True
         if state.is_runnable:
             return False
-        waiting = await self._hub.log.waiting(self.id)
         may_enter = state.status in ("active", "waiting_human")
         return not any(may_enter or one.draft.event_type not in ev.SUBSTANTIVE for one in waiting)
 
