@@ -370,7 +370,7 @@ class Session:
         conductor = self._hub.driven(self.id)
         if conductor is not None and not conductor.is_resting:
             return False
-        # The inbox before the state: what another hub takes in meanwhile is in the one or the other.
+        # Before the state: what another hub takes in meanwhile is in the one or the other.
         waiting = await self._hub.log.waiting(self.id)
         state = await self.refresh()
         if state.is_ended:
