@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from agentgraph import Agent, HumanTarget, ParallelTarget, Team, TransitionGraph
+from agentgraph import Agent, HumanTarget, ParallelTarget, Team, TransitionGraph, effect
 from agentgraph.errors import SessionError
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT, Hub
@@ -168,14 +168,24 @@ async def test_the_time_in_which_a_human_decides_is_none_of_a_team_s() -> None:
 
 
 async def test_a_team_that_is_cut_off_ends_its_agent_and_has_all_undone() -> None:
-    till = Till()
+    done: list[str] = []
+
+    async def give_back(item: str) -> None:
+        done.append(f"give back {item}")
+
+    @effect(compensate=give_back)
+    async def pay(item: str) -> str:
+        """Pay for something: in no thread, for which no driven clock waits."""
+        done.append(f"pay {item}")
+        return "paid"
+
     with Driven().installed() as time:
         inner = Team([worker("slow", [hangs()])], sequence(["slow"]), name="inner")
         policy = guards(workflow_s=100)
-        agent = boss(*pays("milk"), ASK, agents=[inner], tools=[till.tool], guards=policy)
-        ended = await time.drive(agent.ainvoke("go"))
-    assert ended.close_reason == "deadline:workflow"
-    assert till.tries == ["pay milk", "give back milk"]
+        agent = boss(*pays("milk"), ASK, agents=[inner], tools=[pay], guards=policy)
+        ended, seconds = await time.lasting(agent.ainvoke("go"))
+    assert (ended.close_reason, seconds) == ("deadline:workflow", 100)
+    assert done == ["pay milk", "give back milk"]
 
 
 # What is told of it
