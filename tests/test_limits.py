@@ -88,6 +88,7 @@ async def test_what_is_over_is_not_cut_off_later() -> None:
     async with TimeLimit(SOON_S):
         pass
     await SystemClock().sleep(LATER_S)
+    assert (asyncio.current_task() or pytest.fail()).cancelling() == 0
 
 
 async def test_another_s_error_is_let_through() -> None:

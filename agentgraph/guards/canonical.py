@@ -79,10 +79,7 @@ def _plain(value: Any, loose: bool, levels: int) -> str | None:
 def _plain_mapping(held: dict[Any, object], loose: bool, levels: int) -> str | None:
     pairs: list[tuple[str, str]] = []
     for key, value in held.items():
-        if type(key) is not str:
-            return None
-        is_text = type(value) is str and not (loose and value.lstrip().startswith(("{", "[")))
-        text = _text(value, loose) if is_text else _plain(value, loose, levels)  # type: ignore[arg-type]
+        text = _plain(value, loose, levels) if type(key) is str else None
         if text is None:
             return None
         pairs.append((_text(key, loose), text))

@@ -156,6 +156,7 @@ class PrivateTable:
             ended = (name for name, one in self.sessions.items() if one.state.is_ended)
             if (oldest := next(ended, None)) is not None:
                 del self.sessions[oldest]
+                self.latest = {at: name for at, name in self.latest.items() if name != oldest}
 
     def _around(self, place: str, outer: RoundLedger | None) -> Around | None:
         """Return what a session is a part of."""
@@ -209,7 +210,12 @@ async def left(live: LiveSession) -> None:
 
 async def given_back(live: LiveSession) -> None:
     """Let others have a session that has ended."""
-    if live.state.is_ended and live.owner is not None:
+    if not live.state.is_ended:
+        return
+    if live.around is not None and live.around.ledger is not None:
+        # One for each round: the session around it must not remember them all.
+        live.around.ledger.turn.live.inside.discard(live.id)
+    if live.owner is not None:
         await live.log.release(live.id, live.owner)
 
 
