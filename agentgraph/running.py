@@ -94,6 +94,8 @@ class Run:
     """How many tokens have been told of each agent: what was told cannot be taken back."""
     account: Suspended | None = None
     """What its guards have counted; it lives as long as the run."""
+    watch: object = None
+    """Who stood at the last node of a model: it goes on at that of its tools."""
     held_s: float = 0.0
     """How long whoever reads its events has kept it waiting."""
     holds: int = 0

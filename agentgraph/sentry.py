@@ -5,7 +5,7 @@ A graph without guards has nobody on duty, and its nodes do their work unasked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -122,7 +122,7 @@ class Sentry(Protocol):
         """
         ...
 
-    async def tool(self, use: ToolUse) -> object:
+    def tool(self, use: ToolUse) -> Coroutine[Any, Any, object]:
         """Have a tool run, if it may."""
         ...
 

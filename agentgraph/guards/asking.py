@@ -153,17 +153,17 @@ class Asking:
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
     ) -> Answered:
-        await self._in_time()  # middleware may have taken what its node had
+        if (late := self._late()) is not None:  # middleware may have taken what its node had
+            raise await self._stop(late)
         model = self._asked.model if answerer is None else answerer
         held = await self._paying.reserve(name, model, messages, self._asked)
         permit: Permit | None = None
         try:
-            permit = await self._permit(_key(name, model))
-            parent = self._recorder.note(
-                "model",
-                model=name,
-                reserved_tokens=worst_case(held),
-            )
+            given = self._permit(_key(name, model))
+            if given is not None and not given.decision.allows:
+                raise await self._refusal(given.decision)
+            permit = given
+            parent = self._recorder.note("model", model=name, reserved_tokens=worst_case(held))
             message = await self._timed(answerer, messages)
         except BaseException as error:
             _settle_failure(error, held, permit)
@@ -173,12 +173,14 @@ class Asking:
             await self._slow_down(name, too_fast)
         return Answered(message, permit)
 
-    async def _in_time(self) -> None:
-        """End the run where its stage, or all of it, has no time left for a call."""
+    def _late(self) -> Decision | None:
+        """Return what to decide on where its stage, or all of it, has no time left for a call."""
         deadline = current_stage(self._account.deadline)
         decision = deadline.check() if deadline is not None else None
-        if decision is not None and not decision.allows:
-            raise GuardStopped(await self._recorder.by_table(decision, possible=False))
+        return None if decision is None or decision.allows else decision
+
+    async def _stop(self, late: Decision) -> GuardStopped:
+        return GuardStopped(await self._recorder.by_table(late, possible=False))
 
     async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         try:
@@ -186,25 +188,27 @@ class Asking:
             async with in_time(stage, self._policy.deadlines.step_s):
                 return await self._asked.ask(answerer, messages)
         except Overdue:
-            await self._in_time()
+            if (late := self._late()) is not None:
+                raise await self._stop(late)
             raise
 
-    async def _permit(self, key: str) -> Permit | None:
+    def _permit(self, key: str) -> Permit | None:
         breaker: CircuitBreaker | None = self._policy.breaker
         if breaker is None:
             return None
+        run = self._account.run_id
         if (throttle := self._account.throttles.get(key)) is not None:
             # Its pause is all that it asks for: how fast is spent then is watched as before.
-            (await self._let_through(throttle)).success()
-        return await self._let_through(breaker.for_key(key))
+            paused = throttle.acquire(run)
+            if not paused.decision.allows:
+                return paused
+            paused.success()
+        return breaker.for_key(key).acquire(run)
 
-    async def _let_through(self, breaker: CircuitBreaker) -> Permit:
-        permit = breaker.acquire(self._account.run_id)
-        if permit.decision.allows:
-            return permit
-        if permit.decision.action == "abort":
-            raise GuardStopped(await self._recorder.decided(permit.decision))
-        raise CircuitOpen(permit.decision.cause)
+    async def _refusal(self, decision: Decision) -> Exception:
+        if decision.action == "abort":
+            return GuardStopped(await self._recorder.decided(decision))
+        return CircuitOpen(decision.cause)
 
     async def _slow_down(self, name: str, decision: Decision) -> None:
         """Do what is done where tokens or dollars are spent too fast."""

@@ -281,13 +281,19 @@ def _is_count(value: object) -> bool:
 
 def _dollars(value: object) -> Decimal | None:
     """Return an amount of money, None for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        return None
-    try:
-        amount = value if isinstance(value, Decimal) else Decimal(str(value))
-    except InvalidOperation:
+    amount = value if isinstance(value, Decimal) else _read(value)
+    if amount is None:
         return None
     return amount if amount.is_finite() and amount >= 0 else None
+
+
+def _read(value: object) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
 
 
 def _count(value: object) -> int:

@@ -122,8 +122,9 @@ def effect_of(tool: object, levels: int = _DEEPEST) -> Effect | None:
     found = own.get(_MARK)
     if isinstance(found, Effect):
         return found
+    is_tool = isinstance(tool, BaseTool)
     for name in ("func", "coroutine"):
-        inner = own.get(name) if isinstance(tool, BaseTool) else getattr(tool, name, None)
+        inner = own.get(name) if is_tool else getattr(tool, name, None)
         if inner is not None and levels > 1:
             found = effect_of(inner, levels - 1)
             if found is not None:

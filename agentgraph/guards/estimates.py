@@ -50,8 +50,9 @@ class Estimates:
 
     def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
         """Return about how many tokens a call uses at most."""
-        prompt = [one for one in messages[:1] if isinstance(one, SystemMessage)]
-        said = messages[len(prompt) :]
+        has_prompt = bool(messages) and isinstance(messages[0], SystemMessage)
+        prompt = _bytes_of(messages[:1]) if has_prompt else 0
+        said = messages[has_prompt:]
         known = len(self._known)
         if not _begins_with(said, self._known):
             known = self._bytes = 0
@@ -59,7 +60,7 @@ class Estimates:
         self._known = said
         if len(tools) != len(self._tools) or not _begins_with(tools, self._tools):
             self._tools, self._bytes_of_tools = [*tools], sum(map(_bytes_of_tool, tools))
-        return max_output + _tokens(self._bytes + _bytes_of(prompt) + self._bytes_of_tools)
+        return max_output + _tokens(self._bytes + prompt + self._bytes_of_tools)
 
 
 def _begins_with(longer: Sequence[object], known: Sequence[object]) -> bool:

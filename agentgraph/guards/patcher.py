@@ -148,7 +148,10 @@ class Post:
             except GraphInterrupt:
                 await note_pause(watch, get_config())
                 raise
-            return with_update(result, {**self._dumped(watch), **said(watch)})
+            update = {**self._dumped(watch), **said(watch)}
+            if watch.is_noted and (run := current_run()) is not None:
+                run.watch = watch
+            return with_update(result, update)
 
         return wrapped
 
@@ -161,7 +164,7 @@ class Post:
         """
 
         async def wrapped(state: State, call: Call) -> Any:
-            watch = self._watch(state)
+            watch = self._watch_before(state) or self._watch(state)
             try:
                 with posted(watch):
                     result = await call(state)
@@ -253,6 +256,18 @@ class Post:
         if isinstance(result, Command) and result.goto == END:
             return replace(result, goto=COMPENSATE)
         return result
+
+    def _watch_before(self, state: State) -> Watch | None:
+        """Return the watch of the model's node, unless others have written anything since."""
+        run, stored = current_run(), state.get("guarded") or {}
+        if run is None or not isinstance(watch := run.watch, Watch):
+            return None
+        run.watch, place = None, watch.place
+        is_here = place.path == self.place.path and place.visit == current_errand()
+        if not is_here or not watch.account.has_told(stored):
+            return None
+        watch.see({"turn": state.get("turn"), "guarded": stored})
+        return watch
 
     def _watch(self, state: State) -> Watch:
         config = get_config()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import cast
 
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
@@ -44,21 +44,25 @@ def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
     return None
 
 
-def attributes_of(model: object, names: Sequence[str]) -> list[object]:
+def attributes_of(model: object, names: tuple[str, ...]) -> list[object]:
     """Return those attributes that there are: a pydantic model is slow to say that it has none."""
-    kind: Any = type(model)
-    own = getattr(model, "__dict__", {})
+    own, kind = getattr(model, "__dict__", {}), cast(Hashable, type(model))
+    shared = _shared(kind, names)
+    if not shared and own.keys().isdisjoint(names):
+        return []
     return [
         own[name] if name in own else getattr(model, name, None)
         for name in names
-        if name in own or _may_have(kind, name)
+        if name in own or name in shared
     ]
 
 
 @lru_cache(maxsize=256)
-def _may_have(kind: type, name: str) -> bool:
-    fallback = getattr(kind, "__getattr__", None)
-    return hasattr(kind, name) or fallback not in (None, _PYDANTIC)
+def _shared(kind: Hashable, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those that its instances may have of their class."""
+    if getattr(kind, "__getattr__", None) not in (None, _PYDANTIC):
+        return names
+    return tuple(name for name in names if hasattr(kind, name))
 
 
 def worst_cost(prices: Prices, name: str, read: int, written: int) -> Decimal | None:

@@ -39,6 +39,8 @@ class RetryBudget:
     _limit: int = field(init=False, repr=False)
     _reserved: int = field(init=False, repr=False)
     _earned: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
+    _saved: int = field(init=False, repr=False, default=0)
+    """What was earned and is there still."""
     _lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -77,11 +79,12 @@ class RetryBudget:
         return Decision("deny", "retry_budget", cause, "provider_error", evidence)
 
     def _balance(self) -> int:
-        return self._reserved + sum(amount for _, amount in self._earned)
+        return self._reserved + self._saved
 
     def _earn(self, now: float, amount: int) -> None:
         if amount <= 0:
             return
+        self._saved += amount
         # Deposits of one slice expire with its first, or a small ratio would keep millions.
         if self._earned and now - self._earned[-1][0] < self.ttl_s / _SLICES:
             since, before = self._earned.pop()
@@ -91,15 +94,17 @@ class RetryBudget:
 
     def _expire(self, now: float) -> None:
         while self._earned and now - self._earned[0][0] >= self.ttl_s:
-            self._earned.popleft()
+            self._saved -= self._earned.popleft()[1]
 
     def _take(self, amount: int) -> int:
         """Take from what expires, the oldest first, and return what is still wanting."""
         while amount > 0 and self._earned:
             since, available = self._earned.popleft()
-            if available > amount:
-                self._earned.appendleft((since, available - amount))
-            amount -= min(amount, available)
+            taken = min(amount, available)
+            if available > taken:
+                self._earned.appendleft((since, available - taken))
+            self._saved -= taken
+            amount -= taken
         return amount
 
     def _faults(self) -> list[str]:

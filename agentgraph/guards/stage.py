@@ -74,9 +74,19 @@ class in_time:
     def __aenter__(self) -> Awaitable[object]:
         return self._limit.__aenter__()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Awaitable[bool | None]:
+        if kind is None:  # then it was in time
+            return self._limit.__aexit__(None, None, None)
+        return self._left(kind, error, traceback)
+
+    async def _left(
+        self,
+        kind: type[BaseException],
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:

@@ -37,22 +37,25 @@ class _Bucket:
     usd: Decimal
 
 
-@dataclass(slots=True)
 class _Window:
     """The last so many milliseconds, in a bounded number of buckets."""
 
-    length_ms: int
-    buckets: list[_Bucket] = field(default_factory=list)
+    __slots__ = ("_width_ms", "buckets", "length_ms")
+
+    def __init__(self, seconds: float) -> None:
+        self.length_ms = _milliseconds(seconds)
+        self._width_ms = self.length_ms / _BUCKETS
+        self.buckets: list[_Bucket] = []
 
     def add(self, now: int, tokens: int, usd: Decimal) -> None:
-        if self.buckets and now - self.buckets[0].start_ms >= self.length_ms:
-            self.buckets = [one for one in self.buckets if now - one.start_ms < self.length_ms]
-        last = self.buckets[-1] if self.buckets else None
-        if last is not None and now - last.start_ms < self.length_ms / _BUCKETS:
+        buckets = self.buckets
+        if buckets and now - buckets[0].start_ms >= self.length_ms:
+            self.buckets = buckets = [x for x in buckets if now - x.start_ms < self.length_ms]
+        if buckets and now - (last := buckets[-1]).start_ms < self._width_ms:
             last.tokens += tokens
             last.usd += usd
         else:
-            self.buckets.append(_Bucket(now, tokens, usd))
+            buckets.append(_Bucket(now, tokens, usd))
 
     def tokens_per_min(self) -> float:
         return sum(one.tokens for one in self.buckets) * _MINUTE_MS / self.length_ms
@@ -83,9 +86,11 @@ class CostVelocity:
     fast_s: float = 60
     slow_s: float = 600
     min_elapsed_s: float = 30
-    _scopes: dict[str, tuple[_Window, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _fast: _Window = field(init=False, repr=False, compare=False)
+    _slow: _Window = field(init=False, repr=False, compare=False)
+    """All that is spent, in the two windows by which it is decided."""
+    _scopes: dict[str, _Window] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What of it each scope has spent, in a short window."""
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
     _told: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
     """What was dumped last, None where it is out of date."""
@@ -110,6 +115,7 @@ class CostVelocity:
             )
         if faults:
             raise ConfigurationError(faults)
+        self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
 
     def record(self, *, tokens: int, usd: Decimal | None = None, scope: str = "") -> Decision:
         """Count what was spent, in its scope and in all, and decide on going on."""
@@ -119,32 +125,27 @@ class CostVelocity:
         tokens, usd = max(0, tokens), max(_NOTHING, usd or _NOTHING)
         with self._lock:
             self._told = None
-            for name in (scope, "") if scope else ("",):
-                for window in self._windows(name):
-                    window.add(now, tokens, usd)
-            begun = now - self._scopes[""][1].buckets[0].start_ms
-            if begun < round(self.min_elapsed_s * 1_000):
+            self._fast.add(now, tokens, usd)
+            self._slow.add(now, tokens, usd)
+            if scope:
+                self._window(scope).add(now, tokens, usd)
+            if now - self._slow.buckets[0].start_ms < _milliseconds(self.min_elapsed_s):
                 return _ALLOW
             return next(self._exceeded(scope), _ALLOW)
 
-    def _windows(self, scope: str) -> tuple[_Window, ...]:
-        """Return a short window and, of all that is spent, a long one, by which it is decided."""
-        windows = self._scopes.pop(scope, None)
-        if windows is None:
-            lengths = (self.fast_s,) if scope else (self.fast_s, self.slow_s)
-            windows = tuple(_Window(_milliseconds(length)) for length in lengths)
-        self._scopes[scope] = windows
+    def _window(self, scope: str) -> _Window:
+        window = self._scopes.pop(scope, None) or _Window(self.fast_s)
+        self._scopes[scope] = window  # the last one is the one that was used last
         if len(self._scopes) > _MOST_SCOPES:
-            del self._scopes[next(name for name in self._scopes if name)]
-        return windows
+            del self._scopes[next(iter(self._scopes))]
+        return window
 
     def _exceeded(self, scope: str) -> Iterator[Decision]:
-        fast, slow = self._scopes[""]
         for unit in ("tokens_per_min", "usd_per_hour"):
             ceiling = getattr(self, unit)
-            rates = (getattr(fast, unit)(), getattr(slow, unit)())
+            rates = (getattr(self._fast, unit)(), getattr(self._slow, unit)())
             if ceiling is not None and min(rates) > ceiling:
-                part = getattr(self._scopes[scope][0], unit)() if scope else rates[0]
+                part = getattr(self._scopes[scope], unit)() if scope else rates[0]
                 yield self._denied(unit, ceiling, rates, scope, part)
 
     def _denied(
@@ -177,18 +178,24 @@ class CostVelocity:
     def forget(self) -> None:
         """Begin to count anew."""
         with self._lock:
-            self._told = None
-            self._scopes.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        self._told = None
+        self._fast.buckets, self._slow.buckets = [], []
+        self._scopes.clear()
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values; its times are those of the wall clock."""
         with self._lock:
             if self._told is None:
                 ago = _wall_ahead()
-                self._told = [
-                    [scope, *[window.dump(ago) for window in windows]]
-                    for scope, windows in self._scopes.items()
-                ]
+                told: list[list[object]] = []
+                for scope, window in self._scopes.items():
+                    told.append([scope, window.dump(ago)])
+                if self._slow.buckets:
+                    told.append(["", self._fast.dump(ago), self._slow.dump(ago)])
+                self._told = told
             return {"scopes": self._told}
 
     def load(self, dumped: Mapping[str, object]) -> None:
@@ -197,12 +204,12 @@ class CostVelocity:
         scopes = cast(Sequence[tuple[str, rows, rows]], dumped.get("scopes", ()))
         ago, now = _wall_ahead(), _milliseconds(clock().monotonic())
         with self._lock:
-            self._told = None
-            self._scopes.clear()
-            for scope, *windows in scopes:
+            self._clear()
+            for scope, *spent in scopes:
+                windows = (self._window(scope),) if scope else (self._fast, self._slow)
                 # Of a scope there was once a long window as well: what has no place is left out.
-                for window, spent in zip(self._windows(scope), windows, strict=False):
-                    window.load(spent, ago, now)
+                for window, one in zip(windows, spent, strict=False):
+                    window.load(one, ago, now)
 
 
 def _wall_ahead() -> int:

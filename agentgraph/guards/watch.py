@@ -6,7 +6,7 @@ in the graph is the patcher's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -52,15 +52,18 @@ class Watch:
         self.account = account
         self.recorder = recorder
         self.resumption = resumption
-        self.kept = kept
-        """What its graph has of the account, the turn, and of humans."""
-        self.turn: Mapping[str, Any] = kept.get("turn") or {}
+        self.see(kept)
         human = kept.get("human") or {}
         self._given = human if human.get("input") == account.input_id and "by" in human else None
         self.is_noted = False
         """Whether what the next node knows is noted, should it wait, and need not be stored now."""
         self._is_asked = False
         self._given_up: list[tuple[ModelCall, Exception]] = []
+
+    def see(self, kept: Mapping[str, Any]) -> None:
+        """Take what its graph has of the account, the turn, and of humans."""
+        self.kept = kept
+        self.turn: Mapping[str, Any] = kept.get("turn") or {}
 
     @property
     def may_wait(self) -> bool:
@@ -99,14 +102,11 @@ class Watch:
         left = account.take_pending(self.place.spot)
         if left is not None:
             return left  # recorded when it was made
-        return await self._counted() if by is None else _ALLOWED
+        decision = self._limits() if by is None else _ALLOWED
+        return decision if decision.allows else await self._limited(decision)
 
-    async def _counted(self) -> Decision:
-        """Count one more model call, or decide what is done about the limit in its way."""
-        decision = self._limits()
-        # A limit is no mistake that a model could mend.
-        if decision.allows:
-            return decision
+    async def _limited(self, decision: Decision) -> Decision:
+        """Decide what is done about a limit: it is no mistake that a model could mend."""
         return await self.recorder.by_table(decision, possible=False)
 
     def _limits(self) -> Decision:
@@ -123,9 +123,9 @@ class Watch:
         return decision
 
     async def _step(self) -> None:
-        decision = await self._counted()
+        decision = self._limits()
         if not decision.allows:
-            raise stopped(decision)
+            raise stopped(await self._limited(decision))
 
     async def model(self, asked: ModelCall) -> AIMessage:
         """Have a model asked until its answer passes, as often as it may be."""
@@ -144,7 +144,12 @@ class Watch:
         asking = Asking(self.policy, self.place, self.account, self.recorder, asked)
         messages = asking.corrected(asked.messages)
         while True:
-            answered, held = held or await self._answer(asking, asked, messages), None
+            try:
+                answered, held = held or await asking.answer(messages), None
+            except Exception as error:
+                if asking.has_given_up and self.asks_again:
+                    self._given_up.append((asked, error))
+                raise
             said = await self._judged(judging, answered, messages)
             if said is None:
                 return answered.message
@@ -162,16 +167,6 @@ class Watch:
         decision = await self.opening()
         if not decision.allows:
             raise stopped(decision)
-
-    async def _answer(
-        self, asking: Asking, asked: ModelCall, messages: Sequence[BaseMessage]
-    ) -> Answered:
-        try:
-            return await asking.answer(messages)
-        except Exception as error:
-            if asking.has_given_up and self.asks_again:
-                self._given_up.append((asked, error))
-            raise
 
     async def _judged(
         self, judging: Judging, answered: Answered, messages: Sequence[BaseMessage]
@@ -200,9 +195,9 @@ class Watch:
             name = str(message.response_metadata.get("model_name") or "")
             run.record_usage(self.place.path, message.usage_metadata, name)
 
-    async def tool(self, use: ToolUse) -> object:
+    def tool(self, use: ToolUse) -> Coroutine[object, object, object]:
         """Have a tool run, if it may, and see whether it leads anywhere."""
-        return await self.using.use(use)
+        return self.using.use(use)
 
     async def unrun(self, call: UnrunCall) -> None:
         """See a call that nothing ran for: a model may make it again and again."""
