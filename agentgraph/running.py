@@ -95,7 +95,7 @@ class Run:
     account: Suspended | None = None
     """What its guards have counted; it lives as long as the run."""
     watch: object = None
-    """Who stood at the last node of a model: it goes on at that of its tools."""
+    """Who has stood guard at a node of a model, and may at the next ones of its agent."""
     held_s: float = 0.0
     """How long whoever reads its events has kept it waiting."""
     holds: int = 0

@@ -30,6 +30,9 @@ from agentgraph.sentry import Answerer, ControlFlow, ModelCall
 __all__ = ["Answered", "Asking", "CircuitOpen"]
 
 
+_ENDPOINTS = ("azure_endpoint", "openai_api_base")
+
+
 class CircuitOpen(ModelError):
     """The model's provider has failed too often to be asked just now."""
 
@@ -248,9 +251,10 @@ def _settle_failure(
 
 def _key(name: str, model: object) -> str:
     """Name what a breaker is of: a model as one provider has it; elsewhere it may be well."""
-    places = attributes_of(model, ("azure_endpoint", "openai_api_base"))
-    at = next((f"@{place}" for place in places if isinstance(place, str) and place), "")
-    return f"model:{name}{at}"
+    for place in attributes_of(model, _ENDPOINTS):
+        if isinstance(place, str) and place:
+            return f"model:{name}@{place}"
+    return f"model:{name}"
 
 
 def _tokens_told(path: str) -> int:

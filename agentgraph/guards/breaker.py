@@ -142,13 +142,14 @@ class CircuitBreaker:
 
     def acquire(self, run: str = "") -> Permit:
         """Ask for one call; whatever comes of it, settle the permit."""
-        now = clock().monotonic()
         with self._lock:
-            refusal = self._stop(run) or self._refuse(now)
-            if refusal is not None:
-                return Permit(refusal)
+            if run in self._openings and (stopped := self._stop(run)) is not None:
+                return Permit(stopped)
             if self._open_until is None:
                 return Permit(_ADMITTED, self, self._generation, run)
+            now = clock().monotonic()
+            if (refusal := self._refuse(now, self._open_until)) is not None:
+                return Permit(refusal)
             self._generation += 1
             self._probe_until = now + self.probe_lease_s
             return Permit(_PROBE, self, self._generation, run)
@@ -157,14 +158,13 @@ class CircuitBreaker:
     # says nothing of the present state, and least of all may it settle another one's probe.
 
     def _succeed(self, generation: int, valid: bool) -> None:
-        now = clock().monotonic()
         with self._lock:
             if generation != self._generation:
                 return
             if self._open_until is None:
                 self._delivered(valid)
             elif valid or self._opened_by in ("provider", "cost"):
-                self._close(now)
+                self._close()
             else:
                 self._probe_until = -math.inf
 
@@ -224,9 +224,9 @@ class CircuitBreaker:
         self._generation += 1
         self._open_until, self._probe_until = now + cooldown, -math.inf
 
-    def _close(self, now: float) -> None:
+    def _close(self) -> None:
         self._generation += 1
-        self._open_until, self._closed_at = None, now
+        self._open_until, self._closed_at = None, clock().monotonic()
         self._calls.clear()
         self._streaks = dict.fromkeys(_KINDS, 0)
 
@@ -237,20 +237,17 @@ class CircuitBreaker:
             self._openings.popitem(last=False)
 
     def _stop(self, run: str) -> Decision | None:
-        openings = self._openings.get(run, 0)
-        if openings:  # or whoever still asks would be the first to be forgotten
-            self._openings.move_to_end(run)
+        openings = self._openings[run]
+        self._openings.move_to_end(run)  # or whoever still asks would be the first to be forgotten
         if openings < self.max_trips:
             return None
         cause = f"run {run} opened {self._name()} {openings} times; {self.max_trips} end a run"
         evidence = {"key": self.key, "state": "stopped", "run": run, "openings": openings}
         return Decision("abort", _GUARD, cause, "provider_error", evidence)
 
-    def _refuse(self, now: float) -> Decision | None:
-        if self._open_until is None:
-            return None
-        if now < self._open_until:
-            state, left = "open", self._open_until - now
+    def _refuse(self, now: float, open_until: float) -> Decision | None:
+        if now < open_until:
+            state, left = "open", open_until - now
             until = f"it lets one call try in {left:.6g} s"
         elif now < self._probe_until:
             state, left = "half_open", self._probe_until - now

@@ -34,7 +34,7 @@ def canonical(value: object) -> str:
 
 def digest(value: object) -> str:
     """Hash what the value means."""
-    return sha256(canonical(value).encode()).hexdigest()
+    return sha256(_written(value, loose=True).encode()).hexdigest()
 
 
 def exact_digest(value: object) -> str:
@@ -62,10 +62,10 @@ def _written(value: object, *, loose: bool) -> str:
 
 def _plain(value: Any, loose: bool, levels: int) -> str | None:
     """Write what is plain and shallow, as most arguments are, at once; None is: it is not."""
-    if loose and type(value) is str:
-        value = parsed(value)
     kind = type(value)
     if kind is str:
+        if loose and ("{" in value or "[" in value) and (held := parsed(value)) is not value:
+            return _plain(held, loose, levels)
         return _text(value, loose)
     if value is None or kind in _SCALARS:
         return _scalar(value, loose)

@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import is_
-from typing import cast
 from weakref import ReferenceType, ref
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 __all__ = ["Estimates", "estimate"]
@@ -54,17 +53,13 @@ class Estimates:
         prompt = _bytes_of(messages[:1]) if has_prompt else 0
         said = messages[has_prompt:]
         known = len(self._known)
-        if not _begins_with(said, self._known):
+        if known > len(said) or not all(map(is_, self._known, said)):
             known = self._bytes = 0
         self._bytes += _bytes_of(said[known:])
         self._known = said
-        if len(tools) != len(self._tools) or not _begins_with(tools, self._tools):
+        if len(tools) != len(self._tools) or not all(map(is_, self._tools, tools)):
             self._tools, self._bytes_of_tools = [*tools], sum(map(_bytes_of_tool, tools))
         return max_output + _tokens(self._bytes + prompt + self._bytes_of_tools)
-
-
-def _begins_with(longer: Sequence[object], known: Sequence[object]) -> bool:
-    return len(known) <= len(longer) and all(map(is_, known, longer))
 
 
 def _bytes_of(messages: Sequence[BaseMessage]) -> int:
@@ -76,7 +71,7 @@ def _bytes_of(messages: Sequence[BaseMessage]) -> int:
         if message.name:
             size += len(message.name)
         # No `isinstance`: the classes are abstract, and say slowly what is none of theirs.
-        if message.type in _MODELS and (calls := cast(AIMessage, message).tool_calls):
+        if message.type in _MODELS and (calls := message.tool_calls):  # type: ignore[attr-defined]
             size += _weighed(repr(calls))  # as long as JSON, and much quicker
     return size
 

@@ -233,7 +233,9 @@ async def _checked(
             continue
         result = await _ran(name, kind, run, subject)
         results.append(result)
-        passed = passed and result.status == "pass"
+        if result.status == "pass":
+            continue
+        passed = False
         if result.stands_in_the_way:
             failure = failure or _FAILURES[kind]
             shut = kind in ("schema", "policy")

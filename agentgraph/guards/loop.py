@@ -47,21 +47,20 @@ class _Trip(NamedTuple):
     cycle: list[str]
 
 
-@dataclass(slots=True)
 class _Message:
     """The calls of one message of the model, which asked for all of them at once."""
 
-    id: str
-    calls: list[_Call]
-    told: list[object] = field(init=False, repr=False, compare=False)
-    """It as JSON-able values, made once: the window is stored again and again."""
+    __slots__ = ("calls", "id", "told")
 
-    def __post_init__(self) -> None:
-        self.told = [self.id, [list(call) for call in self.calls]]
+    def __init__(self, id: str, *calls: _Call) -> None:
+        self.id = id
+        self.calls = [*calls]
+        self.told: list[object] = [id, [*map(list, calls)]]
+        """It as JSON-able values, made once: the window is stored again and again."""
 
     def add(self, call: _Call) -> None:
         self.calls.append(call)
-        self.told = [self.id, [list(call) for call in self.calls]]
+        self.told = [self.id, [*map(list, self.calls)]]
 
 
 @dataclass(slots=True)
@@ -185,11 +184,11 @@ class LoopDetector:
         beside = bool(message and self._tail and self._tail[-1].id == message)
         if beside and any(call.call == made.call for call in self._tail[-1].calls):
             return False
-        if self._heeds(made, message):
+        if self._corrected_in is not None and self._heeds(made, message):
             self._tail.clear()
             self._corrected_in, beside = None, False
         if not beside:
-            self._tail.append(_Message(message, [made]))
+            self._tail.append(_Message(message, made))
             del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
         elif len(self._tail[-1].calls) < _MOST_CALLS:
             self._tail[-1].add(made)
@@ -197,11 +196,14 @@ class LoopDetector:
 
     def _is_known(self, made: _Call) -> bool:
         """Whether an earlier message made the call: else there is no repetition to look for."""
-        return made in [call for asked in self._tail[:-1] for call in asked.calls]
+        for asked in self._tail[:-1]:  # no generator: this is looked up for each call
+            if made in asked.calls:
+                return True
+        return False
 
     def _heeds(self, made: _Call, message: str) -> bool:
         """Whether a call does what the correction before it asked for: something new."""
-        if self._corrected_in is None or (message and message == self._corrected_in):
+        if message and message == self._corrected_in:
             return False
         return not any(made in asked.calls for asked in self._tail)
 
@@ -266,7 +268,7 @@ class LoopDetector:
         self._dumped = None
         tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], dumped.get("tail", ()))
         polls = cast(Sequence[tuple[str, tuple[str, int, str]]], dumped.get("polls", ()))
-        self._tail = [_Message(asked, [_Call(*call) for call in calls]) for asked, calls in tail]
+        self._tail = [_Message(asked, *[_Call(*call) for call in calls]) for asked, calls in tail]
         self._polls = {call: _Poll(*poll) for call, poll in polls}
         self._streaks.load(cast(Sequence[object], dumped.get("streaks", ("", {}, (), ()))))
         self._corrected = list(cast(Sequence[str], dumped.get("corrected", ())))
@@ -281,7 +283,7 @@ def _digest(value: object) -> str:
 
 def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
     """Hash what a call asks for, as the model may spell it in several ways."""
-    held = parsed(args)
+    held = args if type(args) is dict else parsed(args)
     if volatile and isinstance(held, Mapping):
         held = {name: value for name, value in held.items() if name not in volatile}
     return f"{tool} {digest(held)[:32]}"

@@ -129,7 +129,7 @@ class Post:
         """Have the model asked under guard, and act on what its guards say."""
 
         async def wrapped(state: State, call: Call) -> Any:
-            watch = self._watch(state)
+            watch = self._watch_before(state) or self._watch(state)
             if watch.account.may_ask:
                 await catch_up(watch, get_config())
             if watch.turn.get("closed") or watch.account.is_undoing:
@@ -149,7 +149,7 @@ class Post:
                 await note_pause(watch, get_config())
                 raise
             update = {**self._dumped(watch), **said(watch)}
-            if watch.is_noted and (run := current_run()) is not None:
+            if watch.is_noted and watch.resumption is None and (run := current_run()) is not None:
                 run.watch = watch
             return with_update(result, update)
 
@@ -258,15 +258,16 @@ class Post:
         return result
 
     def _watch_before(self, state: State) -> Watch | None:
-        """Return the watch of the model's node, unless others have written anything since."""
-        run, stored = current_run(), state.get("guarded") or {}
-        if run is None or not isinstance(watch := run.watch, Watch):
+        """Return who stood at the run's last node, if that was here and nobody else has written."""
+        run = current_run()
+        watch = None if run is None else run.watch
+        if not isinstance(watch, Watch) or watch.account.may_ask:
             return None
-        run.watch, place = None, watch.place
+        place, turn, stored = watch.place, state.get("turn") or {}, state.get("guarded") or {}
         is_here = place.path == self.place.path and place.visit == current_errand()
-        if not is_here or not watch.account.has_told(stored):
+        if not is_here or turn.get("closed") or not watch.account.has_told(stored):
             return None
-        watch.see({"turn": state.get("turn"), "guarded": stored})
+        watch.begin({"turn": turn, "guarded": stored})
         return watch
 
     def _watch(self, state: State) -> Watch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from typing import cast
 
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel
@@ -37,7 +36,7 @@ def model_name_of(model: object) -> str:
 
 def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
     """Return how many tokens a model may write in one answer, None where nothing says so."""
-    given = [settings[name] for name in _OUTPUT_LIMITS if name in settings]
+    given = [settings[name] for name in _OUTPUT_LIMITS if name in settings] if settings else []
     for limit in [*given, *attributes_of(model, _OUTPUT_LIMITS)]:
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
@@ -46,8 +45,8 @@ def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
 
 def attributes_of(model: object, names: tuple[str, ...]) -> list[object]:
     """Return those attributes that there are: a pydantic model is slow to say that it has none."""
-    own, kind = getattr(model, "__dict__", {}), cast(Hashable, type(model))
-    shared = _shared(kind, names)
+    own, kind = getattr(model, "__dict__", {}), type(model)
+    shared = _shared(kind, names)  # type: ignore[arg-type]  # a class is hashable
     if not shared and own.keys().isdisjoint(names):
         return []
     return [

@@ -37,6 +37,7 @@ class RetryBudget:
     ttl_s: float = 60.0
     _deposit: int = field(init=False, repr=False)
     _limit: int = field(init=False, repr=False)
+    _full: int = field(init=False, repr=False)
     _reserved: int = field(init=False, repr=False)
     _earned: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
     _saved: int = field(init=False, repr=False, default=0)
@@ -48,18 +49,17 @@ class RetryBudget:
             raise ConfigurationError(faults)
         self._deposit = _tokens(self.ratio)
         self._limit = _tokens(self.cap)
-        self._reserved = _tokens(self.reserve)
+        self._full = self._reserved = _tokens(self.reserve)
 
     def first_attempt(self) -> None:
         """Deposit for a call that is not a retry."""
         now = clock().monotonic()
         with self._lock:
             self._expire(now)
-            refill = min(self._deposit, self.reserve * _TOKEN - self._reserved)
+            refill = min(self._deposit, self._full - self._reserved)
             self._reserved += refill
-            self._earn(now, self._deposit - refill)
-            if (beyond := self._balance() - self._limit) > 0:
-                self._take(beyond)
+            if refill < self._deposit:
+                self._earn(now, self._deposit - refill)
 
     def ask(self) -> Decision:
         """Withdraw one retry, or deny it at once: nothing waits for a deposit."""
@@ -82,15 +82,16 @@ class RetryBudget:
         return self._reserved + self._saved
 
     def _earn(self, now: float, amount: int) -> None:
-        if amount <= 0:
-            return
+        earned = self._earned
         self._saved += amount
         # Deposits of one slice expire with its first, or a small ratio would keep millions.
-        if self._earned and now - self._earned[-1][0] < self.ttl_s / _SLICES:
-            since, before = self._earned.pop()
-            self._earned.append((since, before + amount))
+        if earned and now - earned[-1][0] < self.ttl_s / _SLICES:
+            since, before = earned[-1]
+            earned[-1] = (since, before + amount)
         else:
-            self._earned.append((now, amount))
+            earned.append((now, amount))
+        if (beyond := self._reserved + self._saved - self._limit) > 0:
+            self._take(beyond)
 
     def _expire(self, now: float) -> None:
         while self._earned and now - self._earned[0][0] >= self.ttl_s:

@@ -89,6 +89,7 @@ class CostVelocity:
     _fast: _Window = field(init=False, repr=False, compare=False)
     _slow: _Window = field(init=False, repr=False, compare=False)
     """All that is spent, in the two windows by which it is decided."""
+    _least_ms: int = field(init=False, repr=False, compare=False)
     _scopes: dict[str, _Window] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What of it each scope has spent, in a short window."""
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
@@ -116,6 +117,7 @@ class CostVelocity:
         if faults:
             raise ConfigurationError(faults)
         self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
+        self._least_ms = _milliseconds(self.min_elapsed_s)
 
     def record(self, *, tokens: int, usd: Decimal | None = None, scope: str = "") -> Decision:
         """Count what was spent, in its scope and in all, and decide on going on."""
@@ -129,7 +131,7 @@ class CostVelocity:
             self._slow.add(now, tokens, usd)
             if scope:
                 self._window(scope).add(now, tokens, usd)
-            if now - self._slow.buckets[0].start_ms < _milliseconds(self.min_elapsed_s):
+            if now - self._slow.buckets[0].start_ms < self._least_ms:
                 return _ALLOW
             return next(self._exceeded(scope), _ALLOW)
 
@@ -214,7 +216,8 @@ class CostVelocity:
 
 def _wall_ahead() -> int:
     """Return how far the wall clock is ahead of the monotonic one."""
-    return _milliseconds(clock().wall()) - _milliseconds(clock().monotonic())
+    here = clock()
+    return _milliseconds(here.wall() - here.monotonic())
 
 
 def _milliseconds(seconds: float) -> int:

@@ -52,18 +52,19 @@ class Watch:
         self.account = account
         self.recorder = recorder
         self.resumption = resumption
-        self.see(kept)
-        human = kept.get("human") or {}
-        self._given = human if human.get("input") == account.input_id and "by" in human else None
         self.is_noted = False
         """Whether what the next node knows is noted, should it wait, and need not be stored now."""
-        self._is_asked = False
-        self._given_up: list[tuple[ModelCall, Exception]] = []
+        self.begin(kept)
 
-    def see(self, kept: Mapping[str, Any]) -> None:
-        """Take what its graph has of the account, the turn, and of humans."""
+    def begin(self, kept: Mapping[str, Any]) -> None:
+        """Begin at a node, with what its graph has of the account, the turn, and of humans."""
         self.kept = kept
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
+        human = kept.get("human") or {}
+        is_given = human.get("input") == self.account.input_id and "by" in human
+        self._given = human if is_given else None
+        self._is_asked = False
+        self._given_up: list[tuple[ModelCall, Exception]] = []
 
     @property
     def may_wait(self) -> bool:
