@@ -7,12 +7,12 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agentgraph.limits import Scope, TimeLimit
+from agentgraph.limits import TimeLimit
 
 __all__ = [
     "Clock",
@@ -39,8 +39,8 @@ class Clock(Protocol):
         """Wait."""
         ...
 
-    def timeout(self, seconds: float | None) -> Scope:
-        """Cut a block off after so many seconds, with a `TimeoutError`; None never does.
+    def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
+        """Cut a block of a task off after so many seconds, with a `TimeoutError`; None never does.
 
         Seconds that somebody inside has spent `unhurried` do not count.
         """
@@ -65,7 +65,7 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def timeout(self, seconds: float | None) -> Scope:
+    def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
         return TimeLimit(seconds)
 
     def random(self) -> float:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
 from agentgraph.scoped import scoped
 
-__all__ = ["Limit", "Scope", "TimeLimit", "apart", "limited", "unhurried"]
+__all__ = ["Limit", "TimeLimit", "apart", "limited", "unhurried"]
 
 
 class Limit(Protocol):
@@ -26,20 +26,6 @@ class Limit(Protocol):
     def pause(self) -> None: ...
 
     def go_on(self) -> None: ...
-
-
-class Scope(Protocol):
-    """A block of code that is entered and left; an asynchronous context manager is one."""
-
-    def __aenter__(self) -> Awaitable[object]: ...
-
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> Awaitable[bool | None]: ...
 
 
 class _Watch:
@@ -77,15 +63,6 @@ class _Watch:
             self._wind(min(self._due.values()))
 
 
-class _Ready:
-    """What need not be waited for."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        return
-        yield
-
-
-_READY = _Ready()
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
 _limits: ContextVar[tuple[Limit, ...]] = ContextVar("agentgraph_limits", default=())
 
@@ -104,7 +81,7 @@ class TimeLimit:
         self._pauses = 0
         self._left: float | None = None
 
-    def __aenter__(self) -> _Ready:
+    def __enter__(self) -> Self:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a time limit is entered in a task")
@@ -116,14 +93,14 @@ class TimeLimit:
         self._watch = watch
         if self._seconds is not None:
             watch.add(self, loop.time() + self._seconds)
-        return _READY
+        return self
 
-    def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> _Ready:
+    ) -> None:
         _limits.reset(self._token)
         self._watch.remove(self)
         self._left = None
@@ -131,7 +108,6 @@ class TimeLimit:
         is_own = self._is_met and self._task.uncancel() <= self._before
         if is_own and kind is asyncio.CancelledError:
             raise TimeoutError from error
-        return _READY
 
     def expire(self) -> None:
         """Cut the block off."""

@@ -6,6 +6,7 @@ A graph without guards has nobody on duty, and its nodes do their work unasked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,7 +17,6 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
-from agentgraph.limits import Scope
 from agentgraph.scoped import scoped
 
 __all__ = [
@@ -138,7 +138,7 @@ class Sentry(Protocol):
         """Let workers begin; say of each that must not, by its position, why not."""
         ...
 
-    def timed(self) -> Scope:
+    def timed(self) -> AbstractContextManager[object]:
         """Cut off what takes longer than its stage, or all of the run, may."""
         ...
 

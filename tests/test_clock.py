@@ -15,19 +15,17 @@ SHORT_S, LONG_S, ENDLESS_S = 0.02, 0.1, 60
 async def test_a_wait_that_is_unhurried_counts_for_no_limit_around_it() -> None:
     clock = SystemClock()
 
-    async with clock.timeout(SHORT_S), clock.timeout(SHORT_S):
-        with unhurried():
-            await clock.sleep(LONG_S)
+    with clock.timeout(SHORT_S), clock.timeout(SHORT_S), unhurried():
+        await clock.sleep(LONG_S)
 
 
 async def test_a_limit_that_was_stopped_runs_again_afterwards() -> None:
     clock = SystemClock()
 
-    with pytest.raises(TimeoutError):
-        async with clock.timeout(SHORT_S):
-            with unhurried():
-                await clock.sleep(LONG_S)
-            await clock.sleep(ENDLESS_S)
+    with pytest.raises(TimeoutError), clock.timeout(SHORT_S):
+        with unhurried():
+            await clock.sleep(LONG_S)
+        await clock.sleep(ENDLESS_S)
 
 
 async def test_a_limit_stands_still_until_all_who_stopped_it_go_on() -> None:
@@ -37,11 +35,10 @@ async def test_a_limit_stands_still_until_all_who_stopped_it_go_on() -> None:
         with unhurried():
             await clock.sleep(seconds)
 
-    async with clock.timeout(SHORT_S):
+    with clock.timeout(SHORT_S):
         await asyncio.gather(wait(0), wait(LONG_S))
 
 
 async def test_no_limit_can_be_stopped_too() -> None:
-    async with SystemClock().timeout(None):
-        with unhurried():
-            pass
+    with SystemClock().timeout(None), unhurried():
+        pass

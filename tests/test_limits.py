@@ -22,14 +22,13 @@ SOON_S, LATER_S, ENDLESS_S = 0.01, 0.05, 60
 async def cut_off_after(seconds: float) -> float:
     """Return after how long a wait without end is cut off."""
     began = asyncio.get_running_loop().time()
-    with pytest.raises(TimeoutError):
-        async with TimeLimit(seconds):
-            await SystemClock().sleep(ENDLESS_S)
+    with pytest.raises(TimeoutError), TimeLimit(seconds):
+        await SystemClock().sleep(ENDLESS_S)
     return asyncio.get_running_loop().time() - began
 
 
 async def test_a_limit_is_met_in_its_time_whatever_others_there_are() -> None:
-    async with TimeLimit(ENDLESS_S):
+    with TimeLimit(ENDLESS_S):
         later, soon = await asyncio.gather(cut_off_after(LATER_S), cut_off_after(SOON_S))
     assert SOON_S <= soon < LATER_S <= later
 
@@ -46,21 +45,20 @@ def test_of_many_each_is_met_once_and_none_too_early(seconds: list[float]) -> No
 
 async def test_the_outer_one_of_two_cuts_off_both() -> None:
     inner = "not entered"
-    with pytest.raises(TimeoutError):
-        async with TimeLimit(SOON_S):
-            try:
-                async with TimeLimit(ENDLESS_S):
-                    await SystemClock().sleep(ENDLESS_S)
-            except asyncio.CancelledError:
-                inner = "cancelled"
-                raise
+    with pytest.raises(TimeoutError), TimeLimit(SOON_S):
+        try:
+            with TimeLimit(ENDLESS_S):
+                await SystemClock().sleep(ENDLESS_S)
+        except asyncio.CancelledError:
+            inner = "cancelled"
+            raise
     assert inner == "cancelled"
     assert (asyncio.current_task() or pytest.fail()).cancelling() == 0
 
 
 async def test_who_is_cancelled_by_somebody_else_is_not_late() -> None:
     async def limited() -> None:
-        async with TimeLimit(ENDLESS_S):
+        with TimeLimit(ENDLESS_S):
             await SystemClock().sleep(ENDLESS_S)
 
     task = asyncio.ensure_future(limited())
@@ -72,7 +70,7 @@ async def test_who_is_cancelled_by_somebody_else_is_not_late() -> None:
 
 async def test_a_cancellation_at_the_same_time_stays_one() -> None:
     async def limited() -> None:
-        async with TimeLimit(SOON_S):
+        with TimeLimit(SOON_S):
             try:
                 await SystemClock().sleep(ENDLESS_S)
             except asyncio.CancelledError:
@@ -85,21 +83,20 @@ async def test_a_cancellation_at_the_same_time_stays_one() -> None:
 
 
 async def test_what_is_over_is_not_cut_off_later() -> None:
-    async with TimeLimit(SOON_S):
+    with TimeLimit(SOON_S):
         pass
     await SystemClock().sleep(LATER_S)
     assert (asyncio.current_task() or pytest.fail()).cancelling() == 0
 
 
 async def test_another_s_error_is_let_through() -> None:
-    with pytest.raises(KeyError):
-        async with TimeLimit(ENDLESS_S):
-            raise KeyError
+    with pytest.raises(KeyError), TimeLimit(ENDLESS_S):
+        raise KeyError
 
 
 def test_a_loop_that_is_closed_is_not_kept_by_its_limits() -> None:
     async def begun() -> weakref.ref[asyncio.AbstractEventLoop]:
-        async with TimeLimit(ENDLESS_S):
+        with TimeLimit(ENDLESS_S):
             return weakref.ref(asyncio.get_running_loop())
 
     left = asyncio.run(begun())

@@ -121,7 +121,7 @@ async def _asked(
     level: Level, name: str, graph: Graph, given: Mapping[str, Any], timer: Sentry | None
 ) -> Mapping[str, Any]:
     try:
-        async with nullcontext() if timer is None else timer.timed():
+        with nullcontext() if timer is None else timer.timed():
             result: Mapping[str, Any] = await graph.ainvoke(given)
     except GraphBubbleUp:
         raise

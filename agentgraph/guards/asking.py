@@ -188,11 +188,11 @@ class Asking:
     async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         try:
             stage = current_stage(self._account.deadline)
-            async with in_time(stage, self._policy.deadlines.step_s):
+            with in_time(stage, self._policy.deadlines.step_s):
                 return await self._asked.ask(answerer, messages)
-        except Overdue:
+        except Overdue as over:
             if (late := self._late()) is not None:
-                raise await self._stop(late)
+                raise await self._stop(late) from over
             raise
 
     def _permit(self, key: str) -> Permit | None:

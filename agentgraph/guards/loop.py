@@ -196,10 +196,7 @@ class LoopDetector:
 
     def _is_known(self, made: _Call) -> bool:
         """Whether an earlier message made the call: else there is no repetition to look for."""
-        for asked in self._tail[:-1]:  # no generator: this is looked up for each call
-            if made in asked.calls:
-                return True
-        return False
+        return any(made in asked.calls for asked in self._tail[:-1])
 
     def _heeds(self, made: _Call, message: str) -> bool:
         """Whether a call does what the correction before it asked for: something new."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -71,27 +71,17 @@ class in_time:
         self._seconds = self._at - now
         self._limit = clock().timeout(None if self._at == math.inf else self._seconds)
 
-    def __aenter__(self) -> Awaitable[object]:
-        return self._limit.__aenter__()
+    def __enter__(self) -> None:
+        self._limit.__enter__()
 
-    def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> Awaitable[bool | None]:
-        if kind is None:  # then it was in time
-            return self._limit.__aexit__(None, None, None)
-        return self._left(kind, error, traceback)
-
-    async def _left(
-        self,
-        kind: type[BaseException],
-        error: BaseException | None,
-        traceback: TracebackType | None,
     ) -> None:
         try:
-            await self._limit.__aexit__(kind, error, traceback)
+            self._limit.__exit__(kind, error, traceback)
         except TimeoutError as late:
             error = late
         if not isinstance(error, TimeoutError):

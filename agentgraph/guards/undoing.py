@@ -31,7 +31,7 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
         if effect is None:
             raise AgentGraphError(f"the tool {entry.tool!r} is no longer here", code="tool_gone")
         # The grace is its own: the deadline of what failed may be over.
-        async with clock().timeout(saga.grace_s):
+        with clock().timeout(saga.grace_s):
             await effect.undo(entry.args, result=entry.result, key=entry.key)
 
     async def persist(entry: Entry) -> None:

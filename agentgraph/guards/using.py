@@ -227,7 +227,7 @@ class Using:
 
     async def _run(self, use: ToolUse, effect: Effect | None) -> object:
         try:
-            async with in_time(current_stage(self._account.deadline)):
+            with in_time(current_stage(self._account.deadline)):
                 result = await use.run()
         except ControlFlow:
             raise

@@ -7,6 +7,7 @@ in the graph is the patcher's.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -23,7 +24,6 @@ from agentgraph.guards.side_notes import Resumption
 from agentgraph.guards.stage import Overdue, current_stage, in_time
 from agentgraph.guards.using import Using
 from agentgraph.history import calls_of
-from agentgraph.limits import Scope
 from agentgraph.running import current_run
 from agentgraph.sentry import ModelCall, Refusal, ToolUse, UnrunCall
 
@@ -90,7 +90,7 @@ class Watch:
         self.account.may_ask = True
         return {"human": {"text": text, "by": _BY_TOOLS, "input": self.account.input_id}}
 
-    def timed(self) -> Scope:
+    def timed(self) -> AbstractContextManager[object]:
         """Cut off what takes longer than its stage, or all of the run, may."""
         return in_time(current_stage(self.account.deadline))
 
@@ -179,7 +179,7 @@ class Watch:
             return None
         said: BaseMessage | None = answered.message
         try:
-            async with self.timed():
+            with self.timed():
                 said = await judging.judge(answered, text, messages)
         except Overdue:
             await self._step()

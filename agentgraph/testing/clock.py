@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self
 
 from agentgraph.clock import use_clock
-from agentgraph.limits import limited
+from agentgraph.limits import TimeLimit, limited
 
 __all__ = ["FakeClock"]
 
@@ -91,14 +91,14 @@ class FakeClock:
         finally:
             self._forget(sleeper)
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
+    @contextmanager
+    def timeout(self, seconds: float | None) -> Iterator[None]:
         """Cut a block off once the clock has been advanced so far; it is none of the sleepers."""
         if seconds is None:
             yield
             return
-        async with asyncio.timeout(None) as scope:
-            timer = _Timer(self, scope, _nanoseconds(seconds))
+        with TimeLimit(None) as limit:
+            timer = _Timer(self, limit, _nanoseconds(seconds))
             try:
                 with limited(timer):
                     yield
@@ -151,15 +151,15 @@ class FakeClock:
 
 
 class _Timer:
-    """A limit by a clock that is advanced."""
+    """Has a limit met by a clock that is advanced."""
 
-    def __init__(self, clock: FakeClock, scope: asyncio.Timeout, left: int) -> None:
+    def __init__(self, clock: FakeClock, limit: TimeLimit, left: int) -> None:
         self._clock = clock
+        self._limit = limit
         self._left = left
-        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._woken.add_done_callback(lambda _: _cut_off(scope))
         self._pauses = 0
-        self._running: _Sleeper | None = clock._wind(left, self._woken)
+        self._running: _Sleeper | None = None
+        self._start()
 
     def pause(self) -> None:
         self._pauses += 1
@@ -168,12 +168,21 @@ class _Timer:
     def go_on(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and self._running is None:
-            self._running = self._clock._wind(self._left, self._woken)
+            self._start()
 
     def stop(self) -> None:
         if self._running is not None:
             self._left = self._clock._unwind(self._running)
             self._running = None
+
+    def _start(self) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        woken.add_done_callback(self._met)
+        self._running = self._clock._wind(self._left, woken)
+
+    def _met(self, woken: asyncio.Future[None]) -> None:
+        if self._running is not None and self._running.woken is woken:  # else it is over, or paused
+            self._limit.expire()
 
 
 @dataclass(order=True, frozen=True, slots=True)
@@ -181,13 +190,6 @@ class _Sleeper:
     due: int
     order: int
     woken: asyncio.Future[None] = field(compare=False)
-
-
-def _cut_off(scope: asyncio.Timeout) -> None:
-    try:
-        scope.reschedule(asyncio.get_running_loop().time())
-    except RuntimeError:
-        return  # it is over already
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

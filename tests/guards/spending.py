@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage
@@ -109,11 +109,11 @@ class Driven(FakeClock):
         self._due.add(self.monotonic() + seconds)
         await super().sleep(seconds)
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
+    @contextmanager
+    def timeout(self, seconds: float | None) -> Iterator[None]:
         if seconds is not None:
             self._due.add(self.monotonic() + seconds)
-        async with super().timeout(seconds):
+        with super().timeout(seconds):
             yield
 
     def move_on(self) -> None:
