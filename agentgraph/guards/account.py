@@ -49,12 +49,12 @@ def latest(left: Dumped, right: Dumped) -> Dumped:
     if left.get("input") != right.get("input"):
         return right
     later = right if right.get("version", 0) >= left.get("version", 0) else left
-    sagas = [one["saga"] for one in (left, right) if "saga" in one]
-    if len(sagas) < 2 or sagas[0] == sagas[1]:
+    sagas = [one.get("saga", {}) for one in (left, right)]
+    if sagas[0] == sagas[1]:
         return later
     # A branch that was killed and runs again numbers on from before: no action may get lost.
     merged = merge_entries(*sagas)
-    if merged == later["saga"]:
+    if merged == later.get("saga"):
         return later
     version = max(left.get("version", 0), right.get("version", 0)) + 1
     return {**later, "saga": merged, "version": version}
@@ -199,10 +199,12 @@ class Account:
             "input": self.input_id,
             "version": self.version,
             "seen_at": self.seen_at,
-            **self._remembered(),
             "spends": self.purse.dump(),
+            "steps": self.purse.steps,
+            "granted": self.purse.granted,
         }
-        for name in _PLAIN:
+        self._tell_memories(values)
+        for name in _KEPT:
             if value := getattr(self, name):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
         if self.deadline is not None:
@@ -219,17 +221,16 @@ class Account:
         if self.around is not None:  # which is at work as long as its parts are
             self.around._see(now)
 
-    def _remembered(self) -> dict[str, Any]:
-        """Return its memories as JSON-able values, those of each path or spot under its name."""
-        values: dict[str, Any] = {}
+    def _tell_memories(self, values: dict[str, Any]) -> None:
+        """Add what its memories hold as JSON-able values, of each path or spot under its name."""
         for name in self._memories:
-            if (memory := getattr(self, name)) is not None:
-                values[name] = memory.dump()
+            memory = getattr(self, name)
+            if memory is not None and any((told := memory.dump()).values()):
+                values[name] = told
         for name, most in _BY_PATH.items():
             known, stored = getattr(self, name), self._stored.get(name)
             if known or stored:
                 values[name] = self._of_paths(known, stored or {}, most)
-        return values
 
     def _of_paths(
         self, known: dict[str, _Memory], stored: dict[str, Any], most: int | None
@@ -257,9 +258,9 @@ class Account:
                 setattr(self, name, deepcopy(dumped[name]))
         for name in self._memories:
             memory = getattr(self, name)
-            if memory is not None and name in dumped:
-                known = merge_entries(memory.dump(), dumped[name]) if name == "saga" else None
-                memory.load(known or dumped[name])
+            if memory is not None:
+                told = dumped.get(name, {})
+                memory.load(merge_entries(memory.dump(), told) if name == "saga" else told)
         self._stored = self._dumped = dumped
         if "deadline" in dumped:
             # Of a level that is entered after a pause, which was not known to it.
@@ -419,7 +420,6 @@ class Account:
 
 _BY_SPOT = ("corrections", "tries")
 _KEPT = ("round", "closed", *_BY_SPOT)
-_PLAIN = ("steps", "granted", *_KEPT)
 _OWN_MEMORIES = ("moved", "deadlock")
 """Those that a part of another account does not share with it."""
 _MEMORIES = (*_OWN_MEMORIES, "velocity", "saga")

@@ -35,4 +35,4 @@ class Tally:
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         """Take the count that `dump` gave."""
-        self.before, self.now = dumped["before"], dict(dumped["now"])
+        self.before, self.now = dumped.get("before", 0), dict(dumped.get("now", {}))
