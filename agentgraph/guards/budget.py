@@ -106,6 +106,7 @@ class Spend:
         if budget is not None and not isinstance(budget, CostBudget):
             raise ConfigurationError(f"Spend({budget!r}): give a CostBudget, or None")
         self.budget = budget
+        self.is_in_usd = budget is not None and budget.usd is not None
         self.tokens = 0
         self.usd = Decimal(0)
         self.reserved_tokens = 0

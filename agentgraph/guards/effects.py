@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
+from types import FunctionType
 from typing import TypeAlias, TypeVar, overload
 
 from langchain_core.runnables.config import run_in_executor
@@ -122,6 +123,8 @@ def effect_of(tool: object, levels: int = _DEEPEST) -> Effect | None:
     found = own.get(_MARK)
     if isinstance(found, Effect):
         return found
+    if type(tool) is FunctionType:  # as nearly all are: this is asked of each call
+        return None
     is_tool = isinstance(tool, BaseTool)
     for name in ("func", "coroutine"):
         inner = own.get(name) if is_tool else getattr(tool, name, None)

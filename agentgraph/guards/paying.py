@@ -42,7 +42,7 @@ class Paying:
         output = most_output_of(model, asked.settings) or estimates.most_written
         tokens = estimates.of(messages, asked.specs, output)
         usd: Decimal | None = None
-        if [one for one in accounts if one.budget is not None and one.budget.usd is not None]:
+        if any(one.is_in_usd for one in accounts):
             usd = worst_cost(self._policy.prices, name, tokens - output, output)
         if self._recorder.notes is not None:
             await self._recall(self._recorder.notes)
@@ -135,6 +135,10 @@ def _figures(
     if usage is None:
         return {"total_tokens": worst_case(held), "estimated": True}
     figures: dict[str, object] = {
-        key: usage[key] for key in ("input_tokens", "output_tokens", "total_tokens")
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
     }
-    return figures if usd is None else {**figures, "usd": str(usd)}
+    if usd is not None:
+        figures["usd"] = str(usd)
+    return figures

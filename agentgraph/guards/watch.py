@@ -60,8 +60,8 @@ class Watch:
         """Begin at a node, with what its graph has of the account, the turn, and of humans."""
         self.kept = kept
         self.turn: Mapping[str, Any] = kept.get("turn") or {}
-        human = kept.get("human") or {}
-        is_given = human.get("input") == self.account.input_id and "by" in human
+        human = kept.get("human")
+        is_given = human and human.get("input") == self.account.input_id and "by" in human
         self._given = human if is_given else None
         self._is_asked = False
         self._given_up: list[tuple[ModelCall, Exception]] = []
