@@ -26,7 +26,7 @@ from agentgraph.agents.reply import (
     reply_to,
 )
 from agentgraph.agents.state import merge_messages
-from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
+from agentgraph.agents.takeover import Leftovers, ended, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import (
@@ -206,12 +206,10 @@ class Runner:
         self, input: Said, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
         saved = await self._saved(run.thread_id, run)
-        if saved is not None and not is_finished(saved):
-            snapshot = await self._graph.aget_state(_thread(run.thread_id))
-            if COMPENSATE in snapshot.next:  # what a guard has ended is undone before all else
-                turn = (snapshot.values.get("turn") or {}).get("id", "")
-                await self._audited(_Start(None, frozenset(), turn=turn), run, context, config)
-                saved = await self._saved(run.thread_id, run)
+        if saved is not None and not is_finished(saved) and await self._is_to_be_undone(saved):
+            start = _Start(None, frozenset(), turn=_turn_id(saved) or "")
+            await self._audited(start, run, context, config)
+            saved = await self._saved(run.thread_id, run)
         left = await self._taken_over(run.thread_id, saved)
         messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
@@ -221,6 +219,19 @@ class Runner:
         run.results.clear()
         note(given["messages"])
         return _Start(given, frozenset(message.id for message in given["messages"]))
+
+    async def _is_to_be_undone(self, saved: CheckpointTuple) -> bool:
+        """Tell whether what was ended on a thread is undone next, and see to it that it is."""
+        thread = _thread(str(saved.config["configurable"]["thread_id"]))
+        snapshot = await self._graph.aget_state(thread, subgraphs=True)
+        if COMPENSATE in snapshot.next:
+            return True
+        left = await self._taken_over(thread["configurable"]["thread_id"], saved)
+        update = ended(saved, snapshot, left)
+        if update is not None:
+            step = Command(goto=COMPENSATE, update=update)
+            await self._graph.aupdate_state(thread, step, as_node="call_model")
+        return update is not None
 
     async def _decided(self, command: Command[Any], run: Run) -> _Start:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from agentgraph import Agent
@@ -13,6 +15,7 @@ from agentgraph.guards import Deadlines, MemorySink, Saga
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.guards.deciding import ANSWER, PLACES, Till, asked, clerk, pays, tree, unsure
 from tests.guards.spending import Driven
+from tests.guards.test_account_in_a_new_process import another_process
 from tests.guards.working import audited, decided, recorded, solo, streamed, watched
 
 
@@ -133,6 +136,46 @@ async def test_a_run_that_was_ended_does_nothing_more() -> None:
     assert reply.close_reason == "escalation"
     assert till.tries == ["pay tea", "give back tea"]
     assert ("boss/cook", "saga", "deny") in audited(sink)
+
+
+@pytest.mark.parametrize("durability", ["async", "sync", "exit"])
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_what_was_rejected_is_undone_though_a_question_beside_it_is_never_answered(
+    durability: Any, is_elsewhere: bool
+) -> None:
+    """New input comes in place of the answer, in the same process or in another one."""
+    till, sink = Till(), MemorySink()
+
+    def ask(item: str) -> str:
+        """Ask first."""
+        return str(interrupt(f"may I pay for {item}?"))
+
+    def make(saver: InMemorySaver, *turns: Any) -> Agent:
+        cook = [*pays("jam"), call("ask", item="milk"), "I paid."]
+        clerks = [
+            clerk(till, "").replace(model=ScriptedModel([*pays("tea"), ANSWER])),
+            Agent("cook", model=ScriptedModel(cook), tools=[till.tool, ask]),
+        ]
+        boss = Agent("boss", model=ScriptedModel(turns), agents=clerks, handoff="delegate")
+        policy = unsure("doubt", sink)
+        return boss.replace(guards=policy, checkpointer=saver, durability=durability)
+
+    saver = InMemorySaver()
+    boss = make(saver, [call(f"transfer_to_{name}") for name in ("clerk", "cook")], "Hello!")
+    reply = await boss.ainvoke("go", thread_id="t")
+    [doubtful] = [one.id for one in reply.interrupts if one.agent == "boss/clerk"]
+    reply = await boss.aresume("t", {doubtful: "reject"})
+    assert [one.agent for one in reply.interrupts] == ["boss/cook"]
+    if is_elsewhere:
+        boss = make(another_process(saver), "Hello!")
+        gc.collect()
+    reply = await boss.ainvoke("Are you there?", thread_id="t")
+    assert (reply.text, reply.close_reason, reply.interrupts) == ("Hello!", None, ())
+    assert till.left == [] and len(till.tries) == 4
+    undone = [one.data["tool"] for one in recorded(sink, "compensated")[::2]]
+    assert sorted(undone) == ["boss/clerk:pay", "boss/cook:pay"]
+    reply = await boss.replace(model=ScriptedModel(["Bye."])).ainvoke("Bye?", thread_id="t")
+    assert len(till.tries) == 4
 
 
 # A compensation that fails
