@@ -1,6 +1,5 @@
 """Protections around a run; each decides, and only the graph acts on its decision."""
 
-from agentgraph.guards.account import GuardedState
 from agentgraph.guards.audit import AuditTrail, Record, Sink, Trail, folded
 from agentgraph.guards.breaker import CircuitBreaker, Permit
 from agentgraph.guards.budget import CostBudget, Spend
@@ -14,6 +13,7 @@ from agentgraph.guards.escalation import Answer, Escalation
 from agentgraph.guards.failures import Failure, classify
 from agentgraph.guards.fan_out import FanOutLimit
 from agentgraph.guards.gates import CheckResult, Document, Gate, Subject, ValidationResult
+from agentgraph.guards.guarded_state import GuardedState
 from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.place import Place

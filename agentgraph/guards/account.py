@@ -11,10 +11,8 @@ import asyncio
 from collections.abc import Mapping
 from copy import deepcopy
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from weakref import WeakSet
-
-from typing_extensions import TypedDict
 
 from agentgraph.clock import clock
 from agentgraph.guards.breaker import CircuitBreaker
@@ -22,42 +20,24 @@ from agentgraph.guards.budget import Spend
 from agentgraph.guards.deadlines import Deadline, Deadlines
 from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.entries import merge_entries
 from agentgraph.guards.estimates import Estimates
+from agentgraph.guards.guarded_state import BY_PATH, BY_SPOT, Dumped, decisions_of
 from agentgraph.guards.loop import LoopDetector
-from agentgraph.guards.place import others_of, own_of
 from agentgraph.guards.purse import Purse
 from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.saga import Saga, merge_entries
+from agentgraph.guards.rounds import Rounds
+from agentgraph.guards.saga import Saga
 from agentgraph.guards.tally import Tally
 from agentgraph.guards.velocity import CostVelocity
-from agentgraph.sentry import Ledger
 
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
 
-__all__ = ["ANYWHERE", "Account", "Dumped", "GuardedState", "latest"]
+__all__ = ["ANYWHERE", "Account"]
 
 ANYWHERE = ""
 """The spot of what concerns the whole run."""
-
-Dumped = Mapping[str, Any]
-"""An account as JSON-able values."""
-
-
-def latest(left: Dumped, right: Dumped) -> Dumped:
-    """Merge accounts: a new input's replaces the old one, of one input's the later one wins."""
-    if left.get("input") != right.get("input"):
-        return right
-    later = right if right.get("version", 0) >= left.get("version", 0) else left
-    sagas = [one.get("saga", {}) for one in (left, right)]
-    if sagas[0] == sagas[1]:
-        return later
-    # A branch that was killed and runs again numbers on from before: no action may get lost.
-    merged = merge_entries(*sagas)
-    if merged == later.get("saga"):
-        return later
-    version = max(left.get("version", 0), right.get("version", 0)) + 1
-    return {**later, "saga": merged, "version": version}
 
 
 class _Memory(Protocol):
@@ -69,18 +49,13 @@ class _Memory(Protocol):
 M = TypeVar("M", bound=_Memory)
 
 
-class GuardedState(TypedDict, total=False):
-    """The channel in which a graph keeps the account; it crosses all levels."""
-
-    guarded: Annotated[dict[str, Any], latest]
-
-
 class Account:
     """The counts and memories of one outside input."""
 
     def __init__(self, policy: Guards, input_id: str) -> None:
         self.policy = policy
-        self._stored: Dumped = {}
+        self.stored: Dumped = {}
+        """What another process has written that this one goes on from."""
         self.input_id = input_id
         self.version = 0
         self.run_id = input_id
@@ -132,11 +107,9 @@ class Account:
         self.undoing = asyncio.Lock()
         """Held while an action is undone."""
         self.round = 0
-        self._attempt = ""
-        self._turns: dict[str, str] = {}
-        self._dumped: Dumped = {}
-        self._begun: Dumped = {}
-        """What was dumped last before the round that is under way."""
+        self.rounds = Rounds()
+        self.dumped: Dumped = {}
+        """What was written down last."""
 
     def time_of(self, part: str, deadlines: Deadlines) -> Deadline | None:
         """Return when a part of it has to be done with, however often that is begun."""
@@ -213,7 +186,7 @@ class Account:
             values["pending"] = {
                 spot: [one.to_dict() for one in made] for spot, made in self.pending.items()
             }
-        self._dumped = values
+        self.dumped = values
         return values
 
     def _see(self, now: float) -> None:
@@ -227,8 +200,8 @@ class Account:
             memory = getattr(self, name)
             if memory is not None and any((told := memory.dump()).values()):
                 values[name] = told
-        for name, most in _BY_PATH.items():
-            known, stored = getattr(self, name), self._stored.get(name)
+        for name, most in BY_PATH.items():
+            known, stored = getattr(self, name), self.stored.get(name)
             if known or stored:
                 values[name] = self._of_paths(known, stored or {}, most)
 
@@ -245,7 +218,7 @@ class Account:
 
     def has_told(self, dumped: Dumped) -> bool:
         """Whether it is what this account has dumped last: there is nothing new in it."""
-        return dumped is self._dumped
+        return dumped is self.dumped
 
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
@@ -261,12 +234,12 @@ class Account:
             if memory is not None:
                 told = dumped.get(name, {})
                 memory.load(merge_entries(memory.dump(), told) if name == "saga" else told)
-        self._stored = self._dumped = dumped
+        self.stored = self.dumped = dumped
         if "deadline" in dumped:
             # Of a level that is entered after a pause, which was not known to it.
             paused = max(0.0, self._free_until - self.seen_at)
             self.deadline = Deadline(dumped["deadline"] + paused, "workflow")
-        self.pending |= _decisions(dumped.get("pending", {}))
+        self.pending |= decisions_of(dumped.get("pending", {}))
 
     def _meet_counts(self, known: Mapping[str, Any]) -> None:
         purse = self.purse
@@ -300,7 +273,7 @@ class Account:
     def _memory(self, name: str, known: dict[str, M], path: str, kind: M) -> M:
         if path not in known:
             known[path] = kind.fresh()
-            if stored := self._stored.get(name, {}).get(path):
+            if stored := self.stored.get(name, {}).get(path):
                 known[path].load(stored)
         return known[path]
 
@@ -312,47 +285,6 @@ class Account:
             self._spends[policy] = found
         return found
 
-    def enter_round(self, ledger: Ledger, *, anew: bool) -> None:
-        """Go on in an attempt at a round; one that begins anew is charged for no other one."""
-        if self.round != ledger.round:
-            self.round, self._turns = ledger.round, {}
-            self.closed = ""
-            self._forget_turns()
-            self.moved = Tally(ledger.account.get("hops", 0))
-        if self._attempt != ledger.round_key:
-            self._attempt = ledger.round_key
-            self.is_rolling_back = bool(ledger.account.get("undoing"))
-            self.closed = ledger.account.get("undoing") or self.closed
-            self.purse.begin_attempt()
-        if self._turns.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
-            self._turns[ledger.speaker] = ledger.round_key
-            if anew:
-                self._take_back(ledger.speaker)
-
-    def _forget_turns(self) -> None:
-        """Begin a round: who looks the same up in each turn of theirs does not go in a circle."""
-        self.loops, self.corrections = {}, {}
-        self._stored = {**self._stored, "loops": {}}
-        self._begun = {**self._dumped, "loops": {}, "corrections": {}}
-
-    def _take_back(self, speaker: str) -> None:
-        """Forget what a speaker did in this round, but for what it has spent and done."""
-        begun, stored = self._begun, dict(self._stored)
-        self.moved.take_back(speaker)
-        for name in _BY_PATH:
-            setattr(self, name, others_of(speaker, getattr(self, name)))
-            was = own_of(speaker, begun.get(name, {}))
-            stored[name] = {**others_of(speaker, stored.get(name, {})), **was}
-        self._stored = stored
-        for name in _BY_SPOT:
-            was = own_of(speaker, deepcopy(begun.get(name, {})))
-            setattr(self, name, {**others_of(speaker, getattr(self, name)), **was})
-        left = _decisions(begun.get("pending", {}))
-        self.pending = {**others_of(speaker, self.pending), **own_of(speaker, left)}
-        self.registered.clear()  # what came of those actions is to be found out
-        if self.deadlock is not None:
-            self.deadlock.load(begun.get("deadlock", {}))
-
     def reconcile(self, known: Mapping[str, Any], speaker: str) -> None:
         """Go on from what the log of a session has of this input."""
         # It has what others did; what a speaker does in its round is not in it before the end.
@@ -361,7 +293,7 @@ class Account:
         logged = known.get("account", {})
         self._meet_counts(logged)
         if "deadline" in logged:
-            known_at = self.deadline.at if self._stored and self.deadline is not None else 0
+            known_at = self.deadline.at if self.stored and self.deadline is not None else 0
             self.deadline = Deadline(max(known_at, logged["deadline"]), "workflow")
         self.purse.reconcile(logged.get("spends", {}), known.get("held", {}), known.get("dead", 0))
         if self.saga is not None and known.get("effects"):
@@ -409,7 +341,7 @@ class Account:
             self.around.grant()
         self.pending.clear()
         self.replans.clear()
-        self._stored = {**self._stored, "replans": {}}
+        self.stored = {**self.stored, "replans": {}}
         self.deadline = self.policy.deadlines.workflow()
         self.tries.clear()
         if self.deadlock is not None:
@@ -418,14 +350,7 @@ class Account:
             self.velocity.forget()
 
 
-_BY_SPOT = ("corrections", "tries")
-_KEPT = ("round", "closed", *_BY_SPOT)
+_KEPT = ("round", "closed", *BY_SPOT)
 _OWN_MEMORIES = ("moved", "deadlock")
 """Those that a part of another account does not share with it."""
 _MEMORIES = (*_OWN_MEMORIES, "velocity", "saga")
-_BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
-"""Of how many paths each is stored: of visits a run may make any number, few at a time."""
-
-
-def _decisions(dumped: Mapping[str, Any]) -> dict[str, list[Decision]]:
-    return {spot: [Decision(**one) for one in made] for spot, made in dumped.items()}

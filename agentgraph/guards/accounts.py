@@ -6,7 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from agentgraph.guards.account import Account, Dumped
+from agentgraph.guards.account import Account
+from agentgraph.guards.guarded_state import Dumped
 from agentgraph.sentry import Ledger
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def account_of(
     if is_new and ledger is not None:
         found.reconcile(ledger.account, ledger.speaker)
     if ledger is not None:
-        found.enter_round(ledger, anew=stored is None)
+        found.rounds.enter(found, ledger, anew=stored is None)
     return found
 
 

@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
-from agentgraph.guards.account import GuardedState
+from agentgraph.guards.guarded_state import GuardedState
 from agentgraph.sentry import Answerer, ModelCall, ToolUse
 
 __all__ = ["FORM", "Asked", "ForeignState", "Instead", "Uses", "last_said"]

@@ -18,11 +18,12 @@ from langgraph.graph import END
 from langgraph.types import Command
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import Account, GuardedState
+from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of, hold
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
 from agentgraph.guards.foreign import last_said
+from agentgraph.guards.guarded_state import GuardedState
 from agentgraph.guards.humans import Humans, HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.pauses import catch_up, note_pause

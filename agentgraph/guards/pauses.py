@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from agentgraph.guards.account import Dumped, latest
+from agentgraph.guards.guarded_state import Dumped, latest
 from agentgraph.guards.side_notes import PAUSED, notes_beside
 from agentgraph.guards.watch import Watch
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.account import GuardedState
 from agentgraph.guards.audit import AuditTrail
 from agentgraph.guards.breaker import CircuitBreaker
 from agentgraph.guards.budget import CostBudget
@@ -20,6 +19,7 @@ from agentgraph.guards.depth import DepthLimit
 from agentgraph.guards.escalation import Escalation
 from agentgraph.guards.fan_out import FanOutLimit
 from agentgraph.guards.gates import Gate
+from agentgraph.guards.guarded_state import GuardedState
 from agentgraph.guards.hops import HopLimit
 from agentgraph.guards.loop import LoopDetector
 from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
