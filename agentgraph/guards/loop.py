@@ -17,6 +17,8 @@ from agentgraph.guards.streaks import FailureStreaks
 
 __all__ = ["LoopDetector"]
 
+INSTEAD = "Do something else, or answer with what you have."
+
 _GUARD = "loop_detector"
 _ALLOW = Decision("allow", _GUARD)
 _FAILED = "failed"
@@ -66,6 +68,8 @@ class _Message:
 @dataclass(slots=True)
 class LoopDetector:
     """Correct the model when its calls repeat, and end the run when it does not heed.
+
+    The decision table may have it corrected more often than once.
 
     `threshold` of the last `window` calls, or that many rounds of up to three steps, are a loop;
     so are `failures` of one tool in a row, and `poll_threshold` equal results of a polling tool.
@@ -135,19 +139,17 @@ class LoopDetector:
 
     def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
         again = [trip for trip in trips if trip.key in self._corrected]
-        for trip in trips:
-            if trip not in again:
-                self._corrected.append(trip.key)
-        del self._corrected[:-_MOST_CORRECTED]
         for trip in (again or trips)[:1]:
-            yield _decision(made, trip, last=bool(again))
+            yield _decision(made, trip, self._corrected.count(trip.key))
+        self._corrected += [trip.key for trip in trips]
+        del self._corrected[:-_MOST_CORRECTED]
 
     def _failed(self, made: _Call, count: int) -> Iterator[Decision]:
         # The first failure after a correction may be the attempt to heed it.
         if count == self.failures or count >= self.failures + _HEED:
             told = f"`{made.tool}` has failed {count} times in a row"
             trip = _Trip("", told, count, [made.tool])
-            yield _decision(made, trip, last=count > self.failures)
+            yield _decision(made, trip, max(0, count - self.failures - _HEED + 1))
 
     def _polled(self, made: _Call, message: str) -> list[_Trip]:
         before = self._polls.get(made.call)
@@ -286,15 +288,15 @@ def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
     return f"{tool} {digest(held)[:32]}"
 
 
-def _decision(made: _Call, trip: _Trip, *, last: bool) -> Decision:
+def _decision(made: _Call, trip: _Trip, corrected: int) -> Decision:
+    """Decide on a loop that its model was told of so often before."""
     evidence: dict[str, object] = {
         "tool": made.tool,
         "digest": made.call,
         "count": trip.times,
         "cycle": trip.cycle,
     }
-    if last:
+    if corrected:
         cause = f"{trip.told}, although the model was told to stop"
-        return Decision("abort", _GUARD, cause, "infinite_loop", evidence)
-    cause = f"{trip.told}. Do something else, or answer with what you have."
-    return Decision("correct", _GUARD, cause, "infinite_loop", evidence)
+        return Decision("abort", _GUARD, cause, "infinite_loop", {**evidence, "made": corrected})
+    return Decision("correct", _GUARD, f"{trip.told}. {INSTEAD}", "infinite_loop", evidence)

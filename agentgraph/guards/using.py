@@ -15,6 +15,7 @@ from agentgraph.guards.account import Account
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
 from agentgraph.guards.gates import Subject
+from agentgraph.guards.loop import INSTEAD
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.recorder import Recorder
@@ -275,8 +276,12 @@ class Using:
             await self._recorder.decided(decision)
             self._account.correct(self._place.spot, decision.cause)
         elif not decision.allows:
-            decided = await self._recorder.by_table(decision, made=1)
-            self._account.pend(self._place.spot, decided)
+            told: Any = decision.evidence
+            decided = await self._recorder.by_table(decision, made=told["made"], possible=True)
+            if decided.action == "correct":
+                self._account.correct(self._place.spot, f"{decided.cause}. {INSTEAD}")
+            else:
+                self._account.pend(self._place.spot, decided)
 
 
 def _told(updates: Sequence[Mapping[str, Any]]) -> tuple[object, bool]:

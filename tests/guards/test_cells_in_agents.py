@@ -9,19 +9,24 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.guards import Cell, CircuitBreaker, DecisionTable, Gate, MemorySink
 from agentgraph.testing import ScriptedModel
-from tests.guards.working import audited, looping, recorded, solo, watched
+from tests.guards.working import audited, looping, recorded, solo, systems, watched
 
 
 def table(failure: Any, tier: Any, cell: Cell) -> DecisionTable:
     return DecisionTable({(failure, tier): cell})
 
 
+@pytest.mark.parametrize("bound", [1, 4])
 @pytest.mark.parametrize("then", ["abort", "escalate"])
-async def test_a_loop_that_goes_on_after_its_correction_is_decided_as_it_ends(then: Any) -> None:
+async def test_a_loop_is_corrected_as_often_as_its_cell_says(then: Any, bound: int) -> None:
     sink = MemorySink()
-    patient = table("infinite_loop", "interactive", Cell("correct", 9, then))
-    reply = await solo(looping(), guards=watched(sink, decisions=patient)).ainvoke("go")
-    assert audited(sink) == [("a", "loop_detector", "correct"), ("a", "loop_detector", then)]
+    patient = table("infinite_loop", "interactive", Cell("correct", bound, then))
+    model = looping()
+    reply = await solo(model, guards=watched(sink, decisions=patient)).ainvoke("go")
+    corrected = ("a", "loop_detector", "correct")
+    assert audited(sink) == [*[corrected] * bound, ("a", "loop_detector", then)]
+    assert len(model.requests) == 3 + bound
+    assert all("Do something else" in systems(one)[0] for one in model.requests[3:])
     assert reply.close_reason == ("loop_detector" if then == "abort" else None)
     assert len(reply.interrupts) == (then == "escalate")
 
