@@ -42,7 +42,7 @@ class CedarPolicy:
     ) -> None:
         cedar = _imported()
         text = json.dumps(schema) if isinstance(schema, Mapping) else schema
-        if faults := list(_faults(cedar, policies, text)):
+        if faults := list(_faults(cedar, policies, text, has_entities=bool(entities))):
             raise ConfigurationError(f"CedarPolicy: {fault}" for fault in faults)
         try:
             self._policies = cedar.PolicySet.from_str(policies)
@@ -88,7 +88,9 @@ def _parsed(cedar: ModuleType, schema: object, text: str) -> object:
     return read(text)
 
 
-def _faults(cedar: ModuleType, policies: object, schema: object) -> Iterator[str]:
+def _faults(
+    cedar: ModuleType, policies: object, schema: object, *, has_entities: bool
+) -> Iterator[str]:
     if not isinstance(policies, str) or not policies.strip():
         yield "give policies as Cedar text"
         return
@@ -102,13 +104,14 @@ def _faults(cedar: ModuleType, policies: object, schema: object) -> Iterator[str
     if isinstance(schema, str):
         found = cedar.validate_policies(policies, schema)
         yield from (error.error for error in found.errors)
-        return
     for name, policy in parsed["staticPolicies"].items():
         for path in dict.fromkeys(_unguarded(policy)):
-            yield (
-                f"{_shown(name, policy)} reads context.{'.'.join(path)}, which may be missing: "
-                f"write `context has {'.'.join(path)} && …` before it, or give a schema"
-            )
+            reads = f"{_shown(name, policy)} reads {'.'.join(path)}, which"
+            asks = f"`{path[0]} has {'.'.join(path[1:])} && …`"
+            if path[0] == "context" and schema is None:
+                yield f"{reads} may be missing: write {asks} before it, or give a schema"
+            elif path[0] != "context" and not has_entities:
+                yield f"{reads} no entity has, as none is given: give entities, or write {asks}"
 
 
 def _shown(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
@@ -116,7 +119,7 @@ def _shown(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _unguarded(policy: Mapping[str, list[Mapping[str, object]]]) -> Iterator[_Path]:
-    """Yield the paths in the context that a policy reads without asking whether they are there."""
+    """Yield the paths that a policy reads without asking whether they are there."""
     known = _NOTHING
     for condition in policy["conditions"]:
         body = condition["body"]
@@ -152,16 +155,16 @@ def _missing(read: Mapping[str, Mapping[str, object]], known: _Facts) -> Iterato
     if path is None:
         # Of a context that was put into a record or a choice, nobody can tell what is read.
         if _mentions_context(read["."]["left"]):
-            yield ("…", str(read["."]["attr"]))
+            yield ("context", "…", str(read["."]["attr"]))
     elif path not in known:
         yield path
 
 
 def _path(expression: object) -> _Path | None:
-    """Return the attributes from the context to here, None for what does not begin there."""
+    """Return the attributes from a variable to here, None for what begins elsewhere."""
     match expression:
-        case {"Var": "context"}:
-            return ()
+        case {"Var": str(variable)}:
+            return (variable,)
         case {".": {"left": left, "attr": str(attribute)}}:
             above = _path(left)
             return None if above is None else (*above, attribute)

@@ -24,6 +24,12 @@ action "refund" appliesTo {
 """
 
 
+TIERED = """
+entity Agent, Stage { tier: String };
+action "refund" appliesTo { principal: [Agent], resource: [Stage], context: {} };
+"""
+
+
 def refund(amount: object, **context: object) -> Subject:
     return Subject("pay", tool="refund", args={"amount": amount}, context=context)
 
@@ -53,6 +59,21 @@ def test_a_forbid_that_reads_what_may_be_missing_is_refused_from_the_start() -> 
         CedarPolicy(
             PERMIT + '@id("cap") forbid(principal, action, resource) when { context.amount > 1 };'
         )
+
+
+@pytest.mark.parametrize("schema", [None, TIERED])
+@pytest.mark.parametrize("variable", ["principal", "resource"])
+def test_an_attribute_of_an_entity_that_nobody_has_given_is_refused(
+    variable: str, schema: str | None
+) -> None:
+    forbid = f'@id("low") forbid(principal, action, resource) when {{ {variable}.tier == "low" }};'
+    with pytest.raises(ConfigurationError, match=rf"low reads {variable}\.tier, which no entity"):
+        CedarPolicy(PERMIT + forbid, schema=schema)
+    asks = forbid.replace("when {", f"when {{ {variable} has tier &&")
+    assert CedarPolicy(PERMIT + asks)(refund(1)) is None
+    kind = {"principal": "Agent", "resource": "Stage"}[variable]
+    known = [{"uid": {"type": kind, "id": "pay"}, "attrs": {"tier": "low"}, "parents": []}]
+    assert CedarPolicy(PERMIT + forbid, entities=known)(refund(1)) == "denied by low"
 
 
 @pytest.mark.parametrize(
