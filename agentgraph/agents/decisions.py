@@ -83,6 +83,8 @@ def reachable(
     A nested graph that was rebuilt without the agent that asked would end in silence.
     """
     for task in snapshot.tasks:
+        if task.result is not None:
+            continue  # it has gone on, though with durability "exit" its own state is not stored
         if isinstance(task.state, StateSnapshot):
             below = _below(agent, task.name)
             yield from reachable(task.state, below, f"{path}/{task.name}" if below else path)

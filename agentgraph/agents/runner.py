@@ -17,6 +17,7 @@ from langgraph.types import Command
 from langgraph.types import Interrupt as RawInterrupt
 
 from agentgraph.agents.decisions import Questions, check_storable, reachable
+from agentgraph.agents.ended import ended
 from agentgraph.agents.reply import (
     Interrupt,
     Outcome,
@@ -26,7 +27,7 @@ from agentgraph.agents.reply import (
     reply_to,
 )
 from agentgraph.agents.state import merge_messages
-from agentgraph.agents.takeover import Leftovers, ended, is_finished, leftovers, unsaved
+from agentgraph.agents.takeover import Leftovers, is_finished, leftovers, unsaved
 from agentgraph.agents.turns import Turns
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import (
@@ -205,13 +206,13 @@ class Runner:
     async def _prepared(
         self, input: Said, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
+        messages = _messages(input)  # what is no input must change nothing
         saved = await self._saved(run.thread_id, run)
         if saved is not None and not is_finished(saved) and await self._is_to_be_undone(saved):
             start = _Start(None, frozenset(), turn=_turn_id(saved) or "")
             await self._audited(start, run, context, config)
             saved = await self._saved(run.thread_id, run)
         left = await self._taken_over(run.thread_id, saved)
-        messages = _messages(input)
         given = {**left.values, "messages": [*left.messages, *messages]}
         if left.active is not None:
             given["current_active_agent"] = left.active
@@ -227,7 +228,8 @@ class Runner:
         if COMPENSATE in snapshot.next:
             return True
         left = await self._taken_over(thread["configurable"]["thread_id"], saved)
-        update = ended(saved, snapshot, left)
+        saver: Any = self._graph.checkpointer
+        update = await ended(saver, snapshot, left)
         if update is not None:
             step = Command(goto=COMPENSATE, update=update)
             await self._graph.aupdate_state(thread, step, as_node="call_model")

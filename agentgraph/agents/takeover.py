@@ -15,10 +15,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
 from agentgraph.agents.state import made, merge_messages
-from agentgraph.guards.pauses import left_to_undo
 from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
 
-__all__ = ["Leftovers", "ended", "is_finished", "leftovers", "unsaved"]
+__all__ = ["Leftovers", "is_finished", "leftovers", "unsaved"]
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 
@@ -82,31 +81,6 @@ def leftovers(snapshot: StateSnapshot, journal: Journal) -> Leftovers:
             if key not in _OWN and not _is_many(value)
         }
     return Leftovers([*fresh, *unknown], _active(snapshot), values)
-
-
-def ended(
-    saved: CheckpointTuple, snapshot: StateSnapshot, left: Leftovers
-) -> dict[str, Any] | None:
-    """Return the state in which a run is undone that was ended while a question beside it waits.
-
-    New input drops that question. None where nothing was ended, or there is nothing to undo.
-    """
-    turn = snapshot.values.get("turn") or {}
-    levels = [one["guarded"] for one in _levels(snapshot) if "guarded" in one]
-    account = left_to_undo(saved.pending_writes or (), levels, turn.get("id", ""))
-    if account is None:
-        return None
-    at = {} if left.active is None else {"current_active_agent": left.active}
-    closed = {**turn, "closed": account["closed"]}
-    return {**left.values, **at, "messages": left.messages, "guarded": account, "turn": closed}
-
-
-def _levels(snapshot: StateSnapshot) -> Iterator[Mapping[str, Any]]:
-    """Yield the state of a graph, and of those in it that have not come to their end."""
-    yield snapshot.values
-    for task in snapshot.tasks:
-        if isinstance(task.state, StateSnapshot):
-            yield from _levels(task.state)
 
 
 def unsaved(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:

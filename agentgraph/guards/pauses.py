@@ -6,16 +6,16 @@ A session has it in its log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 
 from agentgraph.guards.guarded_state import Dumped, latest
 from agentgraph.guards.side_notes import PAUSED, notes_beside
 from agentgraph.guards.watch import Watch
 
-__all__ = ["catch_up", "left_to_undo", "note_pause"]
+__all__ = ["catch_up", "left_to_undo", "note_pause", "noted_in"]
 
 
 async def note_pause(watch: Watch, config: RunnableConfig) -> None:
@@ -37,18 +37,20 @@ async def catch_up(watch: Watch, config: RunnableConfig) -> None:
             account.purse.meet(told["spends"])
 
 
-def left_to_undo(
-    notes: Iterable[Sequence[Any]], levels: Iterable[Dumped], input_id: str
-) -> Dumped | None:
-    """Return the account of a run that was ended while others in it still wait for a human.
+def noted_in(stored: CheckpointTuple | None) -> list[Dumped]:
+    """Return what was noted beside a checkpoint."""
+    writes = () if stored is None else stored.pending_writes or ()
+    return [value for _, channel, value in writes if channel == PAUSED]
 
-    `notes` are what stands beside its last checkpoint, `levels` what each level of its graph has.
-    None where nothing was ended, or nothing was done.
+
+def left_to_undo(accounts: Iterable[Dumped], input_id: str) -> Dumped | None:
+    """Return the account of an input that was ended and has done something, of what is known of it.
+
+    It is one for all levels of a run, of which each has it as it was there.
     """
-    noted = [one for _, channel, one in notes if channel == PAUSED and one["input"] == input_id]
-    closed = next((one["closed"] for one in noted if one.get("closed")), "")
     told: Dumped = {}
-    for one in (*levels, *noted):
+    closed = ""
+    for one in accounts:
         if one.get("input") == input_id:
-            told = latest(told, one)
+            told, closed = latest(told, one), one.get("closed") or closed
     return {**told, "closed": closed} if closed and "saga" in told else None

@@ -6,7 +6,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 from agentgraph import Agent, Reply
 from agentgraph.stream import AIMessageEvent, TokenEvent
@@ -141,3 +143,38 @@ async def test_the_structured_answer_of_an_agent_is_what_a_foreign_agent_gets() 
     model = ScriptedModel([call("helper", request="price?"), "Done."])
     result = await create_agent(model, tools=[helper]).ainvoke({"messages": [HumanMessage("go")]})
     assert result["messages"][2].text == '{"amount":3}'
+
+
+class Marked(MessagesState, total=False):
+    guarded: bool
+
+
+@entrypoint()
+async def sure(_: str) -> str:
+    return str(interrupt("Sure?"))
+
+
+async def ask_by_entrypoint(state: Marked) -> dict[str, Any]:
+    return {"messages": [AIMessage(str(await sure.ainvoke("it")))]}
+
+
+async def ask(state: Marked) -> dict[str, Any]:
+    return {"messages": [AIMessage(str(interrupt("Sure?")))]}
+
+
+@pytest.mark.parametrize("node", [ask, ask_by_entrypoint])
+@pytest.mark.parametrize("handoff", ["sticky", "delegate"])
+async def test_new_input_is_taken_though_a_graph_waits_whose_state_is_like_none_of_ours(
+    node: Any, handoff: Any
+) -> None:
+    graph = StateGraph(Marked).add_node("mark", lambda _: {"guarded": True}).add_node("ask", node)
+    graph = graph.add_edge(START, "mark").add_edge("mark", "ask")
+    desk = Agent(
+        "desk",
+        model=ScriptedModel([call("transfer_to_clerk"), "Hello!"]),
+        agents=[graph.compile(name="clerk")],
+        handoff=handoff,
+    )
+    assert len((await desk.ainvoke("go", thread_id="t")).interrupts) == 1
+    reply = await desk.ainvoke("@desk Are you there?", thread_id="t")
+    assert (reply.text, reply.interrupts) == ("Hello!", ())

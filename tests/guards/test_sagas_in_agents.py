@@ -140,8 +140,9 @@ async def test_a_run_that_was_ended_does_nothing_more() -> None:
 
 @pytest.mark.parametrize("durability", ["async", "sync", "exit"])
 @pytest.mark.parametrize("is_elsewhere", [False, True])
+@pytest.mark.parametrize("place", ["root", "deep", "sticky"])
 async def test_what_was_rejected_is_undone_though_a_question_beside_it_is_never_answered(
-    durability: Any, is_elsewhere: bool
+    place: str, durability: Any, is_elsewhere: bool
 ) -> None:
     """New input comes in place of the answer, in the same process or in another one."""
     till, sink = Till(), MemorySink()
@@ -156,24 +157,36 @@ async def test_what_was_rejected_is_undone_though_a_question_beside_it_is_never_
             clerk(till, "").replace(model=ScriptedModel([*pays("tea"), ANSWER])),
             Agent("cook", model=ScriptedModel(cook), tools=[till.tool, ask]),
         ]
-        boss = Agent("boss", model=ScriptedModel(turns), agents=clerks, handoff="delegate")
+        both = [call(f"transfer_to_{one.name}") for one in clerks]
+        first = [] if not turns else [both if place == "root" else call("transfer_to_mid")]
+        boss = Agent("boss", model=ScriptedModel([*first, *turns, "Hello!"]))
+        if place == "root":
+            boss = boss.replace(agents=clerks, handoff="delegate")
+        else:
+            said = ScriptedModel([both, "Hello!"] if turns else ["Hello!"])
+            mid = Agent("mid", model=said, agents=clerks, handoff="delegate")
+            boss = boss.replace(agents=[mid], handoff="delegate" if place == "deep" else "sticky")
         policy = unsure("doubt", sink)
         return boss.replace(guards=policy, checkpointer=saver, durability=durability)
 
     saver = InMemorySaver()
-    boss = make(saver, [call(f"transfer_to_{name}") for name in ("clerk", "cook")], "Hello!")
+    above = "boss" if place == "root" else "boss/mid"
+    boss = make(saver, "Hello!")
     reply = await boss.ainvoke("go", thread_id="t")
-    [doubtful] = [one.id for one in reply.interrupts if one.agent == "boss/clerk"]
+    [doubtful] = [one.id for one in reply.interrupts if one.agent == f"{above}/clerk"]
     reply = await boss.aresume("t", {doubtful: "reject"})
-    assert [one.agent for one in reply.interrupts] == ["boss/cook"]
+    assert [one.agent for one in reply.interrupts] == [f"{above}/cook"]
+    with pytest.raises(ValueError, match="nobody"):
+        await boss.ainvoke([{"role": "nobody", "content": "?"}], thread_id="t")  # type: ignore[list-item]
+    assert (len(await boss.ainterrupts("t")), len(till.tries)) == (1, 2)
     if is_elsewhere:
-        boss = make(another_process(saver), "Hello!")
+        boss = make(another_process(saver))
         gc.collect()
     reply = await boss.ainvoke("Are you there?", thread_id="t")
     assert (reply.text, reply.close_reason, reply.interrupts) == ("Hello!", None, ())
     assert till.left == [] and len(till.tries) == 4
     undone = [one.data["tool"] for one in recorded(sink, "compensated")[::2]]
-    assert sorted(map(str, undone)) == ["boss/clerk:pay", "boss/cook:pay"]
+    assert sorted(map(str, undone)) == [f"{above}/clerk:pay", f"{above}/cook:pay"]
     reply = await boss.replace(model=ScriptedModel(["Bye."])).ainvoke("Bye?", thread_id="t")
     assert len(till.tries) == 4
 
