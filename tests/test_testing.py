@@ -30,6 +30,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel
 
 from agentgraph.clock import clock, new_id, use_clock
+from agentgraph.limits import unhurried
 from agentgraph.testing import (
     FakeClock,
     Fault,
@@ -552,6 +553,52 @@ async def test_a_woken_sleeper_that_is_cancelled_is_forgotten() -> None:
     with pytest.raises(asyncio.CancelledError):
         await sleeper
     await clock().sleep(0)
+
+
+async def test_who_is_cut_off_cleans_up_undisturbed() -> None:
+    time, done = FakeClock(), list[str]()
+
+    async def work() -> int:
+        try:
+            with time.timeout(5):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    with unhurried():  # as whoever tells an event to a reader does
+                        await time.sleep(0)
+                    for _ in range(5):
+                        await time.sleep(0)
+                    done.append("tidied")
+        except TimeoutError:
+            done.append("late")
+        return (asyncio.current_task() or pytest.fail()).cancelling()
+
+    working = asyncio.create_task(work())
+    await time.sleep(0)
+    time.advance(9)
+    assert (await working, done) == (0, ["tidied", "late"])
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_a_limit_that_was_left_cuts_nobody_off_whoever_stops_it_then(is_before: bool) -> None:
+    """A task that was begun within the limit waits for a reader when that is over."""
+    time, left = FakeClock(), asyncio.Event()
+
+    async def aside() -> None:
+        if not is_before:
+            await left.wait()
+        with unhurried():
+            await left.wait()
+
+    with time.timeout(5):
+        child = asyncio.create_task(aside())
+        await time.sleep(0)
+    left.set()
+    await child
+    time.advance(9)
+    for _ in range(5):
+        await time.sleep(0)
+    assert (asyncio.current_task() or pytest.fail()).cancelling() == 0
 
 
 async def test_it_can_be_advanced_from_another_thread() -> None:

@@ -103,7 +103,7 @@ class FakeClock:
                 with limited(timer):
                     yield
             finally:
-                timer.stop()
+                timer.end()
 
     async def asleep(self, count: int = 1) -> None:
         """Wait until at least so many are asleep: then it is time to advance."""
@@ -156,32 +156,37 @@ class _Timer:
     def __init__(self, clock: FakeClock, limit: TimeLimit, left: int) -> None:
         self._clock = clock
         self._limit = limit
-        self._left = left
+        self._left: int | None = left
+        """The nanoseconds that are left, None once it is met or over."""
         self._pauses = 0
         self._running: _Sleeper | None = None
         self._start()
 
     def pause(self) -> None:
         self._pauses += 1
-        self.stop()
+        if self._running is not None:
+            self._left = self._clock._unwind(self._running)
+            self._running = None
 
     def go_on(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and self._running is None:
             self._start()
 
-    def stop(self) -> None:
-        if self._running is not None:
-            self._left = self._clock._unwind(self._running)
-            self._running = None
+    def end(self) -> None:
+        self.pause()
+        self._left = None
 
     def _start(self) -> None:
+        if self._left is None:
+            return
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         woken.add_done_callback(self._met)
         self._running = self._clock._wind(self._left, woken)
 
     def _met(self, woken: asyncio.Future[None]) -> None:
         if self._running is not None and self._running.woken is woken:  # else it is over, or paused
+            self._running = self._left = None
             self._limit.expire()
 
 
