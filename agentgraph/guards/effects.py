@@ -123,7 +123,7 @@ def effect_of(tool: object, levels: int = _DEEPEST) -> Effect | None:
     found = own.get(_MARK)
     if isinstance(found, Effect):
         return found
-    if type(tool) is FunctionType:  # as nearly all are: this is asked of each call
+    if not own and type(tool) is FunctionType:  # as nearly all are: this is asked of each call
         return None
     is_tool = isinstance(tool, BaseTool)
     for name in ("func", "coroutine"):

@@ -211,3 +211,20 @@ async def test_a_function_that_blocks_does_not_block_the_loop() -> None:
         return threading.current_thread().name
 
     assert await Effect(blocking).undo({}) != threading.current_thread().name
+
+
+def test_a_function_around_an_object_has_the_mark_of_what_that_holds() -> None:
+    class Held:
+        def __init__(self) -> None:
+            self.func = effect(compensate=cancel)(abuy)
+
+        def __call__(self, order: str) -> Any:
+            return self.func(order)
+
+    held = Held()
+
+    @functools.wraps(held)
+    def around(order: str) -> Any:
+        return held(order)
+
+    assert effect_of(held) == effect_of(around) == Effect(compensate=cancel)
