@@ -90,8 +90,8 @@ class Run:
     """Whether its turn on the thread is over: LangGraph goes on writing what was cut off."""
     tell: Callable[[Any], Awaitable[None]] | None = None
     """Where the run's events go, if somebody listens."""
-    told: dict[str, int] = field(default_factory=dict)
-    """How many tokens have been told of each agent: what was told cannot be taken back."""
+    told: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many tokens have been told of each agent's visit: they cannot be taken back."""
     account: Suspended | None = None
     """What its guards have counted; it lives as long as the run."""
     watch: object = None

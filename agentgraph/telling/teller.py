@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from agentgraph.errors import AgentGraphError
-from agentgraph.running import Run, held_back
+from agentgraph.running import Run, current_errand, held_back
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
@@ -116,7 +116,8 @@ class Teller:
         )
         await self.put(stamped)
         if isinstance(event, TokenEvent):
-            self.run.told[stamped.agent] = self.run.told.get(stamped.agent, 0) + 1
+            visit = stamped.agent, current_errand()
+            self.run.told[visit] = self.run.told.get(visit, 0) + 1
         self.sequence += 1  # only now: who waits for room may be cancelled, and leave a gap
         if key is not None:
             self.told.add(key)
