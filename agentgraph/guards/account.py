@@ -24,6 +24,7 @@ from agentgraph.guards.entries import merge_entries
 from agentgraph.guards.estimates import Estimates
 from agentgraph.guards.guarded_state import BY_PATH, BY_SPOT, Dumped, decisions_of
 from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.place import Place
 from agentgraph.guards.purse import Purse
 from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.rounds import Rounds
@@ -333,17 +334,33 @@ class Account:
             self._resumed_by = run_id
             self.suspend(self.seen_at)
 
-    def grant(self) -> None:
-        """Grant the limits once more: a human has looked at the run and lets it go on."""
-        if self.around is None:
-            self.purse.grant()
-        else:
-            self.around.grant()
-        self.pending.clear()
-        self.replans.clear()
-        self.stored = {**self.stored, "replans": {}}
+    def grant(self, place: Place) -> None:
+        """Grant the limits once more: a human has looked at an agent and lets the run go on.
+
+        What was decided on other agents stands, unless a limit that is granted was the ground.
+        """
+        self.purse.grant()
+        level: Account | None = self
+        while level is not None:
+            level._begin_limits()
+            level = level.around
+        for spot in (place.spot, ANYWHERE):
+            self.pending.pop(spot, None)
+        self.replans.pop(place.path, None)
+        planned = self.stored.get("replans", {})
+        others = {path: one for path, one in planned.items() if path != place.path}
+        self.stored = {**self.stored, "replans": others}
+        own = f"{place.path}#"
+        self.tries = {name: made for name, made in self.tries.items() if not name.startswith(own)}
+
+    def _begin_limits(self) -> None:
+        """Begin anew with what holds for all of it."""
+        for spot, left in list(self.pending.items()):
+            self.pending[spot] = [one for one in left if one.failure_class != "cost_overrun"]
+            if not self.pending[spot]:
+                del self.pending[spot]
         self.deadline = self.policy.deadlines.workflow()
-        self.tries.clear()
+        self.throttles.clear()
         if self.deadlock is not None:
             self.deadlock = self.deadlock.fresh()
         if self.velocity is not None:

@@ -5,7 +5,6 @@ The only layer that retries: clients of providers are to be given `max_retries=0
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,10 +14,9 @@ from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.guards.account import ANYWHERE, Account
 from agentgraph.guards.breaker import CircuitBreaker, Permit
-from agentgraph.guards.budget import Reservation
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.failures import Failure, classify
-from agentgraph.guards.paying import Paying, worst_case
+from agentgraph.guards.paying import Paying, reserved
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import attributes_of, model_name_of
@@ -81,7 +79,7 @@ class Asking:
             self._policy.retry.first_attempt()
         attempt = 0
         while True:
-            heard = _tokens_told(self._place.path)
+            heard = _tokens_told(self._place)
             try:
                 return await self._ask(self._name, messages, None)
             except (ControlFlow, GuardStopped):
@@ -91,7 +89,7 @@ class Asking:
             except Exception as error:
                 failure = classify(error)
                 # What was streamed has been read: another attempt would say it twice.
-                is_committed = _tokens_told(self._place.path) != heard
+                is_committed = _tokens_told(self._place) != heard
                 pause = None if is_committed else await self._pause(error, failure, attempt)
                 if pause is None:
                     return await self._failed(error, failure, messages, is_committed)
@@ -123,7 +121,12 @@ class Asking:
         if failure.kind == "transient" and not told:
             return await self._instead(error, messages, None)
         self.has_given_up = failure.kind == "transient"
-        if self.has_given_up or self._policy.tier != "regulated":
+        decisions, tier = self._policy.decisions, self._policy.tier
+        is_asked = tier == "regulated"
+        if self.has_given_up:  # and nobody else can go on with what was said
+            said = decisions.decide(failure.failure_class, tier, possible=False)
+            is_asked = said.action == "escalate"
+        if not is_asked:
             grounds = {"kind": failure.kind, "told": told}
             ended = Decision("abort", "failure", _told(error), failure.failure_class, grounds)
             await self._recorder.recorded(ended)  # the error itself is told, and raised
@@ -161,15 +164,17 @@ class Asking:
         model = self._asked.model if answerer is None else answerer
         held = await self._paying.reserve(name, model, messages, self._asked)
         permit: Permit | None = None
+        parent: int | None = None
         try:
             given = self._permit(_key(name, model))
             if given is not None and not given.decision.allows:
                 raise await self._refusal(given.decision)
             permit = given
-            parent = self._recorder.note("model", model=name, reserved_tokens=worst_case(held))
+            parent = self._recorder.note("model", model=name, **reserved(held))
             message = await self._timed(answerer, messages)
         except BaseException as error:
-            _settle_failure(error, held, permit)
+            self._paying.fail(error, held, parent)
+            _settle_permit(error, permit)
             raise
         too_fast = self._paying.settle(name, message, held, parent)
         if too_fast is not None:
@@ -214,9 +219,11 @@ class Asking:
         return CircuitOpen(decision.cause)
 
     async def _slow_down(self, name: str, decision: Decision) -> None:
-        """Do what is done where tokens or dollars are spent too fast."""
-        breaker = self._policy.breaker
-        if breaker is not None and breaker.fallback is not None and name == self._name:
+        """Do what is done where tokens or dollars are spent too fast: another model goes on."""
+        policy, breaker = self._policy, self._policy.breaker
+        swaps = policy.decisions.cell("provider_error", policy.tier).action == "fallback"
+        has_another = breaker is not None and breaker.fallback is not None and name == self._name
+        if breaker is not None and has_another and swaps:
             await self._recorder.decided(decision)
             key = _key(name, self._asked.model)
             # Other inputs have not spent too fast: they keep their model.
@@ -227,16 +234,8 @@ class Asking:
             self._account.pend(ANYWHERE, await self._recorder.by_table(decision))
 
 
-def _settle_failure(
-    error: BaseException, held: Sequence[Reservation], permit: Permit | None
-) -> None:
-    """Settle a call that failed; whether one that was cut off was paid for, nobody knows."""
-    is_over = isinstance(error, asyncio.CancelledError | TimeoutError)
-    for reservation in held:
-        if is_over:
-            reservation.charge()
-        else:
-            reservation.release()
+def _settle_permit(error: BaseException, permit: Permit | None) -> None:
+    """Tell a breaker what became of a call that failed."""
     if permit is None:
         return
     if isinstance(error, ControlFlow) or not isinstance(error, Exception):
@@ -257,9 +256,9 @@ def _key(name: str, model: object) -> str:
     return f"model:{name}"
 
 
-def _tokens_told(path: str) -> int:
+def _tokens_told(place: Place) -> int:
     run = current_run()
-    return 0 if run is None else run.told.get(path, 0)
+    return 0 if run is None else run.told.get((place.path, place.visit), 0)
 
 
 def _told(error: Exception) -> str:

@@ -103,7 +103,7 @@ class Humans:
             case "approve" if request.guard == CONFIDENCE:
                 return {"text": str(payload.get("answer") or ""), "by": "approve"}
         # What has failed is no answer: it is tried once more, whatever was spent on it.
-        self._account.grant()
+        self._account.grant(self._place)
         return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -19,7 +20,7 @@ from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.side_notes import SideNotes
 from agentgraph.sentry import ModelCall
 
-__all__ = ["Paying", "worst_case"]
+__all__ = ["Paying", "reserved"]
 
 
 class Paying:
@@ -81,11 +82,23 @@ class Paying:
         velocity = self._account.velocity
         if velocity is None:
             return None
-        tokens = usage["total_tokens"] if usage is not None else worst_case(held)
+        tokens = usage["total_tokens"] if usage is not None else _most(held)[0]
         decision = velocity.record(
             tokens=tokens, usd=usd, scope=f"{self._account.part}{self._place.path}"
         )
         return None if decision.allows else decision
+
+    def fail(self, error: BaseException, held: Sequence[Reservation], parent: int | None) -> None:
+        """Settle a call that failed; whether one that was cut off was paid for, nobody knows."""
+        is_over = isinstance(error, asyncio.CancelledError | TimeoutError)
+        for reservation in held:
+            if is_over:
+                reservation.charge()
+            else:
+                reservation.release()
+        if parent is not None:  # else it was not made
+            figures = _figures(None, None, held) if is_over else {"total_tokens": 0, "usd": "0"}
+            self._recorder.settled(parent, figures)
 
     def forget_pace(self) -> None:
         """Begin anew to watch how fast is spent."""
@@ -124,21 +137,32 @@ def _release(held: Sequence[Reservation]) -> None:
         one.release()
 
 
-def worst_case(held: Sequence[Reservation]) -> int:
-    """Return how many tokens a call may use, as far as anybody has reckoned it."""
-    return held[0].tokens if held else 0
+def reserved(held: Sequence[Reservation]) -> dict[str, object]:
+    """Return what a call may cost, as far as anybody has reckoned it."""
+    tokens, usd = _most(held)
+    figures: dict[str, object] = {"reserved_tokens": tokens}
+    if usd is not None:
+        figures["reserved_usd"] = str(usd)
+    return figures
+
+
+def _most(held: Sequence[Reservation]) -> tuple[int, Decimal | None]:
+    return (held[0].tokens, held[0].usd) if held else (0, None)
 
 
 def _figures(
     usage: UsageMetadata | None, usd: Decimal | None, held: Sequence[Reservation]
 ) -> dict[str, object]:
+    figures: dict[str, object]
     if usage is None:
-        return {"total_tokens": worst_case(held), "estimated": True}
-    figures: dict[str, object] = {
-        "input_tokens": usage["input_tokens"],
-        "output_tokens": usage["output_tokens"],
-        "total_tokens": usage["total_tokens"],
-    }
+        tokens, usd = _most(held)
+        figures = {"total_tokens": tokens, "estimated": True}
+    else:
+        figures = {
+            "input_tokens": usage["input_tokens"],
+            "output_tokens": usage["output_tokens"],
+            "total_tokens": usage["total_tokens"],
+        }
     if usd is not None:
         figures["usd"] = str(usd)
     return figures

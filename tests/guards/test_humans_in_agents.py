@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.agents import Reply
 from agentgraph.errors import RoutingError
-from agentgraph.guards import Guards, MemorySink
-from agentgraph.testing import ScriptedModel
+from agentgraph.guards import Gate, Guards, MemorySink
+from agentgraph.testing import ScriptedModel, call
 from tests.guards.deciding import (
     ANSWER,
     DECISIONS,
@@ -32,7 +33,7 @@ from tests.guards.deciding import (
     tree,
     unsure,
 )
-from tests.guards.working import recorded
+from tests.guards.working import look, recorded, watched
 
 everywhere = pytest.mark.parametrize("place", PLACES)
 
@@ -228,3 +229,48 @@ async def test_memory_of_langgraph_is_enough(place: str) -> None:
     worker = clerk(till, "doubt").replace(model=ScriptedModel([]))
     rebuilt = tree(place, worker, guards=unsure("doubt"), checkpointer=saver)
     assert await said(place, rebuilt, reply, "approve") == ANSWER
+
+
+@pytest.mark.parametrize("tier", ["batch", "regulated"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_approval_leaves_what_was_decided_on_another_agent(
+    tier: Any, at_once: bool
+) -> None:
+    """The cook goes in a circle, and waits in a tool; the clerk beside it gets an approval."""
+    looks = call("look", what="it")
+
+    def ask() -> str:
+        """Ask a human."""
+        return str(interrupt("May I?"))
+
+    mends = [False]
+    failing = ScriptedModel(lambda _: ANSWER if mends[0] else "never")
+    cook = ScriptedModel([*[looks] * 3, [looks, call("ask")], "never"])
+    workers = [
+        Agent("clerk", model=failing, default_tools=False),
+        Agent("cook", model=cook, tools=[look, ask], default_tools=False),
+    ]
+    both = [call(f"transfer_to_{one.name}") for one in workers]
+    sink = MemorySink()
+    policy = watched(
+        sink,
+        tier,
+        stages={"clerk": Guards(gates=Gate(invariants=[lambda one: one.text == ANSWER]))},
+    )
+    boss = Agent("boss", model=ScriptedModel([both, "never"]), agents=workers, guards=policy)
+    boss = boss.replace(handoff="delegate", default_tools=False)
+    reply = await boss.ainvoke("go", thread_id="t")
+    [failed] = [one.id for one in reply.interrupts if one.agent == "boss/clerk"]
+    [other] = [one.id for one in reply.interrupts if one.agent == "boss/cook"]
+    mends[0] = True
+    if at_once:
+        reply = await boss.aresume("t", {failed: "approve", other: "yes"})
+    else:
+        await boss.aresume("t", {failed: "approve"})
+        reply = await boss.aresume("t", {other: "yes"})
+    assert len(cook.requests) == 4
+    if tier == "batch":
+        assert reply.close_reason == "loop_detector"
+    else:
+        [question] = reply.interrupts
+        assert question.payload["guard"] == "loop_detector"  # type: ignore[index]

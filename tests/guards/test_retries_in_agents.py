@@ -57,7 +57,8 @@ async def test_each_attempt_and_each_retry_stands_in_the_trail(clock: Hurried) -
     model = ScriptedModel([Fault.server_error(), "Here I am."])
     await solo(model, guards=watched(sink)).ainvoke("hello")
     kinds = [record.kind for record in recorded(sink)]
-    assert kinds == ["input", "model", "decision", "model", "settled", "end"]
+    attempt = ["model", "settled"]
+    assert kinds == ["input", *attempt, "decision", *attempt, "end"]
     retry = recorded(sink, "decision")[0]
     assert retry.data["retry"] == 1
     assert retry.decision is not None
@@ -142,6 +143,54 @@ async def test_a_sub_agent_that_was_heard_is_not_asked_again(clock: Hurried) -> 
     with pytest.raises(ModelError):
         await streamed(agent)
     assert len(model.requests) == 1
+
+
+async def test_one_visit_is_asked_again_whatever_was_heard_of_another_one(clock: Hurried) -> None:
+    """A delegate is asked by two calls of one message; one of its visits fails unheard."""
+    heard, failed = asyncio.Event(), asyncio.Event()
+
+    async def turn(messages: Any) -> Any:
+        if len(model.requests) == 1:
+            await heard.wait()
+            failed.set()
+            return Fault.server_error()
+        return "One of two."
+
+    model = ScriptedModel(turn)
+    calls = [call("transfer_to_sub", reason=reason) for reason in ("one", "two")]
+    boss = solo(
+        ScriptedModel([calls, "Done."]),
+        name="boss",
+        agents=[solo(model, name="sub")],
+        handoff="delegate",
+    )
+    events = []
+    async for event in boss.astream("go"):
+        events.append(event)
+        if isinstance(event, TokenEvent) and event.agent == "boss/sub":
+            heard.set()
+    final = events[-1]
+    assert isinstance(final, FinalStateEvent)
+    assert (final.text, len(model.requests)) == ("Done.", 3)
+    assert failed.is_set()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_regulated_run_that_is_cut_asks_a_human_whoever_has_heard_of_it(
+    clock: Hurried, is_heard: bool
+) -> None:
+    sink = MemorySink()
+    model = ScriptedModel([*[Fault.cut("one two three four")] * (1 if is_heard else 3), "Whole."])
+    agent = solo(model, guards=watched(sink, "regulated"))
+    if is_heard:
+        await streamed(agent)
+    else:
+        await agent.ainvoke("go", thread_id="t")
+    [question] = await agent.ainterrupts("t")
+    assert question.payload["failure_class"] == "provider_error"  # type: ignore[index]
+    assert len(model.requests) == (1 if is_heard else 3)
+    reply = await agent.aresume("t", {question.id: "approve"})
+    assert reply.text == "Whole."
 
 
 async def test_a_stalled_model_is_cut_off_and_asked_again(clock: Hurried) -> None:

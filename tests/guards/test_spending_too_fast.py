@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from langchain_core.messages import BaseMessage
 
 from agentgraph import Agent, Guards
@@ -70,3 +71,28 @@ async def test_dollars_are_watched_where_the_budget_is_in_tokens() -> None:
     assert (end.close_reason, actions(decisions)) == ("cost_velocity", [("cost_velocity", "abort")])
     assert decisions[0]["evidence"]["unit"] == "usd_per_hour"
     assert asked(agent) == 3
+
+
+@pytest.mark.parametrize("has_another", [True, False])
+async def test_where_no_model_is_swapped_too_fast_is_what_the_table_says_of_cost(
+    has_another: bool,
+) -> None:
+    """In the batch tier the run ends; in the regulated one a human lets it go on."""
+    breaker = CircuitBreaker(fallback=Metered([]) if has_another else None)
+    budget = CostBudget(tokens=10**6)
+
+    def policy(tier: Any) -> Guards:
+        return Guards(tier, velocity=FAST, breaker=breaker, budget=budget)
+
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(hasty(guards=policy("batch")), "hurry"))
+        assert end.close_reason == "cost_velocity"
+        assert actions(decisions) == [("cost_velocity", "abort")]
+        agent = hasty(guards=policy("regulated"))
+        _, decisions = await clock.drive(told(agent, "hurry"))
+        assert actions(decisions) == [("cost_velocity", "escalate")]
+        [question] = await agent.ainterrupts("t")
+        before = asked(agent)
+        reply = await clock.drive(agent.aresume("t", {question.id: "approve"}))
+        assert asked(agent) >= before + 3  # until it has spent as much again
+        assert [one.id for one in reply.interrupts] != [question.id]
