@@ -9,7 +9,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import StateSnapshot
 
 from agentgraph.agents.takeover import Leftovers
-from agentgraph.guards.pauses import left_to_undo, noted_in
+from agentgraph.guards.pauses import left_to_undo
+from agentgraph.guards.side_notes import PAUSED, SideNotes
 
 __all__ = ["ended"]
 
@@ -23,7 +24,8 @@ async def ended(
     """
     turn = snapshot.values.get("turn") or {}
     known = [account async for account in _accounts(saver, snapshot)]
-    account = left_to_undo(known, turn.get("id", ""))
+    unbegun = await SideNotes(saver, snapshot.config).registered()
+    account = left_to_undo(known, turn.get("id", ""), unbegun)
     if account is None:
         return None
     at = {} if left.active is None else {"current_active_agent": left.active}
@@ -40,7 +42,7 @@ async def _accounts(
     stored = values.get("guarded") if isinstance(values, Mapping) else None
     if isinstance(stored, Mapping):
         yield stored
-    for noted in noted_in(await saver.aget_tuple(snapshot.config)):
+    for noted in await SideNotes(saver, snapshot.config).read(PAUSED):
         yield noted
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):

@@ -38,7 +38,10 @@ from agentgraph.errors import (
     kind_of,
 )
 from agentgraph.guards import Decision, Guards, spans
+from agentgraph.guards.account import Account
 from agentgraph.guards.patcher import COMPENSATE
+from agentgraph.guards.pauses import note_registered
+from agentgraph.guards.side_notes import SideNotes
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
@@ -172,9 +175,20 @@ class Runner:
             outcome = replace(outcome, asked_by={question.id: path for path, question in asked})
         reply = self._reply(run, outcome, start.known)
         self._keep_lost(run, start.earlier, outcome)
-        if outcome.interrupts and run.stored is None:  # a saver that has not told
-            await self._saved(run.thread_id)
+        if outcome.interrupts:
+            await self._note_registered(run)
         return reply
+
+    async def _note_registered(self, run: Run) -> None:
+        """Note for other processes which actions are to run once a human has answered."""
+        if isinstance(run.account, Account) and run.account.registered:
+            saved = await self._saved(run.thread_id)
+            if saved is not None:
+                await note_registered(
+                    run.account, SideNotes(self._graph.checkpointer, saved.config)
+                )
+        elif run.stored is None:  # a saver that has not told
+            await self._saved(run.thread_id)
 
     async def _audited(
         self, start: _Start, run: Run, context: Any, config: RunnableConfig

@@ -34,6 +34,7 @@ from agentgraph.guards.velocity import CostVelocity
 
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
+    from agentgraph.guards.side_notes import SideNotes
 
 __all__ = ["ANYWHERE", "Account"]
 
@@ -71,8 +72,10 @@ class Account:
         self._memories: tuple[str, ...] = _MEMORIES
         self.may_ask = False
         """Whether a human may have been asked, or an answer held back, at some level."""
-        self.caught_up: set[str] = set()
-        """The levels of whose graphs it is known where they have paused."""
+        self.caught_up: set[tuple[str, str]] = set()
+        """The levels of whose graphs it is known where they have paused, and in which run."""
+        self.catching_up = asyncio.Lock()
+        """Held while that is read."""
         self.moved = Tally()
         self.closed = ""
         """The guard that has ended it."""
@@ -99,6 +102,10 @@ class Account:
         """How often each stage has been told to try again."""
         self.throttles: dict[str, CircuitBreaker] = {}
         """What keeps this input from models on which it has spent too fast, and no other input."""
+        self.tried: set[str] = set()
+        """The keys of actions that have failed here: whoever tries them again knows of it."""
+        self.promises: dict[str, SideNotes] = {}
+        """Where it is to be noted that an action begins, which was registered before a pause."""
         self.registered: set[str] = set()
         """The keys of actions that this process has stored, and that are to run now."""
         self.has_acted = False

@@ -166,6 +166,8 @@ class Post:
 
         async def wrapped(state: State, call: Call) -> Any:
             watch = self._watch_before(state) or self._watch(state)
+            if watch.account.may_ask:
+                await catch_up(watch, get_config())
             try:
                 with posted(watch):
                     result = await call(state)

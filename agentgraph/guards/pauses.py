@@ -6,16 +6,17 @@ A session has it in its log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
 
+from agentgraph.guards.account import Account
 from agentgraph.guards.guarded_state import Dumped, latest
-from agentgraph.guards.side_notes import PAUSED, notes_beside
+from agentgraph.guards.side_notes import PAUSED, SideNotes, notes_beside
 from agentgraph.guards.watch import Watch
+from agentgraph.running import current_run
 
-__all__ = ["catch_up", "left_to_undo", "note_pause", "noted_in"]
+__all__ = ["catch_up", "left_to_undo", "note_pause", "note_registered"]
 
 
 async def note_pause(watch: Watch, config: RunnableConfig) -> None:
@@ -26,31 +27,57 @@ async def note_pause(watch: Watch, config: RunnableConfig) -> None:
 
 
 async def catch_up(watch: Watch, config: RunnableConfig) -> None:
-    """Go on from what was known where this level of the graph has paused, once."""
-    notes, account = notes_beside(config), watch.account
-    if notes is None or watch.recorder.ledger is not None or notes.level in account.caught_up:
+    """Go on from what was known where this level of the graph has paused, once in a run."""
+    notes, account, run = notes_beside(config), watch.account, current_run()
+    if notes is None or watch.recorder.ledger is not None:
         return
-    account.caught_up.add(notes.level)
+    level = notes.level, "" if run is None else run.id
+    if level in account.caught_up:
+        return
+    async with account.catching_up:  # those side by side all go on with what is known then
+        if level not in account.caught_up:
+            await _read(account, notes)
+            account.caught_up.add(level)
+
+
+async def _read(account: Account, notes: SideNotes) -> None:
     for told in await notes.read(PAUSED):
         if told.get("input") == account.input_id and told["version"] > account.version:
             account.load(told)
             account.purse.meet(told["spends"])
+    _promise(account, await notes.registered(), notes)
 
 
-def noted_in(stored: CheckpointTuple | None) -> list[Dumped]:
-    """Return what was noted beside a checkpoint."""
-    writes = () if stored is None else stored.pending_writes or ()
-    return [value for _, channel, value in writes if channel == PAUSED]
+def _promise(account: Account, keys: Iterable[str], notes: SideNotes) -> None:
+    """Have actions run that have not begun, and have it noted first that they begin."""
+    account.registered |= (found := set(keys))
+    account.promises |= dict.fromkeys(found, notes)
 
 
-def left_to_undo(accounts: Iterable[Dumped], input_id: str) -> Dumped | None:
+async def note_registered(account: Account, notes: SideNotes) -> None:
+    """Note which actions wait for a human to answer beside them; elsewhere nobody would know."""
+    if account.registered:
+        await notes.register(account.registered)
+        _promise(account, account.registered, notes)
+
+
+def left_to_undo(
+    accounts: Iterable[Dumped], input_id: str, unbegun: Collection[str]
+) -> Dumped | None:
     """Return the account of an input that was ended and has done something, of what is known of it.
 
-    It is one for all levels of a run, of which each has it as it was there.
+    It is one for all levels of a run, of which each has it as it was there. What has not begun,
+    by its keys, is not to be undone.
     """
     told: Dumped = {}
     closed = ""
     for one in accounts:
         if one.get("input") == input_id:
             told, closed = latest(told, one), one.get("closed") or closed
-    return {**told, "closed": closed} if closed and "saga" in told else None
+    if not closed or "saga" not in told:
+        return None
+    entries = {
+        key: {**entry, "state": "failed"} if key in unbegun else entry
+        for key, entry in told["saga"]["entries"].items()
+    }
+    return {**told, "closed": closed, "saga": {"entries": entries}}

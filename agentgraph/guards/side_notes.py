@@ -6,6 +6,7 @@ are left: whoever begins it again reads them. With the next checkpoint they are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ PAUSED = "agentgraph_paused"
 """What was known where a node waited for a human, or ended the run of those beside it."""
 _SPENDS = "agentgraph_spends"
 _BEGUN = "agentgraph_begun"
+_REGISTERED = "agentgraph_registered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,23 @@ class SideNotes:
         writes = found.pending_writes if found is not None else None
         return [value for _, known, value in writes or () if known == channel]
 
+    async def register(self, keys: Iterable[str]) -> None:
+        """Note which actions are to run once a human has answered: they have not begun."""
+        await self.write(sorted(keys), _REGISTERED)
+
+    async def registered(self) -> set[str]:
+        """Return those of which nobody has noted since that they begin."""
+        begun = {key for key, _ in await self.read(_BEGUN)}
+        return {key for keys in await self.read(_REGISTERED) for key in keys} - begun
+
+    async def begin(self, key: str, answers: int = 0) -> None:
+        """Note that an action begins, with so many answers of humans."""
+        await self.write([key, answers], _BEGUN)
+
+    async def has_begun(self, key: str, answers: int) -> bool:
+        """Tell whether an action has begun with these answers."""
+        return [key, answers] in await self.read(_BEGUN)
+
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
@@ -60,10 +79,9 @@ class Resumption:
 
         A process that was killed has left no more of it: what came of the action, nobody knows.
         """
-        note = [key, self.answers]
-        if note in await self.notes.read(_BEGUN):
+        if await self.notes.has_begun(key, self.answers):
             return False
-        await self.notes.write(note, _BEGUN)
+        await self.notes.begin(key, self.answers)
         return True
 
 

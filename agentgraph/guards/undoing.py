@@ -17,6 +17,10 @@ __all__ = ["undo_last"]
 async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: Recorder) -> bool:
     """Undo the last action that is still to be undone; tell whether more are."""
     saga = account.saga
+    if saga is not None:
+        for key in account.registered:  # which have not begun, and do not any more
+            recorder.note("effect", key=key, tool=saga.failed(key).tool, state="failed")
+        account.registered.clear()
     plan = saga.plan() if saga is not None else []
     if saga is None or not plan:
         return False

@@ -102,8 +102,13 @@ class Using:
 
     async def _known(self, saga: Saga, effect: Effect, use: ToolUse) -> ToolMessage | None:
         """Register an action; return what came of it where it has run before."""
+        if use.key in self._account.tried:
+            self._account.tried.discard(use.key)
+            return None
         if use.key in self._account.registered:
             self._account.registered.discard(use.key)
+            if (notes := self._account.promises.pop(use.key, None)) is not None:
+                await notes.begin(use.key)
             return None
         has_waited = saga.is_waiting(use.key)
         begin = partial(
@@ -234,7 +239,7 @@ class Using:
             raise
         except Exception as error:
             if effect is not None:
-                self._account.registered.add(use.key)  # whoever retries it knows that it failed
+                self._account.tried.add(use.key)
             await self._observe(use, effect, kind_of(error), failed=True)
             raise
         # What comes of a wish to move, or where else a tool leads, is to be seen yet.

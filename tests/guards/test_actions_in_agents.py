@@ -21,6 +21,7 @@ from agentgraph import Agent, effect, idempotency_key
 from agentgraph.guards import MemorySink
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.deciding import ANSWER, Till, asked, clerk, pays, unsure
+from tests.guards.test_account_in_a_new_process import another_process
 from tests.guards.working import audited, recorded, solo, watched
 from tests.sessions.talk import until
 
@@ -175,6 +176,136 @@ def killed(saver: InMemorySaver) -> InMemorySaver:
     for name in ("storage", "writes", "blobs"):
         getattr(left, name).update(deepcopy(dict(getattr(saver, name))))
     return left
+
+
+# Actions beside a question, which begin once it is answered
+
+
+def ask() -> str:
+    """Ask a human."""
+    return str(interrupt("May I?"))
+
+
+def tree_of(place: str, worker: Agent, first: bool, **fields: Any) -> Agent:
+    """Return a worker alone, or below another agent that hands over to it."""
+    if place == "root":
+        return worker.replace(**fields)
+    turns = [call(f"transfer_to_{worker.name}")] if first else []
+    boss = Agent("boss", model=ScriptedModel([*turns, "Hello!"]), agents=[worker])
+    return boss.replace(handoff="delegate" if place == "delegate" else "sticky", **fields)
+
+
+everywhere = pytest.mark.parametrize("place", ["root", "sticky", "delegate"])
+durable = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+
+
+@everywhere
+@durable
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_an_action_beside_a_question_is_done_once_that_is_answered(
+    place: str, durability: Any, is_elsewhere: bool
+) -> None:
+    till, sink, saver = Till(), MemorySink(), InMemorySaver()
+
+    def make(*turns: Any) -> Agent:
+        worker = solo(ScriptedModel([*turns, ANSWER]), till.tool, ask, name="clerk")
+        kept = {"checkpointer": saver, "durability": durability, "guards": watched(sink)}
+        return tree_of(place, worker, bool(turns), **kept)
+
+    agent = make([*pays("tea"), call("ask")])
+    [question] = (await agent.ainvoke("go", thread_id="t")).interrupts
+    assert till.tries == []
+    if is_elsewhere:
+        saver = killed(saver)
+        agent = make()
+        gc.collect()
+    reply = await agent.aresume("t", {question.id: "yes"})
+    assert (till.tries, reply.interrupts) == (["pay tea"], ())
+    assert [one.data["state"] for one in recorded(sink, "effect")] == ["started", "done"]
+    assert audited(sink) == []
+
+
+async def test_what_another_process_has_registered_is_done_where_the_first_one_goes_on() -> None:
+    till, saver = Till(), InMemorySaver()
+    turns = [call("ask"), [*pays("tea"), call("ask")], ANSWER]
+
+    def make(*turns: Any) -> Agent:
+        model = ScriptedModel(turns)
+        return solo(model, till.tool, ask, checkpointer=saver, guards=watched())
+
+    first = make(*turns)
+    [question] = (await first.ainvoke("go", thread_id="t")).interrupts
+    here, saver = saver, another_process(saver)
+    [question] = (await make(*turns[1:]).aresume("t", {question.id: "yes"})).interrupts
+    assert (here.storage is saver.storage, till.tries) == (True, [])
+    reply = await first.replace(model=ScriptedModel([ANSWER])).aresume("t", {question.id: "yes"})
+    assert (reply.text, till.tries) == (ANSWER, ["pay tea"])
+
+
+@everywhere
+@durable
+async def test_an_action_that_begins_after_an_answer_and_is_cut_off_is_not_done_again(
+    place: str, durability: Any
+) -> None:
+    paid: list[str] = []
+    is_paid, left = asyncio.Event(), InMemorySaver()
+
+    @effect
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        paid.append(item)
+        is_paid.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    def make(*turns: Any) -> Agent:
+        worker = solo(ScriptedModel([*turns, ANSWER]), pay, ask, name="clerk")
+        kept = {"checkpointer": left, "durability": durability, "guards": watched()}
+        return tree_of(place, worker, bool(turns), **kept)
+
+    first = make([*pays("tea"), call("ask")])
+    [question] = (await first.ainvoke("go", thread_id="t")).interrupts
+    left = killed(left)  # it is answered in another process, which is killed in its turn
+    second = asyncio.create_task(make().aresume("t", {question.id: "yes"}))
+    await is_paid.wait()
+    left = killed(left)
+    second.cancel()
+    third = make()
+    asked = await third.ainterrupts("t")
+    reply = await third.aresume("t", {one.id: "yes" for one in asked}) if asked else None
+    if reply is None:
+        reply = await third.ainvoke("What came of it?", thread_id="t")
+    assert paid == ["tea"]
+
+
+@durable
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_an_action_that_has_not_begun_is_not_undone(
+    durability: Any, is_elsewhere: bool
+) -> None:
+    """Its run is rejected while a question beside it waits, and new input comes."""
+    till, sink, saver = Till(), MemorySink(), InMemorySaver()
+
+    def make(*turns: Any) -> Agent:
+        beside = ScriptedModel([[*pays("jam"), call("ask")], "never"])
+        workers = [
+            clerk(till, "").replace(model=ScriptedModel([*pays("tea"), ANSWER])),
+            Agent("cook", model=beside, tools=[till.tool, ask]),
+        ]
+        boss = Agent("boss", model=ScriptedModel([*turns, "Hello!"]), agents=workers)
+        kept = {"checkpointer": saver, "durability": durability, "guards": unsure("doubt", sink)}
+        return boss.replace(handoff="delegate", **kept)
+
+    boss = make([call("transfer_to_clerk"), call("transfer_to_cook")])
+    reply = await boss.ainvoke("go", thread_id="t")
+    [doubtful] = [one.id for one in reply.interrupts if one.agent == "boss/clerk"]
+    await boss.aresume("t", {doubtful: "reject"})
+    if is_elsewhere:
+        saver = killed(saver)
+        boss = make()
+        gc.collect()
+    assert (await boss.ainvoke("Are you there?", thread_id="t")).text == "Hello!"
+    assert till.tries == ["pay tea", "give back tea"]
 
 
 async def test_an_action_that_waits_when_its_run_is_rejected_is_undone_too() -> None:
