@@ -41,6 +41,7 @@ from agentgraph.guards.patcher import (
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
 from agentgraph.guards.side_notes import side_notes
+from agentgraph.guards.standing import watch_at
 from agentgraph.guards.unheard import warn_of_no_guards, warn_of_unheard
 from agentgraph.guards.watch import Watch
 from agentgraph.participant import Graph
@@ -234,7 +235,7 @@ class _ForeignPost(Post):
         path = (config.get("metadata") or {}).get(AGENT_TAG)
         place = replace(self.place, path=path) if path else self.place
         notes = side_notes(config) if ledger is None else None
-        return self._at(place, account, kept, config, ledger, notes)
+        return watch_at(self.policy, place, account, kept, config, ledger, notes)
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump(), _STOPPED_BY: None, _HOLDS: False}

@@ -11,27 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END
 from langgraph.types import Command
 
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.account import Account
-from agentgraph.guards.accounts import account_of, hold
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.effects import Effect, effect_of
-from agentgraph.guards.foreign import last_said
 from agentgraph.guards.guarded_state import GuardedState
 from agentgraph.guards.humans import Humans, HumanState
 from agentgraph.guards.judging import Held
 from agentgraph.guards.pauses import catch_up, note_pause
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
-from agentgraph.guards.recorder import Recorder
-from agentgraph.guards.side_notes import SideNotes, resumption, side_notes
 from agentgraph.guards.stage import inside_stage
+from agentgraph.guards.standing import watch_before, watch_of
 from agentgraph.guards.undoing import undo_last
 from agentgraph.guards.using import RegisterFirst
 from agentgraph.guards.watch import Watch
@@ -39,14 +34,11 @@ from agentgraph.patching import (
     AnyGraph,
     Patcher,
     add_state,
-    read_state,
-    read_value,
-    stores_meanwhile,
     updates_of,
     wrap_node,
 )
-from agentgraph.running import current_errand, current_run
-from agentgraph.sentry import Ledger, current_ledger, posted
+from agentgraph.running import current_run
+from agentgraph.sentry import posted
 
 __all__ = [
     "AWAIT_HUMAN",
@@ -130,7 +122,7 @@ class Post:
         """Have the model asked under guard, and act on what its guards say."""
 
         async def wrapped(state: State, call: Call) -> Any:
-            watch = self._watch_before(state) or self._watch(state)
+            watch = watch_before(self.place, state) or self._watch(state)
             if watch.account.may_ask:
                 await catch_up(watch, get_config())
             if watch.turn.get("closed") or watch.account.is_undoing:
@@ -165,7 +157,7 @@ class Post:
         """
 
         async def wrapped(state: State, call: Call) -> Any:
-            watch = self._watch_before(state) or self._watch(state)
+            watch = watch_before(self.place, state) or self._watch(state)
             if watch.account.may_ask:
                 await catch_up(watch, get_config())
             try:
@@ -260,74 +252,8 @@ class Post:
             return replace(result, goto=COMPENSATE)
         return result
 
-    def _watch_before(self, state: State) -> Watch | None:
-        """Return who stood at the run's last node, if that was here and nobody else has written."""
-        run = current_run()
-        watch = None if run is None else run.watch
-        if not isinstance(watch, Watch) or watch.account.may_ask:
-            return None
-        place, turn, stored = watch.place, state.get("turn") or {}, state.get("guarded") or {}
-        is_here = place.path == self.place.path and place.visit == current_errand()
-        if not is_here or turn.get("closed") or not watch.account.has_told(stored):
-            return None
-        watch.begin({"turn": turn, "guarded": stored})
-        return watch
-
     def _watch(self, state: State) -> Watch:
-        config = get_config()
-        kept = self._kept(state, config)
-        ledger, run = current_ledger(), current_run()
-        turn = kept.get("turn") or {}
-        turn_id = turn.get("id") or last_said(state.get("messages") or ())
-        input_id = ledger.input_id if ledger is not None else turn_id
-        notes = side_notes(config) if ledger is None else None
-        home: object = notes.saver if notes is not None else None
-        if run is not None and run.owner is not None:
-            home = run.owner
-        account = account_of(
-            self.policy,
-            input_id,
-            kept.get("guarded"),
-            ledger,
-            home if ledger is None else ledger.home,
-        )
-        if account.may_ask and "human" not in kept:
-            kept = {**kept, "human": read_value(config, "human")}  # which no node is given
-        account.closed = account.closed or turn.get("closed") or ""
-        if run is not None:
-            if run.account is None and account.version == 0 and ledger is None:
-                account.begin(run.began_at + run.held_s)
-            run.account = account if account.around is None else account.whole
-            if run.is_resumed:
-                account.resume(run.id)
-        elif notes is not None:
-            hold(account)  # nobody else does between two nodes
-        watch = self._at(self.place, account, kept, config, ledger, notes)
-        # Run by its agent, which stops before no node; a model's node that waits notes all of it.
-        watch.is_noted = run is not None and ledger is None and stores_meanwhile(config)
-        return watch
-
-    def _kept(self, state: State, config: RunnableConfig) -> State:
-        if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
-            return read_state(config, self.kept)
-        return {"turn": state["turn"], "guarded": state["guarded"]}
-
-    def _at(
-        self,
-        place: Place,
-        account: Account,
-        kept: Mapping[str, Any],
-        config: RunnableConfig,
-        ledger: Ledger | None,
-        notes: SideNotes | None,
-    ) -> Watch:
-        level = self.policy.at(place.path)
-        if place.visit != (visit := current_errand()):
-            place = replace(place, visit=visit)
-        thread = str(config.get("configurable", {}).get("thread_id") or "")
-        recorder = Recorder(level, place, account, thread, ledger, notes)
-        resumed = resumption(config) if ledger is None else None
-        return Watch(level, place, account, recorder, kept, resumption=resumed)
+        return watch_of(self.policy, self.place, self.kept, state, get_config())
 
     def _dumped(self, watch: Watch) -> dict[str, Any]:
         return {"guarded": watch.account.dump()}

@@ -64,11 +64,11 @@ class FakeClock:
         if seconds < 0:
             raise ValueError("Time cannot be advanced backwards: see `set_wall`.")
         with self._lock:
-            until = self._monotonic + _nanoseconds(seconds)
+            # First: a loop in another thread runs whom it wakes at once, who asks for the time.
+            self._monotonic += _nanoseconds(seconds)
             for waiting in (self._timers, self._sleepers):
-                while waiting and waiting[0].due <= until:
+                while waiting and waiting[0].due <= self._monotonic:
                     _wake(heapq.heappop(waiting).woken)
-            self._monotonic = until
 
     @property
     def sleepers(self) -> int:
