@@ -86,7 +86,8 @@ class LoopDetector:
     _streaks: FailureStreaks = field(
         default_factory=FailureStreaks, init=False, repr=False, compare=False
     )
-    _corrected: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _corrected: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """How often the model was told of each loop."""
     _corrected_in: str | None = field(default=None, init=False, repr=False, compare=False)
     _dumped: dict[str, object] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -127,7 +128,7 @@ class LoopDetector:
             decisions += detector._judged(made, message, failed=failed, poll=poll)
             detector = detector.beside
         worst = [one for one in decisions if one.action == "abort"] or decisions
-        return worst[0] if worst else _ALLOW
+        return max(worst, key=_corrections, default=_ALLOW)
 
     def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> list[Decision]:
         self._dumped = None
@@ -140,9 +141,11 @@ class LoopDetector:
     def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
         again = [trip for trip in trips if trip.key in self._corrected]
         for trip in (again or trips)[:1]:
-            yield _decision(made, trip, self._corrected.count(trip.key))
-        self._corrected += [trip.key for trip in trips]
-        del self._corrected[:-_MOST_CORRECTED]
+            yield _decision(made, trip, self._corrected.get(trip.key, 0))
+        for trip in trips:
+            self._corrected[trip.key] = self._corrected.pop(trip.key, 0) + 1
+            if len(self._corrected) > _MOST_CORRECTED:
+                del self._corrected[next(iter(self._corrected))]
 
     def _failed(self, made: _Call, count: int) -> Iterator[Decision]:
         # The first failure after a correction may be the attempt to heed it.
@@ -257,7 +260,7 @@ class LoopDetector:
             "tail": [asked.told for asked in self._tail],
             "polls": [[call, list(poll)] for call, poll in self._polls.items()],
             "streaks": self._streaks.dump(),
-            "corrected": list(self._corrected),
+            "corrected": dict(self._corrected),
             "corrected_in": self._corrected_in,
             **({} if self.beside is None else {"beside": self.beside.dump()}),
         }
@@ -270,7 +273,7 @@ class LoopDetector:
         self._tail = [_Message(asked, *[_Call(*call) for call in calls]) for asked, calls in tail]
         self._polls = {call: _Poll(*poll) for call, poll in polls}
         self._streaks.load(cast(Sequence[object], dumped.get("streaks", ("", {}, (), ()))))
-        self._corrected = list(cast(Sequence[str], dumped.get("corrected", ())))
+        self._corrected = dict(cast(Mapping[str, int], dumped.get("corrected", {})))
         self._corrected_in = cast("str | None", dumped.get("corrected_in"))
         if self.beside is not None:
             self.beside.load(cast(Mapping[str, object], dumped.get("beside", {})))
@@ -286,6 +289,10 @@ def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
     if volatile and isinstance(held, Mapping):
         held = {name: value for name, value in held.items() if name not in volatile}
     return f"{tool} {digest(held)[:32]}"
+
+
+def _corrections(decision: Decision) -> int:
+    return cast(int, decision.evidence.get("made", 0))
 
 
 def _decision(made: _Call, trip: _Trip, corrected: int) -> Decision:

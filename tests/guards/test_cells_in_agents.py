@@ -16,13 +16,13 @@ def table(failure: Any, tier: Any, cell: Cell) -> DecisionTable:
     return DecisionTable({(failure, tier): cell})
 
 
-@pytest.mark.parametrize("bound", [1, 4])
+@pytest.mark.parametrize("bound", [1, 4, 40])
 @pytest.mark.parametrize("then", ["abort", "escalate"])
 async def test_a_loop_is_corrected_as_often_as_its_cell_says(then: Any, bound: int) -> None:
     sink = MemorySink()
     patient = table("infinite_loop", "interactive", Cell("correct", bound, then))
     model = looping()
-    reply = await solo(model, guards=watched(sink, decisions=patient)).ainvoke("go")
+    reply = await solo(model, guards=watched(sink, decisions=patient, steps=99)).ainvoke("go")
     corrected = ("a", "loop_detector", "correct")
     assert audited(sink) == [*[corrected] * bound, ("a", "loop_detector", then)]
     assert len(model.requests) == 3 + bound

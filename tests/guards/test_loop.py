@@ -338,3 +338,20 @@ def test_what_was_dumped_stays_as_it_was_when_a_detector_goes_on() -> None:
     detector.observe(tool="look_up", args={"order": 2}, result="none", message="m1")
 
     assert json.dumps(before) == told != json.dumps(detector.dump())
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_of_two_detectors_the_one_that_has_corrected_more_often_tells(is_stored: bool) -> None:
+    strict = LoopDetector()
+    both = LoopDetector(window=8, threshold=6).held_to(strict)
+    for told in [None, None, None, 1, 2, 3, 4, 5]:
+        if is_stored:
+            dumped, both = both.dump(), LoopDetector(window=8, threshold=6).held_to(strict)
+            both.load(json.loads(json.dumps(dumped)))
+        assert call(both, "A").evidence.get("made") == told
+
+
+def test_it_counts_its_corrections_however_many_they_are() -> None:
+    detector = LoopDetector()
+    made = [call(detector, "A").evidence.get("made") for _ in range(200)]
+    assert made[3:] == list(range(1, 198))
