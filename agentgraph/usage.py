@@ -97,7 +97,10 @@ def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | N
         from genai_prices import Usage, calc_price
     except ImportError:
         return None
-    counted = Usage(**_priced_tokens(usage))
+    try:
+        counted = Usage(**_priced_tokens(usage))
+    except ValueError:  # a provider has told a figure below 0
+        return None
     for name in (model_name, model_name.partition(":")[2]):
         try:
             return calc_price(counted, name, genai_request_timestamp=utc_now()).total_price

@@ -173,8 +173,8 @@ class Asking:
             parent = self._recorder.note("model", model=name, **reserved(held))
             message = await self._timed(answerer, messages)
         except BaseException as error:
-            self._paying.fail(error, held, parent)
             _settle_permit(error, permit)
+            self._paying.fail(error, held, parent)
             raise
         too_fast = self._paying.settle(name, message, held, parent)
         if too_fast is not None:

@@ -57,6 +57,17 @@ _FILTER_NAMES = frozenset(
     }
 )
 _REFUSED_NAMES = frozenset({"AuthenticationError", "PermissionDeniedError", "PermissionDenied"})
+_TRANSIENT_CODES = frozenset(
+    {
+        "server_error",
+        "internal_server_error",
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "overloaded_error",
+        "service_unavailable",
+    }
+)
+"""Told by an error event in a stream, which has no status."""
 _TRANSIENT_NAMES = frozenset(
     {
         "TimeoutError",
@@ -131,7 +142,7 @@ def _classified(error: BaseException) -> Failure | None:
         return Failure("semantic", "infinite_loop", wait)
     if names & _REFUSED_NAMES:
         return Failure("policy", "provider_error", wait)
-    if names & _TRANSIENT_NAMES:
+    if names & _TRANSIENT_NAMES or codes & _TRANSIENT_CODES:
         return Failure("transient", "provider_error", wait)
     return None
 

@@ -18,7 +18,7 @@ from agentgraph.guards.policy import Guards
 from agentgraph.guards.prices import cost_of, most_output_of, worst_cost
 from agentgraph.guards.recorder import Recorder
 from agentgraph.guards.side_notes import SideNotes
-from agentgraph.sentry import ModelCall
+from agentgraph.sentry import ControlFlow, ModelCall
 
 __all__ = ["Paying", "reserved"]
 
@@ -66,7 +66,7 @@ class Paying:
         self, name: str, message: AIMessage, held: Sequence[Reservation], parent: int | None
     ) -> Decision | None:
         """Pay what a call has cost; return what to decide on where that was spent too fast."""
-        usage = message.usage_metadata
+        usage = _plausible(message.usage_metadata)
         if usage is not None:
             estimates = self._account.estimates
             estimates.most_written = max(estimates.most_written, usage["output_tokens"])
@@ -96,9 +96,15 @@ class Paying:
                 reservation.charge()
             else:
                 reservation.release()
-        if parent is not None:  # else it was not made
-            figures = _figures(None, None, held) if is_over else {"total_tokens": 0, "usd": "0"}
+        if parent is None:
+            return  # it was not made
+        figures = _figures(None, None, held) if is_over else {"total_tokens": 0, "usd": "0"}
+        try:
             self._recorder.settled(parent, figures)
+        except GuardStopped:
+            if isinstance(error, Exception) and not isinstance(error, ControlFlow):
+                raise
+            # Whoever is cancelled, or pauses, does so whatever becomes of the trail.
 
     def forget_pace(self) -> None:
         """Begin anew to watch how fast is spent."""
@@ -135,6 +141,16 @@ class Paying:
 def _release(held: Sequence[Reservation]) -> None:
     for one in held:
         one.release()
+
+
+def _plausible(usage: UsageMetadata | None) -> UsageMetadata | None:
+    """Return what was used, None where that is missing or cannot be: then the worst is charged."""
+    if usage is None:
+        return None
+    read, written, total = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
+    if min(read, written, total) < 0 or read + written + total == 0:
+        return None
+    return usage if total >= read + written else {**usage, "total_tokens": read + written}
 
 
 def reserved(held: Sequence[Reservation]) -> dict[str, object]:

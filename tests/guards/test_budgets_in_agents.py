@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.guards import (
@@ -20,10 +22,11 @@ from agentgraph.guards import (
     MemorySink,
     Record,
     Subject,
+    folded,
 )
 from agentgraph.models import price_of
 from agentgraph.sessions import EV_AUDIT
-from agentgraph.testing import call
+from agentgraph.testing import Turn, call
 from agentgraph.testing.turns import Scripted
 from tests.guards.spending import (
     OUTPUT,
@@ -42,6 +45,7 @@ from tests.guards.spending import (
     unpaid,
     worker,
 )
+from tests.guards.working import recorded
 from tests.sessions.talk import after, held, of_type
 from tests.wire import Wire, chat_openai, serve
 from tests.wire import call as call_on_wire
@@ -329,3 +333,32 @@ def test_the_reservation_covers_what_is_read() -> None:
 
     assert estimate([HumanMessage("go")], max_output=OUTPUT) < PAID + READ
     assert estimate([HumanMessage("go" * 40)], max_output=OUTPUT) > PAID
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "total", "counted"),
+    [
+        (100, 50, 1, 150),
+        (0, 0, 0, None),
+        (-10, 5, -5, None),
+        (10, -5, 5, None),
+        (10, 5, 20, 20),
+    ],
+)
+async def test_figures_that_cannot_be_are_not_believed(
+    read: int, written: int, total: int, counted: int | None
+) -> None:
+    """A sum is at least that of its parts; where a part cannot be, the worst case is charged."""
+    used = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
+    sink, saver = MemorySink(), InMemorySaver()
+    prices = {"metered": (Decimal(1), Decimal(1))}
+    policy = Guards(budget=CostBudget(usd=1, prices=prices), audit=AuditTrail(sink))
+    agent = worker("a", [Turn("Hello.", usage=used)], guards=policy, checkpointer=saver)
+    assert (await agent.ainvoke("go", thread_id="t")).text == "Hello."
+    spend = folded(sink.read(sink.runs()[0])).spend
+    [held] = [one.data["reserved_tokens"] for one in recorded(sink, "model")]
+    assert spend.total_tokens == (held if counted is None else counted)
+    assert spend.estimated_tokens == (held if counted is None else 0)
+    state = await agent.graph.aget_state({"configurable": {"thread_id": "t"}})
+    [[_, tokens, usd]] = state.values["guarded"]["spends"][""]["paid"].values()
+    assert (tokens, Decimal(usd)) == (spend.total_tokens, spend.usd)

@@ -77,6 +77,12 @@ def test_lost_connections_and_timeouts_are_transient(error: Exception) -> None:
     assert classify(error) == Failure("transient", "provider_error")
 
 
+@pytest.mark.parametrize("code", ["server_error", "rate_limit_exceeded", "overloaded_error"])
+def test_an_error_that_a_stream_tells_by_its_code_alone_is_transient(code: str) -> None:
+    error = type("APIError", (Exception,), {"code": None, "body": {"type": code}})()
+    assert classify(error) == Failure("transient", "provider_error")
+
+
 def test_the_cause_is_looked_at() -> None:
     assert classify(caused_by(status_error(429, 3))) == Failure(
         "transient", "provider_error", 3.0, 429
