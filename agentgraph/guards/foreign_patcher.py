@@ -21,7 +21,7 @@ from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.guards.account import Account
 from agentgraph.guards.accounts import account_of
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.faults import unseen_price_faults
+from agentgraph.guards.faults import gated_at, schema_faults, stage_faults, unseen_price_faults
 from agentgraph.guards.foreign import FORM, Asked, ForeignState, Instead, Uses, last_said
 from agentgraph.guards.humans import HumanState
 from agentgraph.guards.judging import Held
@@ -103,25 +103,29 @@ def _is_agent(graph: AnyGraph) -> bool:
     return not isinstance(model.runnable, CompiledStateGraph)
 
 
-def guarding_foreign(policy: Guards, place: Place) -> Patcher:
-    """Guard a graph of others."""
+def guarding_foreign(policy: Guards, place: Place, *, is_whole: bool = False) -> Patcher:
+    """Guard a graph of others, which is all that the policy is for or has agents beside it."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
         model = found(graph, MODELS, "a model")
         refuse_guarded(graph)
-        if faults := [*unseen_price_faults(policy, place.path)]:
+        known = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
+        all_tools = {name: tool for own in known.values() for name, tool in own.items()}
+        faults = [*unseen_price_faults(policy, place.path)]
+        if is_whole:
+            faults += stage_faults(policy, ())
+            faults += schema_faults(gated_at(policy, place.path, lambda: all_tools))
+        if faults:
             raise ConfigurationError(faults)
         for extra in (ForeignState, HumanState):
             add_state(graph, extra)
         kept = (*_KEPT, FORM) if FORM in graph.channels else _KEPT
         post = _ForeignPost(policy, place, kept)
         graph = wrap_node(model, post.around_model(model))(graph)
-        known = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
         for tools, by_name in known.items():
             at_tools = replace(post, tools=by_name)
             graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
         _let_end(graph, model, post)
-        all_tools = {name: tool for own in known.values() for name, tool in own.items()}
         warn_of_unheard(policy, place.path, all_tools)
         return graph
 

@@ -50,7 +50,7 @@ class Overrides(TypedDict, total=False):
     deadlines: Deadlines
     budget: CostBudget | None
     velocity: CostVelocity | None
-    gates: Gate | Sequence[Gate]
+    gates: Gate | Sequence[Gate] | None
     escalation: Escalation
     decisions: DecisionTable
     saga: Saga | None
@@ -87,7 +87,7 @@ _ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
 def coerced(name: str, value: object, policy: type[Guards], faults: list[str]) -> object:
     """Return what an override stands for, or note why it stands for nothing."""
     if name == "gates":
-        gates = (value,) if isinstance(value, Gate) else value
+        gates = () if value is None else (value,) if isinstance(value, Gate) else value
         if (
             isinstance(gates, Sequence)
             and not isinstance(gates, str | bytes | bytearray)  # an empty one has no wrong part

@@ -175,8 +175,9 @@ class Guards:
         from agentgraph.guards.foreign_patcher import guarding_foreign
         from agentgraph.guards.patcher import guarding
 
-        is_ours = "turn" in graph.channels
-        return (guarding if is_ours else guarding_foreign)(self, Place())(graph)
+        if "turn" in graph.channels:
+            return guarding(self, Place())(graph)
+        return guarding_foreign(self, Place(), is_whole=True)(graph)
 
     @property
     def whole(self) -> Guards:

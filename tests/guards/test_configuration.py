@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
+from pydantic import BaseModel
 
-from agentgraph import Agent, Guards, Team, sequence
+from agentgraph import Agent, Guards, Team, patched, sequence
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import (
     AuditTrail,
@@ -404,3 +406,23 @@ def test_a_supervisor_of_a_team_is_looked_at_too() -> None:
     guards = Guards.batch(budget=DOLLARS, stages={"watcher": Guards(hops=1)})
     [fault] = faults_of(lambda: Team([priced], sequence(["a"]), supervisor=watcher, guards=guards))
     assert fault.startswith("guards: 'watcher'")
+
+
+def test_none_takes_the_gates_away() -> None:
+    assert Guards(gates=None).gates == ()
+
+
+def test_a_graph_of_others_is_told_of_names_that_it_does_not_have() -> None:
+    class Wanted(BaseModel):
+        what: str
+
+    def look(what: str) -> str:
+        """Look something up."""
+        return what
+
+    graph = create_agent(ScriptedModel([]), tools=[look])
+    policy = Guards.batch(gates=Gate(schema={"lok": Wanted}), stages={"nobody": Guards(steps=1)})
+    with pytest.raises(ConfigurationError) as refused:
+        patched(graph, policy)
+    told = str(refused.value)
+    assert "the stage 'nobody' is no agent" in told and "there is 'look'" in told
