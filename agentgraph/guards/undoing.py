@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentgraph.clock import clock
-from agentgraph.errors import AgentGraphError
+from agentgraph.errors import AgentGraphError, GuardStopped
 from agentgraph.guards.account import Account
 from agentgraph.guards.effects import Effect
 from agentgraph.guards.recorder import Recorder
+from agentgraph.guards.records import RecordKind
 from agentgraph.guards.saga import Entry
 
 __all__ = ["undo_last"]
@@ -18,8 +19,8 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
     """Undo the last action that is still to be undone; tell whether more are."""
     saga = account.saga
     if saga is not None:
-        for key in account.registered:  # which have not begun, and do not any more
-            recorder.note("effect", key=key, tool=saga.failed(key).tool, state="failed")
+        for key in await account.unbegun():  # and they do not any more
+            _note(recorder, "effect", saga.failed(key))
         account.registered.clear()
     plan = saga.plan() if saga is not None else []
     if saga is None or not plan:
@@ -28,7 +29,7 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
         # A round that is cut off from now on must not begin anew: it has to go on with this.
         await recorder.keep(kind="undoing", reason=account.ended_by)
         account.is_rolling_back = True
-    recorder.note("compensated", tool=plan[0].tool, key=plan[0].key, state="undoing")
+    _note(recorder, "compensated", plan[0], "undoing")
 
     async def undo(entry: Entry) -> None:
         effect = effects.get(saga.local(entry.tool))
@@ -39,10 +40,19 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
             await effect.undo(entry.args, result=entry.result, key=entry.key)
 
     async def persist(entry: Entry) -> None:
-        recorder.note("compensated", tool=entry.tool, key=entry.key, state=entry.state)
+        _note(recorder, "compensated", entry)
         await recorder.keep(kind="effect", entry=entry.to_dict())
 
     decision = await saga.undo_last(undo, persist)
     if decision is not None and not decision.allows:
         await recorder.decided(decision)
     return bool(saga.plan())
+
+
+def _note(recorder: Recorder, kind: RecordKind, entry: Entry, state: str = "") -> None:
+    try:
+        recorder.note(kind, tool=entry.tool, key=entry.key, state=state or entry.state)
+    except GuardStopped:
+        if recorder.ledger is None:
+            raise
+        # The session's log has it: a trail that stays away must not keep what was done from that.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,3 +302,31 @@ async def test_retries_are_told_with_their_cause_in_the_log_too() -> None:
     [retry] = [one.event_data for one in told]
     assert (retry["guard"], retry["action"], retry["evidence"]["retry"]) == ("retry", "allow", 1)
     assert retry["cause"] == "the provider failed: InternalServerError 500"
+
+
+async def test_a_session_is_undone_and_ends_though_it_can_never_be_recorded_again() -> None:
+    """Its log has what is undone, also where the trail stays away."""
+    till, sink = Till(), Failing(after=5)
+    model = ScriptedModel([call("pay", item="tea"), "never"])
+    agent = solo(model, till.tool)
+    async with held(Team([agent], sequence(["a"]), guards=regulated(sink))) as session:
+        state = await after(session, "user", "go")
+    assert (state.status, state.pending_close_reason) == ("closed", "audit")
+    assert (till.tries, till.left) == (["pay tea", "give back tea"], [])
+
+
+async def test_who_is_cancelled_is_cancelled_whatever_becomes_of_the_trail() -> None:
+    entered = asyncio.Event()
+    sink = Failing(after=2)
+
+    async def turn(messages: Any) -> str:
+        entered.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    running = asyncio.create_task(solo(ScriptedModel(turn), guards=regulated(sink)).ainvoke("go"))
+    await entered.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [one.kind for one in recorded(sink)] == ["input", "model"]
