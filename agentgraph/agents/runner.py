@@ -40,7 +40,7 @@ from agentgraph.errors import (
 from agentgraph.guards import Decision, Guards, spans
 from agentgraph.guards.account import Account
 from agentgraph.guards.patcher import COMPENSATE
-from agentgraph.guards.pauses import note_registered
+from agentgraph.guards.pauses import note_actions
 from agentgraph.guards.side_notes import SideNotes
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
@@ -176,19 +176,18 @@ class Runner:
         reply = self._reply(run, outcome, start.known)
         self._keep_lost(run, start.earlier, outcome)
         if outcome.interrupts:
-            await self._note_registered(run)
+            await self._note_actions(run)
         return reply
 
-    async def _note_registered(self, run: Run) -> None:
-        """Note for other processes which actions are to run once a human has answered."""
-        if isinstance(run.account, Account) and run.account.registered:
-            saved = await self._saved(run.thread_id)
-            if saved is not None:
-                await note_registered(
-                    run.account, SideNotes(self._graph.checkpointer, saved.config)
-                )
-        elif run.stored is None:  # a saver that has not told
-            await self._saved(run.thread_id)
+    async def _note_actions(self, run: Run) -> None:
+        """Note for other processes what is to become of actions once a human has answered."""
+        account, saver = run.account, self._graph.checkpointer
+        waits = isinstance(account, Account) and account.waits_with_actions
+        if not waits and run.stored is not None:
+            return
+        saved = await self._saved(run.thread_id)  # which also asks a saver that has not told
+        if isinstance(account, Account) and waits and saved is not None:
+            await note_actions(account, SideNotes(saver, saved.config))
 
     async def _audited(
         self, start: _Start, run: Run, context: Any, config: RunnableConfig

@@ -228,6 +228,15 @@ class Account:
         """Whether it is what this account has dumped last: there is nothing new in it."""
         return dumped is self.dumped
 
+    def meet(self, dumped: Dumped) -> None:
+        """Go on from what another branch or process has written, if it is not known already."""
+        if dumped["version"] > self.version:
+            self.load(dumped)
+        elif self.saga is not None and "saga" in dumped:
+            # Numbered side by side: what that has begun is not known here for all that.
+            self.saga.load(merge_entries(self.saga.dump(), dumped["saga"]))
+        self.purse.meet(dumped.get("spends", {}))
+
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
         self.may_ask = True
@@ -316,6 +325,19 @@ class Account:
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         return values
+
+    @property
+    def waits_with_actions(self) -> bool:
+        """Tell whether actions wait for a human, or have not begun."""
+        return bool(self.registered) or (self.saga is not None and self.saga.waits_for_any)
+
+    async def unbegun(self) -> set[str]:
+        """Return the keys of registered actions that no other process has begun meanwhile."""
+        return {
+            key
+            for key in self.registered
+            if (notes := self.promises.get(key)) is None or not await notes.has_begun(key)
+        }
 
     def correct(self, spot: str, text: str) -> None:
         """Have an agent's model told something with its next call."""

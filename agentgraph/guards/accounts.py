@@ -57,9 +57,7 @@ def account_of(
     if ledger is not None:
         ledger.hold(found)
     if stored is not None and not found.has_told(stored):
-        if stored["version"] > found.version:
-            found.load(stored)  # into the same account: who works with it must not count elsewhere
-        found.purse.meet(stored.get("spends", {}))
+        found.meet(stored)  # into the same account: who works with it must not count elsewhere
     if stored is not None and policy.audit is not None and not policy.audit.knows(found.run_id):
         policy.audit.resume(found.run_id)  # another process has begun its records
     if is_new and ledger is not None:

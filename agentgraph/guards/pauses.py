@@ -16,7 +16,7 @@ from agentgraph.guards.side_notes import PAUSED, SideNotes, notes_beside
 from agentgraph.guards.watch import Watch
 from agentgraph.running import current_run
 
-__all__ = ["catch_up", "left_to_undo", "note_pause", "note_registered"]
+__all__ = ["catch_up", "left_to_undo", "note_actions", "note_pause"]
 
 
 async def note_pause(watch: Watch, config: RunnableConfig) -> None:
@@ -42,23 +42,20 @@ async def catch_up(watch: Watch, config: RunnableConfig) -> None:
 
 async def _read(account: Account, notes: SideNotes) -> None:
     for told in await notes.read(PAUSED):
-        if told.get("input") == account.input_id and told["version"] > account.version:
-            account.load(told)
-            account.purse.meet(told["spends"])
-    _promise(account, await notes.registered(), notes)
+        if told.get("input") == account.input_id:
+            account.meet(told)
+    for key in await notes.registered():
+        account.registered.add(key)
+        account.promises[key] = notes
 
 
-def _promise(account: Account, keys: Iterable[str], notes: SideNotes) -> None:
-    """Have actions run that have not begun, and have it noted first that they begin."""
-    account.registered |= (found := set(keys))
-    account.promises |= dict.fromkeys(found, notes)
-
-
-async def note_registered(account: Account, notes: SideNotes) -> None:
-    """Note which actions wait for a human to answer beside them; elsewhere nobody would know."""
-    if account.registered:
-        await notes.register(account.registered)
-        _promise(account, account.registered, notes)
+async def note_actions(account: Account, notes: SideNotes) -> None:
+    """Note which actions wait for a human, or for one to answer beside them: only it knows that."""
+    if account.saga is not None and account.saga.waits_for_any:
+        await notes.write(account.dump(), PAUSED)
+    if unbegun := await account.unbegun():
+        await notes.register(unbegun)
+        account.promises |= dict.fromkeys(unbegun, notes)
 
 
 def left_to_undo(

@@ -147,6 +147,11 @@ class Saga:
         known = self._entries.get(key)
         return known is not None and known.state == "waiting"
 
+    @property
+    def waits_for_any(self) -> bool:
+        """Tell whether any action has asked a human first."""
+        return any(one.state == "waiting" for one in self._entries.values())
+
     def failed(self, key: str) -> Entry:
         """Note that an action surely changed nothing; one that may have, stays started."""
         return self._move(key, "failed")

@@ -58,11 +58,17 @@ class SideNotes:
         begun = {key for key, _ in await self.read(_BEGUN)}
         return {key for keys in await self.read(_REGISTERED) for key in keys} - begun
 
-    async def begin(self, key: str, answers: int = 0) -> None:
-        """Note that an action begins, with so many answers of humans."""
-        await self.write([key, answers], _BEGUN)
+    async def begins(self, key: str, answers: int = 0) -> bool:
+        """Note that an action begins with these answers of humans; False where it has before.
 
-    async def has_begun(self, key: str, answers: int) -> bool:
+        A process that was killed has left no more of it: what came of the action, nobody knows.
+        """
+        if await self.has_begun(key, answers):
+            return False
+        await self.write([key, answers], _BEGUN)
+        return True
+
+    async def has_begun(self, key: str, answers: int = 0) -> bool:
         """Tell whether an action has begun with these answers."""
         return [key, answers] in await self.read(_BEGUN)
 
@@ -75,14 +81,8 @@ class Resumption:
     answers: int
 
     async def begins(self, key: str) -> bool:
-        """Note that an action begins with these answers; False where it has begun with them before.
-
-        A process that was killed has left no more of it: what came of the action, nobody knows.
-        """
-        if await self.notes.has_begun(key, self.answers):
-            return False
-        await self.notes.begin(key, self.answers)
-        return True
+        """Note that an action begins with these answers; False where it has begun with them."""
+        return await self.notes.begins(key, self.answers)
 
 
 def side_notes(config: RunnableConfig) -> SideNotes | None:

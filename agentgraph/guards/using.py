@@ -107,9 +107,9 @@ class Using:
             return None
         if use.key in self._account.registered:
             self._account.registered.discard(use.key)
-            if (notes := self._account.promises.pop(use.key, None)) is not None:
-                await notes.begin(use.key)
-            return None
+            notes = self._account.promises.pop(use.key, None)
+            if notes is None or await notes.begins(use.key):
+                return None
         has_waited = saga.is_waiting(use.key)
         begin = partial(
             saga.begin,

@@ -225,6 +225,121 @@ async def test_an_action_beside_a_question_is_done_once_that_is_answered(
     assert audited(sink) == []
 
 
+@durable
+@pytest.mark.parametrize("rejects", [False, True])
+async def test_actions_beside_questions_of_several_are_done_and_undone_elsewhere(
+    durability: Any, rejects: bool
+) -> None:
+    """The work of one is known before that of the other is read, and has got further."""
+    till, sink, saver = Till(), MemorySink(), InMemorySaver()
+
+    def make(*turns: Any) -> Agent:
+        cook = ScriptedModel([[*pays("jam"), call("ask")], ANSWER] if turns else [ANSWER])
+        other = ScriptedModel([*([call("ask")] if turns else []), "I asked.", "I asked again."])
+        workers = [
+            Agent("clerk", model=other, tools=[ask], default_tools=False),
+            Agent("cook", model=cook, tools=[till.tool, ask], default_tools=False),
+        ]
+        policy = watched(sink)
+        if rejects:
+            policy = unsure("doubt", sink)
+        boss = Agent("boss", model=ScriptedModel([*turns, "Done."]), agents=workers)
+        kept = {"checkpointer": saver, "durability": durability, "guards": policy}
+        return boss.replace(handoff="delegate", **kept)
+
+    boss = make([call("transfer_to_clerk"), call("transfer_to_cook")])
+    reply = await boss.ainvoke("go", thread_id="t")
+    saver = killed(saver)
+    boss = make()
+    reply = await boss.aresume("t", {one.id: "yes" for one in reply.interrupts})
+    assert till.tries == ["pay jam"]
+    if rejects:
+        while reply.interrupts:
+            saver = killed(saver)
+            boss = make()
+            reply = await boss.aresume("t", {one.id: "reject" for one in reply.interrupts})
+        assert (reply.close_reason, till.left) == ("escalation", [])
+    else:
+        assert (reply.text, reply.interrupts) == ("Done.", ())
+    states = [one.data["state"] for one in recorded(sink, "effect")]
+    assert states == ["started", "done"]
+
+
+@durable
+async def test_an_action_that_somebody_else_has_begun_is_not_begun_again_here(
+    durability: Any,
+) -> None:
+    """Another process answers, begins it and is killed; the one that has registered it goes on."""
+    paid: list[str] = []
+    is_paid, saver = asyncio.Event(), InMemorySaver()
+
+    @effect
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        paid.append(item)
+        is_paid.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    def make(saver: InMemorySaver, *turns: Any) -> Agent:
+        cook = ScriptedModel([[*pays("tea"), call("ask")], ANSWER] if turns else [ANSWER])
+        other = ScriptedModel([call("ask"), "I asked."])
+        workers = [
+            Agent("clerk", model=other, tools=[ask], default_tools=False),
+            Agent("cook", model=cook, tools=[pay, ask], default_tools=False),
+        ]
+        boss = Agent("boss", model=ScriptedModel([*turns, "Done."]), agents=workers)
+        kept = {"checkpointer": saver, "durability": durability, "guards": watched()}
+        return boss.replace(handoff="delegate", **kept)
+
+    here = make(saver, [call("transfer_to_clerk"), call("transfer_to_cook")])
+    reply = await here.ainvoke("go", thread_id="t")
+    [of_cook] = [one.id for one in reply.interrupts if one.agent == "boss/cook"]
+    there = make(another_process(saver))
+    running = asyncio.create_task(there.aresume("t", {of_cook: "yes"}))
+    await is_paid.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    for _ in range(2):
+        open_ones = await here.ainterrupts("t")
+        reply = await here.aresume("t", {one.id: "yes" for one in open_ones})
+        if any("nobody knows" in str(one.payload) for one in reply.interrupts):
+            break
+    assert (paid, len(reply.interrupts)) == (["tea"], 1)
+
+
+@durable
+@pytest.mark.parametrize("place", ["alone", "delegates"])
+async def test_an_action_that_asks_first_asks_on_where_one_beside_it_was_answered(
+    durability: Any, place: str
+) -> None:
+    till, saver = Till(), InMemorySaver()
+
+    def make(*turns: Any) -> Agent:
+        kept = {"checkpointer": saver, "durability": durability, "guards": watched()}
+        cook = ScriptedModel([*turns, ANSWER])
+        worker = Agent("cook", model=cook, tools=[careful(till), ask], default_tools=False)
+        if place == "alone":
+            return worker.replace(**kept)
+        asks = ScriptedModel([*([call("ask")] if turns else []), "Yes."])
+        other = Agent("clerk", model=asks, tools=[ask], default_tools=False)
+        both = [call("transfer_to_clerk"), call("transfer_to_cook")]
+        boss = Agent("boss", model=ScriptedModel([*([both] if turns else []), "Done."]))
+        return boss.replace(agents=[other, worker], handoff="delegate", **kept)
+
+    beside = [call("ask")] if place == "alone" else []
+    reply = await make([*pays("jam"), *beside]).ainvoke("go", thread_id="t")
+    [other] = [one.id for one in reply.interrupts if one.payload == "May I?"]
+    saver = killed(saver)
+    reply = await make().aresume("t", {other: "yes"})
+    [question] = reply.interrupts
+    assert (question.payload != "May I?", "nobody knows" in str(question.payload)) == (True, False)
+    saver = killed(saver)
+    reply = await make().aresume("t", {question.id: "yes"})
+    assert (till.tries, reply.interrupts) == (["pay jam"], ())
+
+
 async def test_what_another_process_has_registered_is_done_where_the_first_one_goes_on() -> None:
     till, saver = Till(), InMemorySaver()
     turns = [call("ask"), [*pays("tea"), call("ask")], ANSWER]
