@@ -50,13 +50,13 @@ def watch_of(
     turn = kept.get("turn") or {}
     notes = side_notes(config) if ledger is None else None
     account = _account(policy, kept, state, ledger, notes)
-    if account.may_ask and "human" not in kept:
-        kept = {**kept, "human": read_value(config, "human")}  # which no node is given
     account.closed = account.closed or turn.get("closed") or ""
     if run is not None:
         _join(run, account, ledger)
     elif notes is not None:
         hold(account)  # nobody else does between two nodes
+    if account.may_ask and "human" not in kept:
+        kept = {**kept, "human": read_value(config, "human")}  # which no node is given
     watch = watch_at(policy, place, account, kept, config, ledger, notes)
     # Run by its agent, which stops before no node; a model's node that waits notes all of it.
     watch.is_noted = run is not None and ledger is None and stores_meanwhile(config)
@@ -114,4 +114,5 @@ def _join(run: Run, account: Account, ledger: Ledger | None) -> None:
         account.begin(run.began_at + run.held_s)
     run.account = account if account.around is None else account.whole
     if run.is_resumed:
+        account.may_ask = True  # elsewhere, perhaps, and more may be known there
         account.resume(run.id)

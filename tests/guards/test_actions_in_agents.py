@@ -340,21 +340,33 @@ async def test_an_action_that_asks_first_asks_on_where_one_beside_it_was_answere
     assert (till.tries, reply.interrupts) == (["pay jam"], ())
 
 
-async def test_what_another_process_has_registered_is_done_where_the_first_one_goes_on() -> None:
+@durable
+async def test_what_another_process_has_registered_is_done_where_the_first_one_goes_on(
+    durability: Any,
+) -> None:
     till, saver = Till(), InMemorySaver()
-    turns = [call("ask"), [*pays("tea"), call("ask")], ANSWER]
 
-    def make(*turns: Any) -> Agent:
-        model = ScriptedModel(turns)
-        return solo(model, till.tool, ask, checkpointer=saver, guards=watched())
+    def make(saver: InMemorySaver, turns: list[Any], cooking: list[Any]) -> Agent:
+        other = ScriptedModel([call("ask"), "I asked."])
+        workers = [
+            Agent("clerk", model=other, tools=[ask], default_tools=False),
+            Agent("cook", model=ScriptedModel(cooking), tools=[till.tool, ask]),
+        ]
+        boss = Agent("boss", model=ScriptedModel([*turns, "Done."]), agents=workers)
+        kept = {"checkpointer": saver, "durability": durability, "guards": watched()}
+        return boss.replace(handoff="delegate", **kept)
 
-    first = make(*turns)
-    [question] = (await first.ainvoke("go", thread_id="t")).interrupts
-    here, saver = saver, another_process(saver)
-    [question] = (await make(*turns[1:]).aresume("t", {question.id: "yes"})).interrupts
-    assert (here.storage is saver.storage, till.tries) == (True, [])
-    reply = await first.replace(model=ScriptedModel([ANSWER])).aresume("t", {question.id: "yes"})
-    assert (reply.text, till.tries) == (ANSWER, ["pay tea"])
+    both = [call("transfer_to_clerk"), call("transfer_to_cook")]
+    here = make(saver, [both], [call("ask"), ANSWER])
+    reply = await here.ainvoke("go", thread_id="t")
+    [of_cook] = [one.id for one in reply.interrupts if one.agent == "boss/cook"]
+    there = make(another_process(saver), [], [[*pays("jam"), call("ask")]])
+    await there.aresume("t", {of_cook: "yes"})
+    assert till.tries == []
+    open_ones = await here.ainterrupts("t")
+    assert len(open_ones) == 2
+    reply = await here.aresume("t", {one.id: "yes" for one in open_ones})
+    assert (till.tries, reply.text, reply.interrupts) == (["pay jam"], "Done.", ())
 
 
 @everywhere
