@@ -30,11 +30,11 @@ from agentgraph.guards.replans import ReplanLimit
 from agentgraph.guards.rounds import Rounds
 from agentgraph.guards.saga import Saga
 from agentgraph.guards.tally import Tally
+from agentgraph.guards.underway import Underway
 from agentgraph.guards.velocity import CostVelocity
 
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
-    from agentgraph.guards.side_notes import SideNotes
 
 __all__ = ["ANYWHERE", "Account"]
 
@@ -102,16 +102,9 @@ class Account:
         """How often each stage has been told to try again."""
         self.throttles: dict[str, CircuitBreaker] = {}
         """What keeps this input from models on which it has spent too fast, and no other input."""
-        self.tried: set[str] = set()
-        """The keys of actions that have failed here: whoever tries them again knows of it."""
-        self.promises: dict[str, SideNotes] = {}
-        """Where it is to be noted that an action begins, which was registered before a pause."""
-        self.registered: set[str] = set()
-        """The keys of actions that this process has stored, and that are to run now."""
+        self.underway = Underway()
         self.has_acted = False
         """Whether something was done that changed the world, and is not written down yet."""
-        self.running: set[str] = set()
-        """The keys of actions that this process has begun, and that have not come to an end."""
         self.undoing = asyncio.Lock()
         """Held while an action is undone."""
         self.round = 0
@@ -329,15 +322,8 @@ class Account:
     @property
     def waits_with_actions(self) -> bool:
         """Tell whether actions wait for a human, or have not begun."""
-        return bool(self.registered) or (self.saga is not None and self.saga.waits_for_any)
-
-    async def unbegun(self) -> set[str]:
-        """Return the keys of registered actions that no other process has begun meanwhile."""
-        return {
-            key
-            for key in self.registered
-            if (notes := self.promises.get(key)) is None or not await notes.has_begun(key)
-        }
+        waits = self.saga is not None and self.saga.waits_for_any
+        return waits or bool(self.underway.registered)
 
     def correct(self, spot: str, text: str) -> None:
         """Have an agent's model told something with its next call."""

@@ -45,17 +45,17 @@ async def _read(account: Account, notes: SideNotes) -> None:
         if told.get("input") == account.input_id:
             account.meet(told)
     for key in await notes.registered():
-        account.registered.add(key)
-        account.promises[key] = notes
+        account.underway.promise(key, notes)
 
 
 async def note_actions(account: Account, notes: SideNotes) -> None:
     """Note which actions wait for a human, or for one to answer beside them: only it knows that."""
     if account.saga is not None and account.saga.waits_for_any:
         await notes.write(account.dump(), PAUSED)
-    if unbegun := await account.unbegun():
+    if unbegun := await account.underway.unbegun():
         await notes.register(unbegun)
-        account.promises |= dict.fromkeys(unbegun, notes)
+        for key in unbegun:
+            account.underway.promise(key, notes)
 
 
 def left_to_undo(

@@ -62,7 +62,6 @@ class Rounds:
             setattr(account, name, {**others_of(speaker, getattr(account, name)), **was})
         left = decisions_of(before.get("pending", {}))
         account.pending = {**others_of(speaker, account.pending), **own_of(speaker, left)}
-        account.registered.clear()  # what came of those actions is to be found out
-        account.tried.clear()
+        account.underway.forget()
         if account.deadlock is not None:
             account.deadlock.load(before.get("deadlock", {}))

@@ -19,9 +19,9 @@ async def undo_last(account: Account, effects: Mapping[str, Effect], recorder: R
     """Undo the last action that is still to be undone; tell whether more are."""
     saga = account.saga
     if saga is not None:
-        for key in await account.unbegun():  # and they do not any more
+        for key in await account.underway.unbegun():  # and they do not any more
             _note(recorder, "effect", saga.failed(key))
-        account.registered.clear()
+        account.underway.registered.clear()
     plan = saga.plan() if saga is not None else []
     if saga is None or not plan:
         return False

@@ -79,19 +79,19 @@ class Using:
         """Run a tool that changes the world, and keep what came of it."""
         notes = noted()
         before = len(notes or ())
-        self._account.running.add(use.key)  # it stays there where this is cut off
+        self._account.underway.running.add(use.key)  # it stays there where this is cut off
         try:
             result = await self._run(use, effect)
         except LedgerLost:
             raise
         except ControlFlow:
-            self._account.running.discard(use.key)
+            self._account.underway.running.discard(use.key)
             await self._kept(saga.waits(use.key))
             raise
         except Exception:
-            self._account.running.discard(use.key)
+            self._account.underway.running.discard(use.key)
             raise
-        self._account.running.discard(use.key)
+        self._account.underway.running.discard(use.key)
         if isinstance(result, ToolMessage) and result.status == "error":
             # An answer that says "error" is one to arguments that do not fit: nothing has run.
             await self._kept(saga.failed(use.key))
@@ -102,12 +102,12 @@ class Using:
 
     async def _known(self, saga: Saga, effect: Effect, use: ToolUse) -> ToolMessage | None:
         """Register an action; return what came of it where it has run before."""
-        if use.key in self._account.tried:
-            self._account.tried.discard(use.key)
+        if use.key in self._account.underway.tried:
+            self._account.underway.tried.discard(use.key)
             return None
-        if use.key in self._account.registered:
-            self._account.registered.discard(use.key)
-            notes = self._account.promises.pop(use.key, None)
+        if use.key in self._account.underway.registered:
+            self._account.underway.registered.discard(use.key)
+            notes = self._account.underway.promises.pop(use.key, None)
             if notes is None or await notes.begins(use.key):
                 return None
         has_waited = saga.is_waiting(use.key)
@@ -157,7 +157,7 @@ class Using:
         self._recorder.note("effect", tool=use.name, key=use.key, state="started")
         kept = await self._recorder.keep(kind="effect", entry=entry)
         if not kept and not has_waited:  # else its task would lose what the human has decided
-            self._account.registered.add(use.key)
+            self._account.underway.registered.add(use.key)
             raise RegisterFirst
 
     async def _looked_up(
@@ -176,7 +176,7 @@ class Using:
 
     async def _goes_on(self, use: ToolUse) -> bool:
         """Note that it goes on with what a human has decided; False where it did so before."""
-        if self._resumption is None or use.key in self._account.running:
+        if self._resumption is None or use.key in self._account.underway.running:
             return False
         return await self._resumption.begins(use.key)
 
@@ -239,7 +239,7 @@ class Using:
             raise
         except Exception as error:
             if effect is not None:
-                self._account.tried.add(use.key)
+                self._account.underway.tried.add(use.key)
             await self._observe(use, effect, kind_of(error), failed=True)
             raise
         # What comes of a wish to move, or where else a tool leads, is to be seen yet.
