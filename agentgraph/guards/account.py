@@ -227,7 +227,9 @@ class Account:
             self.load(dumped)
         elif self.saga is not None and "saga" in dumped:
             # Numbered side by side: what that has begun is not known here for all that.
-            self.saga.load(merge_entries(self.saga.dump(), dumped["saga"]))
+            known, told = self.saga.dump(), dumped["saga"]
+            if known != told:
+                self.saga.load(merge_entries(known, told))
         self.purse.meet(dumped.get("spends", {}))
 
     def load(self, dumped: Dumped) -> None:

@@ -34,7 +34,7 @@ def canonical(value: object) -> str:
 
 def digest(value: object) -> str:
     """Hash what the value means."""
-    return sha256(_written(value, loose=True).encode()).hexdigest()
+    return sha256(canonical(value).encode()).hexdigest()
 
 
 def exact_digest(value: object) -> str:

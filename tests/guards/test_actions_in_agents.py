@@ -186,6 +186,20 @@ def ask() -> str:
     return str(interrupt("May I?"))
 
 
+def endless(paid: list[str], is_paid: asyncio.Event) -> Any:
+    """Return an action that begins and never comes to an end."""
+
+    @effect
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        paid.append(item)
+        is_paid.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    return pay
+
+
 def tree_of(place: str, worker: Agent, first: bool, **fields: Any) -> Agent:
     """Return a worker alone, or below another agent that hands over to it."""
     if place == "root":
@@ -270,16 +284,8 @@ async def test_an_action_that_somebody_else_has_begun_is_not_begun_again_here(
     durability: Any,
 ) -> None:
     """Another process answers, begins it and is killed; the one that has registered it goes on."""
-    paid: list[str] = []
-    is_paid, saver = asyncio.Event(), InMemorySaver()
-
-    @effect
-    async def pay(item: str) -> str:
-        """Pay for something."""
-        paid.append(item)
-        is_paid.set()
-        await asyncio.Event().wait()
-        return "never"
+    paid, is_paid, saver = list[str](), asyncio.Event(), InMemorySaver()
+    pay = endless(paid, is_paid)
 
     def make(saver: InMemorySaver, *turns: Any) -> Agent:
         cook = ScriptedModel([[*pays("tea"), call("ask")], ANSWER] if turns else [ANSWER])
@@ -374,16 +380,8 @@ async def test_what_another_process_has_registered_is_done_where_the_first_one_g
 async def test_an_action_that_begins_after_an_answer_and_is_cut_off_is_not_done_again(
     place: str, durability: Any
 ) -> None:
-    paid: list[str] = []
-    is_paid, left = asyncio.Event(), InMemorySaver()
-
-    @effect
-    async def pay(item: str) -> str:
-        """Pay for something."""
-        paid.append(item)
-        is_paid.set()
-        await asyncio.Event().wait()
-        return "never"
+    paid, is_paid, left = list[str](), asyncio.Event(), InMemorySaver()
+    pay = endless(paid, is_paid)
 
     def make(*turns: Any) -> Agent:
         worker = solo(ScriptedModel([*turns, ANSWER]), pay, ask, name="clerk")

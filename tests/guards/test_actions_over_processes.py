@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent, effect, idempotency_key
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.test_account_in_a_new_process import another_process
+from tests.guards.test_actions_in_agents import killed
 from tests.guards.working import watched
 
 KINDS = ("pay", "ask", "careful")
@@ -76,13 +76,6 @@ def boss_of(workers: list[Agent], **kept: Any) -> Agent:
 
     boss = Agent("boss", model=ScriptedModel(turn), agents=workers, handoff="delegate")
     return boss.replace(default_tools=False, **kept)
-
-
-def killed(saver: InMemorySaver) -> InMemorySaver:
-    left = InMemorySaver()
-    for name in ("storage", "writes", "blobs"):
-        getattr(left, name).update(deepcopy(dict(getattr(saver, name))))
-    return left
 
 
 plans = st.lists(
