@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agentgraph.limits import TimeLimit
+from agentgraph.timeouts import TimeLimit
 
 __all__ = [
     "Clock",

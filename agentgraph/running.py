@@ -20,8 +20,8 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError
-from agentgraph.limits import apart, unhurried
 from agentgraph.scoped import scoped
+from agentgraph.timeouts import apart, unhurried
 
 __all__ = [
     "CallEnd",

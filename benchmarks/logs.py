@@ -20,10 +20,10 @@ import psycopg
 from agentgraph import Team
 from agentgraph.sessions import packet_envelope
 from agentgraph.sessions.log import Log, open_log
-from agentgraph.sessions.page import Page
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
-from agentgraph.sessions.table import begun, opened
+from agentgraph.sessions.state.page import Page
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.team.private_session import begun, opened
 from benchmarks.ag2_channel import open_channel, open_store
 from benchmarks.ag2_channel import open_hub as open_their_hub
 from benchmarks.measure import Row

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentgraph.clock import SystemClock
-from agentgraph.limits import unhurried
+from agentgraph.timeouts import unhurried
 
 SHORT_S, LONG_S, ENDLESS_S = 0.02, 0.1, 60
 

@@ -19,14 +19,13 @@ LEAVES = frozenset(
         "drawing",
         "errors",
         "history",
-        "limits",
-        "notes",
+        "timeouts",
         "outcomes",
         "participant",
         "patching",
         "running",
         "scoped",
-        "sentry",
+        "interception",
         "storage",
         "stream",
         "telling",
@@ -54,7 +53,10 @@ BANNED = {
     "routing": ("langgraph*", "langchain*", "asyncio", "time", "random", "agentgraph.clock"),
     "guards": ("langgraph", "langgraph_*"),
 }
-ACTS_ON_GRAPHS = ("agentgraph/guards/patcher.py", "agentgraph/guards/foreign_patcher.py")
+ACTS_ON_GRAPHS = (
+    "agentgraph/guards/nodes/agent_graph.py",
+    "agentgraph/guards/nodes/foreign_graph.py",
+)
 MAY_IMPORT_PRIVATE_NAMES = "agentgraph/patching.py"
 
 
@@ -175,7 +177,7 @@ def test_imports_of_the_project_follow_the_table() -> None:
         ("agentgraph/sessions/log/memory.py", "from ...errors import StaleOwner"),
         ("agentgraph/sessions/hub.py", "from agentgraph import clock"),
         ("agentgraph/routing/graph.py", "from agentgraph.outcomes import Handoff\nimport timeit"),
-        ("agentgraph/guards/patcher.py", "from langgraph.graph import StateGraph"),
+        ("agentgraph/guards/nodes/agent_graph.py", "from langgraph.graph import StateGraph"),
         ("agentgraph/patching.py", "from langgraph._internal._config import merge_configs"),
         (
             "agentgraph/storage.py",
@@ -197,7 +199,11 @@ def test_an_import_within_the_table_passes(path: str, source: str) -> None:
         ("agentgraph/agents/a.py", "from ..sessions import Hub", "agents may not import sessions"),
         ("agentgraph/agents/a.py", "from .. import sessions", "agents may not import sessions"),
         ("agentgraph/agents/__init__.py", "from ..phases import x", "agents may not import phases"),
-        ("agentgraph/guards/loop.py", "import agentgraph.agents.a", "guards may not import agents"),
+        (
+            "agentgraph/guards/mechanisms/loop.py",
+            "import agentgraph.agents.a",
+            "guards may not import agents",
+        ),
         ("agentgraph/sessions/log/sqlite.py", "from ...agents import Agent", "not import agents"),
         ("agentgraph/testing/scripted.py", "from agentgraph import Agent", "the root package"),
         ("agentgraph/models/resolve.py", "import agentgraph", "the root package"),
@@ -208,7 +214,7 @@ def test_an_import_within_the_table_passes(path: str, source: str) -> None:
         ),
         (
             "agentgraph/routing/graph.py",
-            "if TYPE_CHECKING:\n    from agentgraph.sessions.fold import State",
+            "if TYPE_CHECKING:\n    from agentgraph.sessions.state.fold import State",
             "agentgraph/routing/graph.py:2: routing may not import sessions",
         ),
         ("agentgraph/routing/graph.py", "import random", "routing may not import random"),
@@ -216,7 +222,7 @@ def test_an_import_within_the_table_passes(path: str, source: str) -> None:
         ("agentgraph/routing/graph.py", "from ..clock import clock", "not import agentgraph.clock"),
         ("agentgraph/routing/graph.py", "import langchain_core.messages", "not import langchain_c"),
         (
-            "agentgraph/guards/loop.py",
+            "agentgraph/guards/mechanisms/loop.py",
             "from langgraph.types import Command",
             "not import langgraph",
         ),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.clock import SystemClock
-from agentgraph.limits import TimeLimit
+from agentgraph.timeouts import TimeLimit
 
 SOON_S, LATER_S, ENDLESS_S = 0.01, 0.05, 60
 

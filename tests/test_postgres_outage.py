@@ -15,7 +15,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph import Agent
-from agentgraph.agents.values import Durability
+from agentgraph.agents.spec.values import Durability
 from agentgraph.errors import StorageError
 from agentgraph.storage import LazySaver, open_saver
 from agentgraph.storage.postgres import LANES, open_postgres

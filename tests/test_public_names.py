@@ -31,7 +31,7 @@ CONTRACT = {
         "Team TeamResult Hub Session Envelope set_context delete_context current_session "
         "report_progress",
     ),
-    "effects": ("agentgraph/guards/effects.py", "effect"),
+    "effects": ("agentgraph/guards/mechanisms/effects.py", "effect"),
 }
 
 

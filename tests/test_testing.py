@@ -30,7 +30,6 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel
 
 from agentgraph.clock import clock, new_id, use_clock
-from agentgraph.limits import unhurried
 from agentgraph.testing import (
     FakeClock,
     Fault,
@@ -42,6 +41,7 @@ from agentgraph.testing import (
     call,
     check_history,
 )
+from agentgraph.timeouts import unhurried
 
 ASK: list[BaseMessage] = [HumanMessage("hello")]
 

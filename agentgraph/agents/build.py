@@ -11,18 +11,18 @@ from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agentgraph.agents.call_model import after_model, call_model
-from agentgraph.agents.call_tools import call_tools
-from agentgraph.agents.default_tools import default_tools
-from agentgraph.agents.level import Level, Tree
-from agentgraph.agents.middleware import Middleware, hook_node
-from agentgraph.agents.output import OutputFormat
-from agentgraph.agents.prompt import render_system_prompt
-from agentgraph.agents.router import router
-from agentgraph.agents.run_tool import ToolRunner
-from agentgraph.agents.state import AgentState
-from agentgraph.agents.sub_agent import foreign_agent, sub_agent
-from agentgraph.agents.toolset import (
+from agentgraph.agents.nodes.call_model import after_model, call_model
+from agentgraph.agents.nodes.call_tools import call_tools
+from agentgraph.agents.nodes.level import Level, Tree
+from agentgraph.agents.nodes.middleware import Middleware, hook_node
+from agentgraph.agents.nodes.prompt import render_system_prompt
+from agentgraph.agents.nodes.router import router
+from agentgraph.agents.nodes.run_tool import ToolRunner
+from agentgraph.agents.nodes.state import AgentState
+from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
+from agentgraph.agents.spec.default_tools import default_tools
+from agentgraph.agents.spec.output import OutputFormat
+from agentgraph.agents.spec.toolset import (
     Toolset,
     as_base_tool,
     help_tool,
@@ -30,10 +30,10 @@ from agentgraph.agents.toolset import (
     transfer_tool_name,
 )
 from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
-from agentgraph.guards.foreign_patcher import guarded_copy
-from agentgraph.guards.patcher import guarding
+from agentgraph.guards.nodes.agent_graph import guarding
+from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
-from agentgraph.notes import NotesState
+from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, Holdable, Participant, Seat
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
@@ -41,9 +41,8 @@ from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
-    from agentgraph.agents.agent import Agent
+    from agentgraph.agents.spec.agent import Agent
 
-__all__ = ["NODES", "compile_root", "compile_seated", "stores_of", "toolset_of"]
 
 NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
@@ -173,7 +172,7 @@ def _add_sub_agents(graph: AnyGraph, level: Level, shared: tuple[type, ...], sta
 def _node_of(
     level: Level, participant: Participant, shared: tuple[type, ...], keys: Sequence[str]
 ) -> Any:
-    from agentgraph.agents.agent import Agent
+    from agentgraph.agents.spec.agent import Agent
 
     name = participant.name
     path = f"{level.path}/{name}"
@@ -283,7 +282,7 @@ def toolset_of(agent: Agent, supervisor: str | None, brought: Sequence[Any] = ()
 
 def stores_of(agent: Agent) -> list[BaseStore]:
     """Return the stores that a tree's agents name, each once."""
-    from agentgraph.agents.agent import Agent
+    from agentgraph.agents.spec.agent import Agent
 
     children = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
     below = [store for child in children if isinstance(child, Agent) for store in stores_of(child)]
@@ -292,7 +291,7 @@ def stores_of(agent: Agent) -> list[BaseStore]:
 
 
 def _tree(root: Agent) -> Tree:
-    from agentgraph.agents.agent import Agent
+    from agentgraph.agents.spec.agent import Agent
 
     paths = {root.name.lower(): ""}
 

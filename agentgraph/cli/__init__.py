@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentgraph import __version__
-from agentgraph.cli import audit, chat, graph, log, replay, serve
+from agentgraph.cli.commands import audit, chat, graph, log, replay, serve
 
 __all__ = ["app", "main"]
 

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 
 import typer
 
-from agentgraph.cli.text import clean
+from agentgraph.cli.terminal.text import clean
 from agentgraph.errors import AgentGraphError, ConfigurationError
-
-__all__ = ["fail", "faults_told"]
 
 
 @contextmanager

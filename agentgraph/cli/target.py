@@ -14,8 +14,6 @@ from types import ModuleType
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError
 
-__all__ = ["load"]
-
 
 class _Fault(Exception):
     """What is wrong with one target."""

@@ -9,8 +9,6 @@ from typing import TypeAlias
 
 from agentgraph.drawing.spots import Line, Spot
 
-__all__ = ["nearest", "place_in_columns"]
-
 _Room: TypeAlias = Mapping[Spot, tuple[Spot | None, Spot | None]]
 _SWEEPS = 12
 

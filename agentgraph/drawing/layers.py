@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from agentgraph.drawing.columns import nearest, place_in_columns
 from agentgraph.drawing.spots import Box, Line, Spot, chains_of, give_ranks, layers_of
 
-__all__ = ["Layout", "Point", "arrange"]
-
 Point = tuple[float, float]
 Bands = Mapping[int, Point]  # of each layer, by its rank: the top and the bottom
 

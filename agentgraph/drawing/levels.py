@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentgraph.drawing.cycles import closing
-from agentgraph.drawing.graph import Edge, Node
+from agentgraph.drawing.graph import Edge, Node, closing
 from agentgraph.drawing.layers import Layout, Point, arrange
 from agentgraph.drawing.spots import Box, Line
 from agentgraph.drawing.text import label_of, label_size, title_width, width_of
-
-__all__ = ["LOOP", "LOOP_HEIGHT", "PAD", "TITLE", "Level", "Path", "Port", "levels_of"]
 
 Path = tuple[str, ...]
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-__all__ = ["Box", "Line", "Spot", "chains_of", "give_ranks", "layers_of"]
-
 _BOX_GAP, _LINE_GAP = 28.0, 16.0
 _BENDS = 4  # as many per box and line: with more there is nothing to read, and no end
 

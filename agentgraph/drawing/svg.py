@@ -10,8 +10,6 @@ from agentgraph.drawing.layers import Point
 from agentgraph.drawing.levels import LOOP, LOOP_HEIGHT, PAD, TITLE, Level, Port, levels_of
 from agentgraph.drawing.text import label_of, label_size, short
 
-__all__ = ["draw"]
-
 # Where styles are stripped the picture is light, on its own ground. Every rule names the picture's
 # class: a notebook puts the picture into its page, and the rules with it.
 _DARK = """<style>@media (prefers-color-scheme: dark) {

@@ -6,8 +6,6 @@ import unicodedata
 
 from agentgraph.drawing.graph import Node
 
-__all__ = ["label_of", "label_size", "short", "title_width", "width_of"]
-
 _LONGEST = 44
 
 

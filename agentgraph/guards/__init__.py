@@ -1,30 +1,40 @@
 """Protections around a run; each decides, and only the graph acts on its decision."""
 
-from agentgraph.guards.audit import AuditTrail, Record, Sink, Trail, folded
-from agentgraph.guards.breaker import CircuitBreaker, Permit
-from agentgraph.guards.budget import CostBudget, Spend
-from agentgraph.guards.deadlines import Deadline, Deadlines
-from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Action, Decision, FailureClass, Tier
-from agentgraph.guards.decisions import Cell, DecisionTable
-from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.effects import Effect, effect
-from agentgraph.guards.escalation import Answer, Escalation
-from agentgraph.guards.failures import Failure, classify
-from agentgraph.guards.fan_out import FanOutLimit
-from agentgraph.guards.gates import CheckResult, Document, Gate, Subject, ValidationResult
-from agentgraph.guards.guarded_state import GuardedState
-from agentgraph.guards.hops import HopLimit
-from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit
+from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
+from agentgraph.guards.mechanisms.effects import Effect, effect
+from agentgraph.guards.mechanisms.escalation import Answer, Escalation
+from agentgraph.guards.mechanisms.failures import Failure, classify
+from agentgraph.guards.mechanisms.gates.gate import (
+    CheckResult,
+    Document,
+    Gate,
+    Subject,
+    ValidationResult,
+)
+from agentgraph.guards.mechanisms.limits import (
+    DepthLimit,
+    FanOutLimit,
+    HopLimit,
+    ReplanLimit,
+    StepLimit,
+)
+from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
+from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
+from agentgraph.guards.mechanisms.spending.purse import SHARE
+from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import DEFAULT, Default, Guards
-from agentgraph.guards.purse import SHARE
-from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.retry import Backoff, RetryBudget
-from agentgraph.guards.saga import Saga
-from agentgraph.guards.sinks import JSONLSink, MemorySink, SQLiteSink
-from agentgraph.guards.steps import StepLimit
-from agentgraph.guards.velocity import CostVelocity
+from agentgraph.guards.records.audit import AuditTrail
+from agentgraph.guards.records.channel import GuardedState
+from agentgraph.guards.records.record import Record, Sink
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.trail import Trail, folded
+from agentgraph.guards.table import Cell, DecisionTable
 
 __all__ = [
     "DEFAULT",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
-__all__ = ["FAILURE_CLASSES", "TIERS", "Action", "Decision", "FailureClass", "Tier"]
-
 Action = Literal["allow", "correct", "deny", "fallback", "replan", "escalate", "abort"]
 
 FailureClass = Literal[
@@ -55,6 +53,6 @@ class Decision:
         return told
 
     def _repr_html_(self) -> str:
-        from agentgraph.guards.showing import decision_html
+        from agentgraph.guards.html import decision_html
 
         return decision_html(self)

@@ -10,28 +10,28 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit import AuditTrail
-from agentgraph.guards.breaker import CircuitBreaker
-from agentgraph.guards.budget import CostBudget
-from agentgraph.guards.deadlines import Deadlines
-from agentgraph.guards.deadlock import DeadlockMonitor
-from agentgraph.guards.decisions import DecisionTable
-from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.escalation import Escalation
-from agentgraph.guards.fan_out import FanOutLimit
-from agentgraph.guards.gates import Gate
-from agentgraph.guards.hops import HopLimit
-from agentgraph.guards.loop import LoopDetector
-from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.retry import Backoff, RetryBudget
-from agentgraph.guards.saga import Saga
-from agentgraph.guards.steps import StepLimit
-from agentgraph.guards.velocity import CostVelocity
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker
+from agentgraph.guards.mechanisms.deadlines import Deadlines
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
+from agentgraph.guards.mechanisms.escalation import Escalation
+from agentgraph.guards.mechanisms.gates.gate import Gate
+from agentgraph.guards.mechanisms.limits import (
+    DepthLimit,
+    FanOutLimit,
+    HopLimit,
+    ReplanLimit,
+    StepLimit,
+)
+from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
+from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.mechanisms.velocity import CostVelocity
+from agentgraph.guards.records.audit import AuditTrail
+from agentgraph.guards.table import DecisionTable
 
 if TYPE_CHECKING:
     from agentgraph.guards.policy import Guards
-
-__all__ = ["LIMITS", "Overrides", "coerced", "fallback_faults"]
 
 
 class Overrides(TypedDict, total=False):

@@ -9,8 +9,6 @@ from typing import TypeVar
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
-__all__ = ["Place", "others_of", "own_of"]
-
 V = TypeVar("V")
 
 _FOREIGN = "graph"

@@ -8,34 +8,34 @@ from types import MappingProxyType
 from typing import Any, Final, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit import AuditTrail
-from agentgraph.guards.breaker import CircuitBreaker
-from agentgraph.guards.budget import CostBudget
-from agentgraph.guards.deadlines import Deadlines
-from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import TIERS, Tier
-from agentgraph.guards.decisions import DecisionTable, table_faults
-from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.escalation import Escalation
-from agentgraph.guards.fan_out import FanOutLimit
-from agentgraph.guards.gates import Gate
-from agentgraph.guards.guarded_state import GuardedState
-from agentgraph.guards.hops import HopLimit
-from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.html import policy_html, shown
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker
+from agentgraph.guards.mechanisms.deadlines import Deadlines
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
+from agentgraph.guards.mechanisms.escalation import Escalation
+from agentgraph.guards.mechanisms.gates.gate import Gate
+from agentgraph.guards.mechanisms.limits import (
+    DepthLimit,
+    FanOutLimit,
+    HopLimit,
+    ReplanLimit,
+    StepLimit,
+)
+from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
+from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.mechanisms.spending.prices import Prices
+from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
 from agentgraph.guards.place import Place
-from agentgraph.guards.prices import Prices
-from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.retry import Backoff, RetryBudget
-from agentgraph.guards.saga import Saga
-from agentgraph.guards.showing import policy_html, shown
-from agentgraph.guards.steps import StepLimit
+from agentgraph.guards.records.audit import AuditTrail
+from agentgraph.guards.records.channel import GuardedState
 from agentgraph.guards.stricter import tighter
+from agentgraph.guards.table import DecisionTable, table_faults
 from agentgraph.guards.tiers import OF_TIER, guards_of
-from agentgraph.guards.velocity import CostVelocity
 from agentgraph.patching import AnyGraph
-
-__all__ = ["DEFAULT", "Default", "Guards", "Overrides"]
 
 
 class Default(Enum):
@@ -172,8 +172,8 @@ class Guards:
         The model is asked as often as the guards say, and the tools are seen by what they answer;
         who has ended an input is in its state, as `stopped_by`.
         """
-        from agentgraph.guards.foreign_patcher import guarding_foreign
-        from agentgraph.guards.patcher import guarding
+        from agentgraph.guards.nodes.agent_graph import guarding
+        from agentgraph.guards.nodes.foreign_graph import guarding_foreign
 
         if "turn" in graph.channels:
             return guarding(self, Place())(graph)

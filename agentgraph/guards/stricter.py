@@ -8,15 +8,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from agentgraph.guards.deadlines import Deadlines
-from agentgraph.guards.decisions import Cell, DecisionTable
-from agentgraph.guards.escalation import Escalation
-from agentgraph.guards.gates import Subject
-from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.mechanisms.deadlines import Deadlines
+from agentgraph.guards.mechanisms.escalation import Escalation
+from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.overrides import LIMITS
-from agentgraph.guards.retry import Backoff, RetryBudget
-
-__all__ = ["tighter"]
+from agentgraph.guards.table import Cell, DecisionTable
 
 
 def tighter(name: str, own: Any, around: Any) -> Any:

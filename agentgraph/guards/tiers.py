@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from agentgraph.guards.audit import AuditTrail
-from agentgraph.guards.breaker import CircuitBreaker
-from agentgraph.guards.budget import CostBudget
-from agentgraph.guards.deadlines import Deadlines
-from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Tier
-from agentgraph.guards.decisions import DecisionTable
-from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.escalation import Escalation
-from agentgraph.guards.fan_out import FanOutLimit
-from agentgraph.guards.hops import HopLimit
-from agentgraph.guards.loop import LoopDetector
-from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.retry import Backoff, RetryBudget
-from agentgraph.guards.saga import Saga
-from agentgraph.guards.steps import StepLimit
-
-__all__ = ["OF_TIER", "guards_of"]
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker
+from agentgraph.guards.mechanisms.deadlines import Deadlines
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
+from agentgraph.guards.mechanisms.escalation import Escalation
+from agentgraph.guards.mechanisms.limits import (
+    DepthLimit,
+    FanOutLimit,
+    HopLimit,
+    ReplanLimit,
+    StepLimit,
+)
+from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
+from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.records.audit import AuditTrail
+from agentgraph.guards.table import DecisionTable
 
 Defaults: TypeAlias = Mapping[str, Callable[[], Any]]
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-__all__ = ["attempting_once"]
-
 
 def attempting_once(model: BaseChatModel) -> BaseChatModel:
     """Return a model that asks its provider once per call; say so where it cannot be made to.

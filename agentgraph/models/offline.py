@@ -20,10 +20,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from agentgraph.models.choice import ON_REQUEST, choose_call
-from agentgraph.models.tool import Bindable, Tool, label_of, tool_of
-
-__all__ = ["OfflineModel"]
+from agentgraph.models.tool_choice import ON_REQUEST, Bindable, Tool, choose_call, label_of, tool_of
 
 _HUMAN = re.compile(r"\b(human|person|representative|operator|(real|live) agent)\b", re.I)
 _SELF = "Offline model: "

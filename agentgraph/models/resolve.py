@@ -11,8 +11,6 @@ from langchain_core.language_models import BaseChatModel
 from agentgraph.errors import ConfigurationError
 from agentgraph.models.offline import OfflineModel
 
-__all__ = ["resolve_model"]
-
 
 def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
     """Return the model that is meant; None: that of `AGENTGRAPH_MODEL`, else the offline one.

@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.routing.values import short
 
-__all__ = ["HandoffPolicy", "HandoffRequest", "HandoffResult", "validate_handoff"]
-
 HandoffCode: TypeAlias = Literal[
     "accepted",
     "unknown_target",

@@ -23,8 +23,6 @@ from agentgraph.routing import (
 )
 from agentgraph.routing.values import listed, short
 
-__all__ = ["ConversationPipeline", "PipelineStage"]
-
 _TURNS = 100
 
 

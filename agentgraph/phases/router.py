@@ -35,8 +35,6 @@ from agentgraph.routing.protocols import HUMAN, is_condition
 from agentgraph.routing.targets import addressed_to
 from agentgraph.routing.values import is_whole, plain, short
 
-__all__ = ["ConversationRouter", "RoutingConditions", "RoutingRule"]
-
 Predicate: TypeAlias = Callable[[RoutingState, RoutingEnvelope], bool]
 
 

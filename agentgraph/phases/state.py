@@ -11,8 +11,6 @@ from typing import Any, Final, Literal, TypeAlias
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import as_json, check_text, plain, short
 
-__all__ = ["KEEP", "ConversationPhase", "ConversationState", "PhaseTransition"]
-
 MAX_HISTORY = 100
 """What a state keeps of its past: it is stored with every turn, so it must not grow with them."""
 

@@ -9,7 +9,7 @@ graph.check(["writer", "editor"])
 graph.simulate(["a draft", "better", "done"], participants=["writer", "editor"])
 """
 
-from agentgraph.routing.check import Finding
+from agentgraph.routing.analysis.check import Finding
 from agentgraph.routing.composites import AllOf, AnyOf, Composable, Not
 from agentgraph.routing.conditions import (
     Always,
@@ -28,6 +28,12 @@ from agentgraph.routing.conditions import (
     TurnIs,
 )
 from agentgraph.routing.decision import Action, Rule, TransitionDecision
+from agentgraph.routing.document.registry import (
+    Registry,
+    default_registry,
+    register_condition,
+    register_target,
+)
 from agentgraph.routing.explain import Explanation, Verdict
 from agentgraph.routing.graph import TransitionGraph
 from agentgraph.routing.patterns import feedback, round_robin, sequence, star
@@ -37,12 +43,6 @@ from agentgraph.routing.protocols import (
     RoutingState,
     TransitionCondition,
     TransitionTarget,
-)
-from agentgraph.routing.registry import (
-    Registry,
-    default_registry,
-    register_condition,
-    register_target,
 )
 from agentgraph.routing.simulate import Script, SimulatedTurn, Simulation, Step
 from agentgraph.routing.targets import (

@@ -15,8 +15,6 @@ from agentgraph.routing.protocols import (
 )
 from agentgraph.routing.values import cause, listed, short
 
-__all__ = ["AllOf", "AnyOf", "Composable", "Not", "judge"]
-
 
 class Composable:
     """Conditions compose: `one & other`, `one | other`, `~one`. Inherit it in your own."""

@@ -19,23 +19,6 @@ from agentgraph.routing.values import (
     short,
 )
 
-__all__ = [
-    "Always",
-    "ContextEquals",
-    "ContextIn",
-    "ContextThreshold",
-    "FromActiveAgent",
-    "FromChannelType",
-    "FromSource",
-    "FromSpeaker",
-    "HasActiveAgent",
-    "InPhase",
-    "IntentIn",
-    "IsAddressed",
-    "ToolCalled",
-    "TurnIs",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Always(Composable):

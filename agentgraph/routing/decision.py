@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Action", "Rule", "TransitionDecision"]
-
 Action: TypeAlias = Literal["speak", "wait", "close"]
 Rule: TypeAlias = int | Literal["default", "handoff", "finish", "max_turns", "initial"]
 

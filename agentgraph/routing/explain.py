@@ -12,8 +12,6 @@ from agentgraph.routing.resolve import Rules, in_order
 from agentgraph.routing.targets import as_target
 from agentgraph.routing.words import describe, describe_target, why_not
 
-__all__ = ["Explanation", "Verdict", "explain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

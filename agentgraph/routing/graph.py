@@ -9,22 +9,21 @@ from functools import cached_property
 from typing import Any
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing import document, picture
-from agentgraph.routing.arguments import parts_of
-from agentgraph.routing.check import Finding, check
-from agentgraph.routing.codec import parse
+from agentgraph.routing.analysis import diagram as picture
+from agentgraph.routing.analysis.check import Finding, check
 from agentgraph.routing.conditions import ToolCalled
 from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.document import document
+from agentgraph.routing.document.arguments import parts_of
+from agentgraph.routing.document.codec import parse
+from agentgraph.routing.document.registry import Registry, default_registry
 from agentgraph.routing.explain import Explanation, explain
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState
-from agentgraph.routing.registry import Registry, default_registry
 from agentgraph.routing.resolve import Rules
 from agentgraph.routing.simulate import Script, Simulation, simulate
 from agentgraph.routing.targets import Target, TerminateTarget, as_target
 from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import is_whole, short
-
-__all__ = ["TransitionGraph"]
 
 
 @dataclass(frozen=True)

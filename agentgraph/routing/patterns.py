@@ -20,8 +20,6 @@ from agentgraph.routing.targets import AgentTarget, RoundRobinTarget, TerminateT
 from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import short
 
-__all__ = ["feedback", "round_robin", "sequence", "star"]
-
 
 def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> TransitionGraph:
     """Let these speak in turn, until `max_turns`, or until a `Finish` ends it."""

@@ -9,15 +9,6 @@ from typing_extensions import TypeIs
 
 from agentgraph.routing.decision import TransitionDecision
 
-__all__ = [
-    "HUMAN",
-    "RoutingEnvelope",
-    "RoutingState",
-    "TransitionCondition",
-    "TransitionTarget",
-    "is_condition",
-]
-
 HUMAN = "human"
 """The name under which the human of a session is reached, whatever they are called."""
 

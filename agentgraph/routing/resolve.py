@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, judge
 from agentgraph.routing.conditions import Always, FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.protocols import (
     HUMAN,
     RoutingEnvelope,
@@ -26,8 +26,6 @@ from agentgraph.routing.targets import (
 )
 from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import cause, short
-
-__all__ = ["Rules", "in_order"]
 
 
 class Compiled(NamedTuple):

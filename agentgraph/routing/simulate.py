@@ -13,8 +13,6 @@ from agentgraph.routing.decision import TransitionDecision
 from agentgraph.routing.resolve import Rules
 from agentgraph.routing.values import as_json
 
-__all__ = ["Script", "SimulatedTurn", "Simulation", "Step", "simulate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.decision import TransitionDecision
+from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.protocols import (
     HUMAN,
     RoutingEnvelope,
@@ -18,22 +18,6 @@ from agentgraph.routing.protocols import (
     has_name,
 )
 from agentgraph.routing.values import check_text, short
-
-__all__ = [
-    "ActiveAgentTarget",
-    "AddressedTarget",
-    "AgentTarget",
-    "HumanTarget",
-    "ParallelTarget",
-    "PhaseTarget",
-    "RevertToInitiatorTarget",
-    "RoundRobinTarget",
-    "StayTarget",
-    "Target",
-    "TerminateTarget",
-    "addressed_to",
-    "as_target",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from agentgraph.routing.protocols import TransitionCondition, is_condition
 from agentgraph.routing.targets import Target, as_target
 from agentgraph.routing.values import is_whole, short
 
-__all__ = ["Transition"]
-
 
 @dataclass(frozen=True, slots=True)
 class Transition:

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from agentgraph.errors import ConfigurationError
 
-__all__ = ["as_json", "cause", "check_text", "is_whole", "json_equal", "listed", "plain", "short"]
-
 T = TypeVar("T")
 
 _MAX_DEPTH = 64

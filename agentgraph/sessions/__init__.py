@@ -1,13 +1,10 @@
 """Sessions: several who speak, a log that is their memory, rounds that commit whole."""
 
-from agentgraph.sessions.asides import (
-    current_session,
-    delete_context,
-    report_progress,
-    set_context,
-)
 from agentgraph.sessions.audit import Audit, audit_of
-from agentgraph.sessions.envelope import (
+from agentgraph.sessions.hub.hub import Hub
+from agentgraph.sessions.hub.session import Receipt, Session
+from agentgraph.sessions.log import Log, MemoryLog, Summary, open_log
+from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_CONTEXT_SET,
     EV_DECISION,
@@ -40,17 +37,20 @@ from agentgraph.sessions.envelope import (
     text_envelope,
     visible_to,
 )
-from agentgraph.sessions.expectations import DEFAULT_EXPECTATIONS, Expectation
-from agentgraph.sessions.explanation import SessionExplanation
-from agentgraph.sessions.fold import fold
-from agentgraph.sessions.hub import Hub
-from agentgraph.sessions.log import Log, MemoryLog, Summary, open_log
-from agentgraph.sessions.orchestrate import orchestrate
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.session import Receipt, Session
-from agentgraph.sessions.state import SessionState
-from agentgraph.sessions.team import Team, TeamResult
-from agentgraph.sessions.views import FullTranscript, View, WindowedSummary
+from agentgraph.sessions.state.expectations import DEFAULT_EXPECTATIONS, Expectation
+from agentgraph.sessions.state.explanation import SessionExplanation
+from agentgraph.sessions.state.fold import fold
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.views import FullTranscript, View, WindowedSummary
+from agentgraph.sessions.team.orchestrate import orchestrate
+from agentgraph.sessions.team.team import Team, TeamResult
+from agentgraph.sessions.tools import (
+    current_session,
+    delete_context,
+    report_progress,
+    set_context,
+)
 
 __all__ = [
     "DEFAULT_EXPECTATIONS",

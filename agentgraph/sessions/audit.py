@@ -8,15 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from agentgraph.guards import Record, Trail, folded
-from agentgraph.guards.audit import RecordKind
-from agentgraph.sessions import envelope as ev
-from agentgraph.sessions.envelope import Envelope
-from agentgraph.sessions.fold import fold
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
+from agentgraph.guards.records.record import RecordKind
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.fold import fold
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
 from agentgraph.usage import Usage
-
-__all__ = ["Audit", "audit_of"]
 
 _FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 _UNDONE = ("compensated", "compensation_failed")

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg.pq import TransactionStatus
 
-__all__ = ["AdvisoryLocks"]
-
 _Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 # In a transaction, as a connection pooler lends out its connections by that: an unlock would else

@@ -14,7 +14,6 @@ try:
 except ImportError:  # on Windows threads are kept apart within a process only
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ByteLocks", "locks_of"]
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
-__all__ = ["POOL_NAME", "discreet"]
-
 POOL_NAME = "agentgraph"
 
 _ours: ContextVar[bool] = ContextVar("agentgraph_driver_is_ours", default=False)

@@ -30,8 +30,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from agentgraph.running import outer_run, run_sync
 from agentgraph.storage.store import Allowlist, Claim, Saver, Store
 
-__all__ = ["LazySaver"]
-
 T = TypeVar("T")
 
 _Connection = AbstractAsyncContextManager[Store]

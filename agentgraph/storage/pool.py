@@ -19,17 +19,6 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from agentgraph.errors import StorageError
 from agentgraph.storage.discretion import POOL_NAME, discreet
 
-__all__ = [
-    "Connection",
-    "Pool",
-    "close_at_exit",
-    "failure_of",
-    "operation",
-    "operation_began",
-    "timeout_of",
-    "unreachable",
-]
-
 _TIMEOUT_S = 10
 _EXIT_TIMEOUT_S = 5
 _ASK_AFTER_S = 1.0

@@ -28,8 +28,6 @@ from agentgraph.storage.pool import (
 )
 from agentgraph.storage.store import Saver, Store
 
-__all__ = ["LANES", "PostgresStore", "open_postgres"]
-
 LANES = 8
 """Savers, and at most as many connections, per event loop; one more connection takes threads."""
 

@@ -17,8 +17,6 @@ from agentgraph.errors import StorageError
 from agentgraph.storage.byte_locks import locks_of
 from agentgraph.storage.store import Store
 
-__all__ = ["SqliteStore", "open_sqlite"]
-
 T = TypeVar("T")
 
 _TIMEOUT_S = 10.0

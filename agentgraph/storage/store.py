@@ -15,8 +15,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.errors import StorageError
 
-__all__ = ["Allowlist", "Claim", "Saver", "Store"]
-
 T = TypeVar("T")
 
 Saver: TypeAlias = BaseCheckpointSaver[str]

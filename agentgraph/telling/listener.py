@@ -13,12 +13,10 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResu
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
+from agentgraph.interception import on_duty
 from agentgraph.running import current_run
-from agentgraph.sentry import on_duty
 from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
 from agentgraph.telling.teller import Teller
-
-__all__ = ["AGENT_TAG", "FOREIGN_TAG", "Listener"]
 
 AGENT_TAG = "agentgraph_agent"
 """The metadata key under which a model call says whose it is."""

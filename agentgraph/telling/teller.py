@@ -26,8 +26,6 @@ from agentgraph.stream import (
     ToolUsageEvent,
 )
 
-__all__ = ["Put", "Teller", "follow"]
-
 T = TypeVar("T")
 
 QUEUE_SIZE = 64

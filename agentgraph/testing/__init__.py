@@ -11,13 +11,11 @@ A turn of the script is a text, a `call` (or several), a `bad_call`, an `AIMessa
 whether a provider would take the messages; a test can ask it too.
 """
 
-from agentgraph.testing.calls import bad_call, call
+from agentgraph.testing.answers import Fault, Turn, bad_call, call
 from agentgraph.testing.clock import FakeClock
 from agentgraph.testing.legality import IllegalHistory, check_history
-from agentgraph.testing.request import Request
-from agentgraph.testing.script import ScriptExhausted
+from agentgraph.testing.script import Request, ScriptExhausted
 from agentgraph.testing.scripted import ScriptedModel
-from agentgraph.testing.turns import Fault, Turn
 
 __all__ = [
     "FakeClock",

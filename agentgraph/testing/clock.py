@@ -14,9 +14,7 @@ from threading import Lock
 from typing import Self
 
 from agentgraph.clock import use_clock
-from agentgraph.limits import TimeLimit, limited
-
-__all__ = ["FakeClock"]
+from agentgraph.timeouts import TimeLimit, limited
 
 _NANO = 1_000_000_000
 

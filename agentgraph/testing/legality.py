@@ -12,9 +12,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from agentgraph.testing.calls import calls_of
-
-__all__ = ["IllegalHistory", "check_history"]
+from agentgraph.testing.answers import calls_of
 
 
 class IllegalHistory(ValueError):

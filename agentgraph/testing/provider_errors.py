@@ -6,8 +6,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-__all__ = ["connection_error", "status_error"]
-
 _URL = "https://api.openai.com/v1/chat/completions"
 
 

@@ -13,13 +13,9 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
 from agentgraph.clock import clock
-from agentgraph.testing.answer import Answer, answer_of
+from agentgraph.testing.answers import Answer, Scripted, answer_of
 from agentgraph.testing.legality import check_history
-from agentgraph.testing.request import Bindable, Request, request_of, spec_of
-from agentgraph.testing.script import Script, Turns
-from agentgraph.testing.turns import Scripted
-
-__all__ = ["ScriptedModel"]
+from agentgraph.testing.script import Bindable, Request, Script, Turns, request_of, spec_of
 
 T = TypeVar("T")
 

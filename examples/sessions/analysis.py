@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from agentgraph import Agent, Team, set_context
 from agentgraph.phases import ConversationPipeline, PipelineStage
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 pipeline = ConversationPipeline(
     stages=[

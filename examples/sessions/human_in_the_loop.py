@@ -8,7 +8,7 @@ from langchain_core.messages import BaseMessage
 from agentgraph import Agent, Envelope, Hub, Team
 from agentgraph.phases import ConversationRouter
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 
 def ask_human(question: str) -> Scripted:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from agentgraph import Agent, Team
 from agentgraph.phases import ConversationPipeline, PipelineStage
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 pipeline = ConversationPipeline(
     stages=[

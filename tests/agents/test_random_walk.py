@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards
-from agentgraph.agents.values import Durability
+from agentgraph.agents.spec.values import Durability
 from agentgraph.errors import ModelError, RoutingError
 from agentgraph.guards import Backoff
 from agentgraph.testing import IllegalHistory, ScriptedModel, call

@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot, interrupt
 
 from agentgraph import Agent
-from agentgraph.agents.takeover import leftovers
+from agentgraph.agents.run.takeover import leftovers
 from agentgraph.errors import RoutingError
 from agentgraph.testing import ScriptedModel, call, check_history
 

@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from agentgraph import Agent
-from agentgraph.agents.state import Turn, merge_messages, merge_turn
+from agentgraph.agents.nodes.state import Turn, merge_messages, merge_turn
 from agentgraph.testing import ScriptedModel
 
 Write: TypeAlias = "list[BaseMessage] | BaseMessage"

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.agents.values import Durability
+from agentgraph.agents.spec.values import Durability
 from agentgraph.errors import RoutingError
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.testing import ScriptedModel, call, check_history

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from agentgraph import Agent
 from agentgraph.cli import app
-from agentgraph.cli.conversation import Conversation
-from agentgraph.cli.screen import Screen
+from agentgraph.cli.terminal.conversation import Conversation
+from agentgraph.cli.terminal.screen import Screen
 from agentgraph.testing import ScriptedModel
 from tests.cli.terminal import Terminal, terminal
 

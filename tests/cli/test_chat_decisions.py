@@ -9,7 +9,7 @@ import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 
 from agentgraph.agents import Interrupt
-from agentgraph.cli.decision import decision_of
+from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.testing import call
 from tests.cli.talking import chat, lookup, solo, talk
 from tests.cli.terminal import CTRL_D

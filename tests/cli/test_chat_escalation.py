@@ -6,7 +6,7 @@ import pytest
 
 from agentgraph import Agent, Guards
 from agentgraph.agents import Interrupt
-from agentgraph.cli.decision import decision_of
+from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.guards import Escalation
 from agentgraph.testing import ScriptedModel
 from tests.cli.talking import solo, talk

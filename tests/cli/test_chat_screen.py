@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from agentgraph import Agent, Guards, Intent
-from agentgraph.cli.screen import Screen
-from agentgraph.cli.text import clean, clip
+from agentgraph.cli.terminal.screen import Screen
+from agentgraph.cli.terminal.text import clean, clip
 from agentgraph.guards import StepLimit
 from agentgraph.stream import (
     AIMessageEvent,

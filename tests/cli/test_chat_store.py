@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent
-from agentgraph.cli.store import keep
+from agentgraph.cli.stores import keep
 from tests.cli.talking import DESK, piped, run
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentgraph import Envelope, Session
-from agentgraph.cli.transcript import Transcript
+from agentgraph.cli.terminal.transcript import Transcript
 from agentgraph.sessions import (
     EV_PACKET,
     EV_TEXT,
@@ -26,7 +26,7 @@ from agentgraph.sessions import (
     open_log,
     text_envelope,
 )
-from agentgraph.sessions import envelope as ev
+from agentgraph.sessions.state import envelope as ev
 from tests.cli.stored import ask, clerk, desk, hold, tear
 from tests.cli.talking import run, shown
 from tests.cli.terminal import CTRL_C, terminal

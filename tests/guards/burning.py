@@ -26,7 +26,7 @@ from agentgraph.routing import (
 )
 from agentgraph.sessions import Hub
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import PAID, Metered, paid
 from tests.sessions.crashing import serve, tell
 

@@ -14,8 +14,8 @@ from agentgraph import Agent, Guards
 from agentgraph.guards import CostBudget
 from agentgraph.stream import Event, FinalStateEvent, GuardEvent
 from agentgraph.testing import FakeClock, ScriptedModel, Turn, call
+from agentgraph.testing.answers import Scripted
 from agentgraph.testing.script import Turns
-from agentgraph.testing.turns import Scripted
 
 PATIENCE_S = 30
 WORKERS = 10

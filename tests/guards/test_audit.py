@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from agentgraph.clock import use_clock
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.audit import AuditTrail, Record, Spent, Trail, folded
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.audit import AuditTrail
+from agentgraph.guards.records.record import Record
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.trail import Spent, Trail, folded
 from agentgraph.testing import FakeClock
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.breaker import CircuitBreaker, FailureKind, Permit
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker, FailureKind, Permit
 from agentgraph.testing import FakeClock
 
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)

@@ -22,8 +22,8 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.budget import CostBudget, Reservation, Spend
-from agentgraph.guards.estimates import Estimates, estimate
+from agentgraph.guards.mechanisms.spending.budget import CostBudget, Reservation, Spend
+from agentgraph.guards.mechanisms.spending.estimates import Estimates, estimate
 
 TOKENS = st.integers(0, 40)
 DOLLARS = st.integers(0, 40).map(lambda cents: Decimal(cents) / 100)
@@ -334,7 +334,9 @@ def test_the_schema_of_a_tool_is_written_out_once(monkeypatch: pytest.MonkeyPatc
         written.append(one)
         return convert_to_openai_tool(one)
 
-    monkeypatch.setattr("agentgraph.guards.estimates.convert_to_openai_tool", spied)
+    monkeypatch.setattr(
+        "agentgraph.guards.mechanisms.spending.estimates.convert_to_openai_tool", spied
+    )
 
     def say(name: str) -> str:
         """Say a name."""

@@ -27,7 +27,7 @@ from agentgraph.guards import (
 from agentgraph.models import price_of
 from agentgraph.sessions import EV_AUDIT
 from agentgraph.testing import Turn, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import (
     OUTPUT,
     PAID,
@@ -329,7 +329,7 @@ async def test_a_budget_holds_over_the_wire(wire: Wire, unit: str, streaming: bo
 
 def test_the_reservation_covers_what_is_read() -> None:
     """Hold that the scripts of these tests never use more than was reserved for them."""
-    from agentgraph.guards.estimates import estimate
+    from agentgraph.guards.mechanisms.spending.estimates import estimate
 
     assert estimate([HumanMessage("go")], max_output=OUTPUT) < PAID + READ
     assert estimate([HumanMessage("go" * 40)], max_output=OUTPUT) > PAID

@@ -18,7 +18,7 @@ from agentgraph.guards import Gate, MemorySink, Subject
 from agentgraph.phases import ConversationRouter
 from agentgraph.stream import Event, FinalStateEvent
 from agentgraph.testing import ScriptedModel, bad_call, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.working import (
     Told,
     audited,

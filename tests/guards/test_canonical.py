@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentgraph.guards.canonical import canonical, digest, exact_digest, parsed
+from agentgraph.guards.mechanisms.canonical import canonical, digest, exact_digest, parsed
 
 EMPTY = st.sampled_from([None, "", {}, [], " \n", [None], {"a": ""}])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.cedar import CedarPolicy
-from agentgraph.guards.gates import Gate, Subject
+from agentgraph.guards.mechanisms.gates.cedar import CedarPolicy
+from agentgraph.guards.mechanisms.gates.gate import Gate, Subject
 
 PERMIT = "permit(principal, action, resource);"
 CAP = (

@@ -29,8 +29,8 @@ from agentgraph.guards import (
     RetryBudget,
     Saga,
 )
-from agentgraph.guards.cedar import CedarPolicy
-from agentgraph.guards.decisions import DEFAULT_CELLS
+from agentgraph.guards.mechanisms.gates.cedar import CedarPolicy
+from agentgraph.guards.table import DEFAULT_CELLS
 from agentgraph.testing import ScriptedModel
 from tests.guards.spending import worker
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.deadlines import Deadline, Deadlines, Layer
+from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines, Layer
 from agentgraph.testing import FakeClock
 
 START = 1_700_000_000.0

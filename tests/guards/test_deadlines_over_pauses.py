@@ -14,7 +14,7 @@ from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.guards import CostBudget, Deadlines, Escalation, Gate, Subject
 from agentgraph.sessions import Hub, MemoryLog
 from agentgraph.testing import Fault, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import Driven, asked, look, worker
 from tests.guards.test_account_in_a_new_process import another_process
 from tests.guards.timing import FOREVER_S, guards, hangs, line

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.deadlock import DeadlockMonitor
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 
 
 def walk(monitor: DeadlockMonitor, *edges: str, digest: str = "same") -> list[Decision]:

@@ -15,7 +15,7 @@ from agentgraph.guards.decision import Tier
 from agentgraph.phases import ConversationRouter
 from agentgraph.sessions import EV_AUDIT, EV_HANDOFF, EV_HANDOFF_REJECTED, Session
 from agentgraph.testing import ScriptedModel, Turn, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import actions, again, asked, told, worker
 from tests.sessions.talk import after, held, of_type, settled
 

@@ -10,7 +10,7 @@ import pytest
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FAILURE_CLASSES, TIERS, Action, FailureClass, Tier
-from agentgraph.guards.decisions import DEFAULT_CELLS, Cell, DecisionTable
+from agentgraph.guards.table import DEFAULT_CELLS, Cell, DecisionTable
 
 GOES_ON = {"correct", "deny", "fallback", "replan"}
 EVERY_CELL = [(failure, tier) for failure in FAILURE_CLASSES for tier in TIERS]

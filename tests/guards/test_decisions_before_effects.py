@@ -23,7 +23,7 @@ from agentgraph.routing import sequence
 from agentgraph.sessions import EV_AUDIT, EV_ROUND_FAILED, EV_SESSION_CLOSED
 from agentgraph.stream import FinalStateEvent, GuardEvent
 from agentgraph.testing import Fault, ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.working import Hurried, solo, watched
 from tests.sessions.talk import after, held
 

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.effects import Effect, effect, effect_of
+from agentgraph.guards.mechanisms.effects import Effect, effect, effect_of
 
 
 def cancel(order: str) -> str:

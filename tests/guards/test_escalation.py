@@ -17,7 +17,7 @@ from langgraph.errors import GraphInterrupt
 from agentgraph.clock import use_clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.escalation import (
+from agentgraph.guards.mechanisms.escalation import (
     VERBS,
     Answer,
     Escalation,
@@ -26,7 +26,7 @@ from agentgraph.guards.escalation import (
     late,
     response_schema,
 )
-from agentgraph.guards.gates import Subject
+from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.testing import FakeClock
 
 SUBJECT = Subject("plan", text="an answer")

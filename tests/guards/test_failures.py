@@ -14,7 +14,7 @@ from langgraph.errors import GraphRecursionError
 from agentgraph.clock import use_clock
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.failures import NEVER, Failure, classify
+from agentgraph.guards.mechanisms.failures import NEVER, Failure, classify
 from agentgraph.testing import FakeClock
 from agentgraph.testing.provider_errors import connection_error, status_error
 

@@ -13,8 +13,15 @@ from langgraph.errors import GraphInterrupt
 from pydantic import BaseModel
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.gates import CheckResult, Document, Gate, Policy, Subject, ValidationResult
-from agentgraph.guards.grounding import cited_ids, numbers_found, quotes_found
+from agentgraph.guards.mechanisms.gates.gate import (
+    CheckResult,
+    Document,
+    Gate,
+    Policy,
+    Subject,
+    ValidationResult,
+)
+from agentgraph.guards.mechanisms.gates.grounding import cited_ids, numbers_found, quotes_found
 
 DOCUMENTS = (
     Document("a", "The cat sat on the mat in 1,234 rooms; 50 % were “empty of mice”."),

@@ -16,7 +16,7 @@ from agentgraph.routing.conditions import ContextEquals
 from agentgraph.sessions import EV_AUDIT, set_context
 from agentgraph.stream import FinalStateEvent
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.working import (
     answers,
     audited,

@@ -8,7 +8,7 @@ from langgraph.types import Command
 
 from agentgraph import Agent, Guards
 from agentgraph.guards import Escalation, Gate
-from agentgraph.guards.gates import Subject
+from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.stream import AIMessageEvent, Event, FinalStateEvent, InterruptEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, call
 

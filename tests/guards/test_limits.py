@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.depth import DepthLimit
-from agentgraph.guards.fan_out import FanOutLimit
-from agentgraph.guards.hops import HopLimit
-from agentgraph.guards.replans import ReplanLimit
-from agentgraph.guards.steps import StepLimit
+from agentgraph.guards.mechanisms.limits import (
+    DepthLimit,
+    FanOutLimit,
+    HopLimit,
+    ReplanLimit,
+    StepLimit,
+)
 
 
 def test_five_handoffs_succeed_and_the_sixth_is_denied() -> None:

@@ -12,11 +12,11 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Handoff, Team
 from agentgraph.guards import LoopDetector, MemorySink
-from agentgraph.guards.patcher import AWAIT_HUMAN, COMPENSATE
+from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, COMPENSATE
 from agentgraph.routing import FromSpeaker, Transition, TransitionGraph, sequence
 from agentgraph.sessions import EV_AUDIT, EV_HANDOFF, EV_HANDOFF_REJECTED
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.working import (
     answers,
     audited,

@@ -13,7 +13,7 @@ from agentgraph.guards import CostBudget
 from agentgraph.routing import TransitionGraph, sequence
 from agentgraph.sessions import EV_HANDOFF
 from agentgraph.testing import ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.working import look, solo, watched
 from tests.sessions.talk import after, held, of_type, talk
 

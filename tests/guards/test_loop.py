@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.loop import LoopDetector
+from agentgraph.guards.mechanisms.loop import LoopDetector
 
 
 class Made(TypedDict, total=False):

@@ -38,7 +38,7 @@ from agentgraph.guards import (
     Tier,
     effect,
 )
-from agentgraph.guards.policy import Overrides
+from agentgraph.guards.overrides import Overrides
 
 PROMISED = [
     "AuditTrail",

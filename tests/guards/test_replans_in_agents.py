@@ -9,13 +9,13 @@ from langchain_core.messages import AIMessage, ToolMessage
 from pydantic import BaseModel
 
 from agentgraph import Agent, Guards, Team, sequence
-from agentgraph.agents.reply import Interrupt
+from agentgraph.agents.run.reply import Interrupt
 from agentgraph.guards import Cell, CircuitBreaker, CostBudget, DecisionTable, Gate, Subject
 from agentgraph.guards.decision import Tier
-from agentgraph.guards.grounding import numbers_found
+from agentgraph.guards.mechanisms.gates.grounding import numbers_found
 from agentgraph.stream import AIMessageEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import actions, asked, told, worker
 from tests.sessions.talk import after, held
 from tests.wire import call as call_on_wire

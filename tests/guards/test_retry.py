@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agentgraph.clock import clock as present_clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.retry import Backoff, RetryBudget
+from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.testing import FakeClock
 
 ratios = st.sampled_from([0, 0.1, 0.15, 0.2, 0.29, 1 / 3, 2 / 3, 1])

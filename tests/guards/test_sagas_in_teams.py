@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 
 from agentgraph import Agent, ParallelTarget, Team, TransitionGraph, effect, set_context
 from agentgraph.guards import MemorySink, Saga
-from agentgraph.guards.replaying import beside_of, given_again
+from agentgraph.guards.nodes.tool_call import beside_of, given_again
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT, EV_PACKET, EV_ROUND_FAILED

@@ -18,15 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.records import Record
-from agentgraph.guards.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.record import Record
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
 
 AnySink = MemorySink | JSONLSink | SQLiteSink
 
 ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys
-from agentgraph.guards.records import Record
+from agentgraph.guards.records.record import Record
 from agentgraph.guards import sinks
 sink = getattr(sinks, sys.argv[1])(sys.argv[2])
 sys.stdin.readline()

@@ -14,7 +14,7 @@ from agentgraph import Hub, Team, sequence
 from agentgraph.guards import MemorySink, Record
 from agentgraph.sessions import Envelope
 from agentgraph.sessions.audit import audit_of
-from agentgraph.sessions.record import SessionRecord
+from agentgraph.sessions.state.record import SessionRecord
 from tests.guards.wandering import (
     NAMES,
     UNTOLD,

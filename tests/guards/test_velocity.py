@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentgraph.clock import use_clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.velocity import CostVelocity
+from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.testing import FakeClock
 
 

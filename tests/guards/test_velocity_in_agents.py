@@ -10,7 +10,7 @@ from agentgraph import Agent, Guards
 from agentgraph.guards import CircuitBreaker, CostBudget, CostVelocity
 from agentgraph.guards.decision import Tier
 from agentgraph.testing import Fault, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import (
     Driven,
     Metered,

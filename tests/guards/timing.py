@@ -7,7 +7,7 @@ from typing import Any
 from agentgraph import Guards, Team, sequence
 from agentgraph.guards import Backoff, Deadlines
 from agentgraph.testing import Fault
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from tests.guards.spending import worker
 
 FOREVER_S = 1e6

@@ -26,7 +26,7 @@ from agentgraph.guards import (
 )
 from agentgraph.stream import FinalStateEvent, GuardEvent, InterruptEvent
 from agentgraph.testing import Fault, ScriptedModel, Turn, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 NAMES = ("ann", "bob", "cid", "dan")
 

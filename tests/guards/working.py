@@ -16,7 +16,7 @@ from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record
 from agentgraph.history import calls_of
 from agentgraph.stream import Event, GuardEvent
 from agentgraph.testing import FakeClock, Fault, Request, ScriptedModel, call, check_history
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 Told = tuple[str, str, str]
 """A decision: at which agent, of which guard, and which."""

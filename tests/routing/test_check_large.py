@@ -22,9 +22,9 @@ from agentgraph.routing import (
     sequence,
     star,
 )
-from agentgraph.routing.moves import moves_of
+from agentgraph.routing.analysis.moves import moves_of
+from agentgraph.routing.analysis.shadows import Earlier, _Implications
 from agentgraph.routing.resolve import Rules
-from agentgraph.routing.shadows import Earlier, _Implications
 from tests.routing.graphs import composed, few_leaves, graphs, names, simple_targets
 from tests.routing.own import NAMES
 

@@ -15,7 +15,7 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from agentgraph.routing.codec import MAX_DEPTH, MAX_FAULTS, MAX_NODES, MAX_TEXT
+from agentgraph.routing.document.codec import MAX_DEPTH, MAX_FAULTS, MAX_NODES, MAX_TEXT
 from tests.routing.documents import FLAT, document, faults, part, rule
 
 

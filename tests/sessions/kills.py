@@ -32,8 +32,8 @@ from agentgraph.sessions import (
     SessionState,
     open_log,
 )
-from agentgraph.sessions.fold import folded
 from agentgraph.sessions.log import Stored
+from agentgraph.sessions.state.fold import folded
 from tests.sessions.crashing import PURCHASES, REASON, SAID, Ledger
 
 ROOT = Path(__file__).parents[2]

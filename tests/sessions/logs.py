@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentgraph.sessions.envelope import (
+from agentgraph.sessions.log import Log, Waiting
+from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_SESSION_CLOSED,
     EV_TEXT,
@@ -15,10 +16,9 @@ from agentgraph.sessions.envelope import (
     Priority,
     text_envelope,
 )
-from agentgraph.sessions.fold import folded
-from agentgraph.sessions.log import Log, Waiting
-from agentgraph.sessions.record import Parent, SessionRecord
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.state import SessionState
 
 PATIENCE_S = 30
 

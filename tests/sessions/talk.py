@@ -14,9 +14,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from agentgraph import Agent, Guards
 from agentgraph.guards import CostBudget
 from agentgraph.sessions import Envelope, Hub, Session, SessionState, Team
-from agentgraph.sessions.fold import folded
+from agentgraph.sessions.state.fold import folded
 from agentgraph.testing import FakeClock, Request, ScriptedModel
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 
 PATIENCE_S = 20
 

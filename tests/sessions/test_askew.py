@@ -35,9 +35,9 @@ from agentgraph.sessions import (
     packet_envelope,
     text_envelope,
 )
-from agentgraph.sessions.handlers import Handlers
+from agentgraph.sessions.hub.handlers import Handlers
+from agentgraph.sessions.hub.round import Round, current_round
 from agentgraph.sessions.log import Waiting
-from agentgraph.sessions.round import Round, current_round
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, until
 

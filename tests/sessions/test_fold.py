@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph.sessions import envelope as ev
-from agentgraph.sessions.envelope import Envelope, Priority
-from agentgraph.sessions.fold import decision_of, fold, folded
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Envelope, Priority
+from agentgraph.sessions.state.fold import decision_of, fold, folded
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
 
 NAMES = ("a", "b", "user", "guest", "ag.hub", "stranger")
 TYPES = sorted(value for name, value in vars(ev).items() if name.startswith("EV_"))

@@ -58,8 +58,8 @@ from agentgraph.sessions import (
     set_context,
     text_envelope,
 )
-from agentgraph.sessions.fold import folded
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.state.fold import folded
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S
 

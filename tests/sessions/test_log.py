@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
-from agentgraph.sessions.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.log import InboxMoved, Log, Summary
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state.envelope import EV_SESSION_EXPIRED
+from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
 from tests.sessions.logs import (
     AWKWARD,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agentgraph.errors import SessionError
-from agentgraph.sessions.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
-from agentgraph.sessions.fold import fold
 from agentgraph.sessions.log import Log, MemoryLog
 from agentgraph.sessions.log.sqlite import SQLiteLog
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
+from agentgraph.sessions.state.fold import fold
+from agentgraph.sessions.state.state import SessionState
 from tests.sessions.logs import envelope, record, waiting
 
 SESSIONS = st.sampled_from(["s", "s", "t", "child"])

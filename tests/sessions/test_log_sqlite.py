@@ -22,7 +22,7 @@ from agentgraph.errors import Quarantined, RoundConflict, StorageError
 from agentgraph.sessions.log import Log, sqlite_file, sqlite_sql
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.sqlite_file import SessionFile
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage import LazySaver, open_saver
 from tests.sessions.logs import PATIENCE_S, Heard, Writer, envelope, eventually, note, waiting
 
@@ -32,7 +32,7 @@ OTHER = """
 import asyncio, sys
 from agentgraph.errors import RoundConflict
 from agentgraph.sessions.log.sqlite import SQLiteLog
-from agentgraph.sessions.state import SessionState
+from agentgraph.sessions.state.state import SessionState
 from tests.sessions.logs import envelope
 
 async def main():

@@ -19,7 +19,7 @@ from agentgraph import (
     sequence,
 )
 from agentgraph.errors import ConfigurationError
-from agentgraph.sessions import orchestrate
+from agentgraph.sessions.team.orchestrate import orchestrate
 from agentgraph.testing import ScriptedModel
 
 

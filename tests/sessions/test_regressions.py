@@ -36,10 +36,10 @@ from agentgraph.sessions import (
     EV_ROUND_FAILED,
     Expectation,
     SessionState,
-    fold,
     packet_envelope,
 )
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.state.fold import fold
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import after, agent, of_type, settled, talk
 
@@ -202,7 +202,7 @@ async def test_a_graph_that_raises_our_own_errors_has_failed_its_round() -> None
 async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agentgraph.sessions.speaker._GRACE_S", 0.01)
+    monkeypatch.setattr("agentgraph.sessions.team.speaker._GRACE_S", 0.01)
     ended = asyncio.Event()
 
     async def stubborn() -> str:

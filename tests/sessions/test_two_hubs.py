@@ -30,7 +30,7 @@ from agentgraph.sessions import (
     SessionState,
     open_log,
 )
-from agentgraph.sessions.fold import folded
+from agentgraph.sessions.state.fold import folded
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.crashing import SAID, Ledger, chatting, team_of
 from tests.sessions.kills import Pen, Played, checkpoint_rows, faults, pen

@@ -37,10 +37,10 @@ from agentgraph.sessions import (
     Team,
     WindowedSummary,
 )
-from agentgraph.sessions.fold import fold
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
-from agentgraph.sessions.views import View, rendered
+from agentgraph.sessions.state.fold import fold
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.views import View, rendered
 from agentgraph.testing import ScriptedModel, call, check_history
 from tests.sessions.talk import after, agent, asked, heard, held, of_type, settled, shown, until
 

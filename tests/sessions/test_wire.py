@@ -25,7 +25,8 @@ from agentgraph import (
 )
 from agentgraph.guards import Backoff
 from agentgraph.phases import ConversationPipeline, PipelineStage
-from agentgraph.sessions import EV_PACKET, EV_ROUND_FAILED, SessionState, fold, set_context
+from agentgraph.sessions import EV_PACKET, EV_ROUND_FAILED, SessionState, set_context
+from agentgraph.sessions.state.fold import fold
 from agentgraph.stream import ErrorEvent, Event, TokenEvent, ToolResponseEvent, ToolUsageEvent
 from tests.sessions.talk import PATIENCE_S, after, held, of_type, settled, talk, untried
 from tests.wire import (

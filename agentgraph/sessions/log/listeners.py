@@ -8,8 +8,6 @@ from contextlib import suppress
 
 from agentgraph.sessions.log.protocol import Changed
 
-__all__ = ["Listeners"]
-
 
 class Listeners:
     """The subscribers of one log; they may be told from any thread."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
-from agentgraph.sessions.envelope import Envelope
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import (
     Changed,
@@ -17,10 +16,9 @@ from agentgraph.sessions.log.protocol import (
     Summary,
     Waiting,
 )
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
-
-__all__ = ["MemoryLog"]
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg_pool import PoolTimeout
 
 from agentgraph.errors import SessionError, StorageError
-from agentgraph.sessions.envelope import Envelope
 from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
@@ -25,8 +24,9 @@ from agentgraph.sessions.log.protocol import (
     Waiting,
 )
 from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import ENDED, SessionState
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import ENDED, SessionState
 from agentgraph.storage.discretion import discreet
 from agentgraph.storage.pool import (
     Connection,
@@ -37,8 +37,6 @@ from agentgraph.storage.pool import (
     timeout_of,
     unreachable,
 )
-
-__all__ = ["CONNECTIONS", "PostgresLog"]
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from agentgraph.sessions.log.protocol import Grown
 from agentgraph.sessions.log.rows import plain
 from agentgraph.storage.discretion import discreet
 
-__all__ = ["GROWN", "Bell"]
-
 POLL_S = 5.0
 RETRY_S = 0.5
 GROWN = "\n"

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from agentgraph.errors import SessionError
-from agentgraph.sessions.envelope import Draft, Envelope
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
-
-__all__ = ["Changed", "Grown", "InboxMoved", "Log", "Stored", "Summary", "Waiting"]
+from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
 
 Changed: TypeAlias = Callable[[str | None], None]
 """Told of every change, by any process: of which session, None where it may be any."""

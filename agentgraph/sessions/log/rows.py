@@ -15,37 +15,11 @@ from agentgraph.errors import (
     SessionError,
     StaleOwner,
 )
-from agentgraph.sessions.envelope import Draft, Envelope
 from agentgraph.sessions.log.protocol import Stored, Summary, Waiting
-from agentgraph.sessions.payload import decoded, encoded
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import ENDED, SessionState
-
-__all__ = [
-    "EnvelopeRow",
-    "Held",
-    "InboxRow",
-    "Row",
-    "closed",
-    "digest",
-    "envelope_of",
-    "envelope_rows",
-    "inbox_row",
-    "keys_of",
-    "plain",
-    "read_rows",
-    "record_columns",
-    "refusal",
-    "safe",
-    "spoken",
-    "stale",
-    "state_columns",
-    "stored",
-    "summary",
-    "tail_rows",
-    "unknown",
-    "waiting_rows",
-]
+from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.payload import decoded, encoded
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import ENDED, SessionState
 
 Row: TypeAlias = Sequence[Any]
 

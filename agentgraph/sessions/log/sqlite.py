@@ -13,16 +13,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 from agentgraph.errors import StorageError
-from agentgraph.sessions.envelope import Envelope
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import Changed, Grown, Stored, Summary, Waiting
 from agentgraph.sessions.log.sqlite_file import SessionFile
 from agentgraph.sessions.log.worker import Worker
-from agentgraph.sessions.record import SessionRecord
-from agentgraph.sessions.state import SessionState
-
-__all__ = ["SQLiteLog"]
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
 
 T = TypeVar("T")
 

@@ -13,9 +13,7 @@ from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log import sqlite_sql as sql
 from agentgraph.sessions.log.protocol import InboxMoved
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
-from agentgraph.sessions.state import ENDED
-
-__all__ = ["SessionFile"]
+from agentgraph.sessions.state.state import ENDED
 
 TIMEOUT_S = 10.0
 

@@ -6,8 +6,6 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.sessions.log.memory import MemoryLog
 from agentgraph.sessions.log.protocol import Log
 
-__all__ = ["open_log"]
-
 
 def open_log(url: str | None) -> Log:
     """Return the log of `memory`, `sqlite:///file.db` or `postgresql://…`; `open` connects."""

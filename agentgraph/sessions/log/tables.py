@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from agentgraph.errors import StorageError
 
-__all__ = ["POSTGRES", "SQLITE", "VERSIONS", "Migrations", "due_migrations"]
-
 Migrations: TypeAlias = Sequence[Sequence[str]]
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"

@@ -12,8 +12,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from agentgraph.clock import SystemClock
 
-__all__ = ["Chore", "Worker"]
-
 T = TypeVar("T")
 
 POLL_S = 0.05

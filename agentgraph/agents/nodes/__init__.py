@@ -1,0 +1,1 @@
+"""The nodes of an agent's graph, one module each."""

@@ -1,0 +1,93 @@
+"""Synchronous middleware in an asynchronous run: each wrapper in a thread of its own.
+
+Its handler goes back to the loop, and the thread waits for it. A pool would not do: its threads
+would all be taken by wrappers whose handlers wait for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any, TypeAlias
+
+Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
+Wrapper: TypeAlias = Callable[[Handler, Any], Awaitable[Any]]
+
+
+def bridged(wrap: Callable[[Any, Any], Any]) -> Wrapper:
+    """Return an asynchronous wrapper that runs a synchronous one."""
+
+    async def wrapper(handler: Handler, request: Any) -> Any:
+        return await _Bridge(wrap, handler).run(request)
+
+    return wrapper
+
+
+class _Bridge:
+    """One run of a synchronous wrapper."""
+
+    def __init__(self, wrap: Callable[[Any, Any], Any], handler: Handler) -> None:
+        self._wrap = wrap
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[Any] = self._loop.create_future()
+        self._calls: list[Future[Any]] = []
+        self._lock = threading.Lock()
+        self._context = copy_context()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, request: Any) -> Any:
+        run = self._context.copy().run
+        self._thread = threading.Thread(target=run, args=(self._in_thread, request), daemon=True)
+        self._thread.start()
+        try:
+            return await self._done
+        except asyncio.CancelledError:
+            with self._lock:
+                self._done.cancel()
+            for call in self._calls:
+                call.cancel()
+            raise
+
+    def _in_thread(self, request: Any) -> None:
+        result, error = None, None
+        try:
+            result = self._wrap(request, self._wait)
+        except BaseException as raised:  # whatever it is, the loop's side raises it
+            error = raised
+        with suppress(RuntimeError):  # the loop may be gone
+            self._loop.call_soon_threadsafe(self._settle, result, error)
+
+    def _wait(self, request: Any) -> Any:
+        with self._lock:
+            if self._done.cancelled():  # a retry must not call again what was cancelled
+                raise asyncio.CancelledError
+            # A wrapper may go on in a thread of its own, which knows nothing of the run.
+            is_own = threading.current_thread() is self._thread
+            context = copy_context() if is_own else self._context.copy()
+            call = asyncio.run_coroutine_threadsafe(self._inside(request, context), self._loop)
+            self._calls.append(call)
+        try:
+            return call.result()
+        except CancelledError:
+            raise asyncio.CancelledError from None
+
+    async def _inside(self, request: Any, context: Context) -> Any:
+        async def handle() -> Any:
+            return await self._handler(request)
+
+        return await asyncio.get_running_loop().create_task(handle(), context=context)
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if self._done.done():
+            return
+        if isinstance(error, StopIteration):  # a future refuses it, and would never be done
+            error = RuntimeError(f"a wrapper raised {error!r}")
+        if error is not None:
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(result)

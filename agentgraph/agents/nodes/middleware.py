@@ -1,0 +1,255 @@
+"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    SystemMessage,
+)
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from agentgraph.agents.nodes.bridge import Handler, Wrapper, bridged
+from agentgraph.agents.nodes.state import AgentState, merge_messages
+from agentgraph.errors import GuardStopped
+from agentgraph.interception import Answerer, ControlFlow, guarded, on_duty
+from agentgraph.models import attempting_once, resolve_model
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware, ModelRequest
+
+
+HookNode: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Any]]
+
+
+class Middleware:
+    """The middleware of one agent, in its order."""
+
+    def __init__(self, stack: Sequence[AgentMiddleware[Any, Any]]) -> None:
+        self._stack = tuple(stack)
+        self._model_wrappers = _wrappers(stack, "wrap_model_call")
+        self._tool_wrappers = _wrappers(stack, "wrap_tool_call")
+
+    @property
+    def wraps_model(self) -> bool:
+        """Tell whether anybody stands around the model call."""
+        return bool(self._model_wrappers)
+
+    @property
+    def states(self) -> list[type]:
+        """Return the state that the middleware needs."""
+        return [m.state_schema for m in self._stack]
+
+    @property
+    def tools(self) -> list[Any]:
+        """Return the tools that the middleware brings."""
+        return [tool for m in self._stack for tool in getattr(m, "tools", ())]
+
+    def hooks(self, moment: str) -> dict[str, Callable[..., Any]]:
+        """Return the hooks of a moment, such as `before_model`, by the names of their nodes."""
+        order = reversed(self._stack) if moment.startswith("after") else self._stack
+        found: dict[str, Callable[..., Any]] = {}
+        for middleware in order:
+            for method in (f"a{moment}", moment):
+                if _overrides(middleware, method):
+                    found[f"{middleware.name}.{moment}"] = getattr(middleware, method)
+                    break
+        return found
+
+    def request(
+        self,
+        model: Any,
+        view: list[AnyMessage],
+        system: str,
+        specs: list[Any],
+        state: Mapping[str, Any],
+        runtime: Runtime[Any],
+    ) -> ModelRequest[Any]:
+        """Make what LangChain's wrappers are given."""
+        from langchain.agents.middleware import ModelRequest
+
+        return ModelRequest(
+            model=model,
+            messages=view,
+            system_message=SystemMessage(system) if system else None,
+            tools=specs,
+            state=dict(state),  # type: ignore[arg-type]  # a TypedDict of theirs
+            runtime=runtime,
+        )
+
+    async def call_model(
+        self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
+    ) -> tuple[AIMessage, dict[str, Any]]:
+        """Call the model inside all wrappers; return its message and what they add to the state."""
+        stops = Stops()
+
+        async def innermost(request: ModelRequest[Any]) -> Any:
+            from langchain.agents.middleware import ModelResponse
+
+            bound: Any = _guarded_model(request.model)
+            settings = {**choice, **request.model_settings}
+            if request.tool_choice is not None:
+                settings["tool_choice"] = request.tool_choice
+            if request.tools:
+                bound = bound.bind_tools(request.tools, **settings)
+            elif request.model_settings:
+                bound = bound.bind(**request.model_settings)
+            system = [request.system_message] if request.system_message else []
+
+            async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+                asked = bound
+                if answerer is not None:
+                    asked = attempting_once(resolve_model(answerer))
+                    asked = asked.bind_tools(request.tools, **settings) if request.tools else asked
+                tagged = asked.with_config(metadata=dict(tag))
+                answer: AIMessage = await tagged.ainvoke(list(messages))
+                return answer
+
+            said = [*system, *request.messages]
+            asking = partial(guarded, request.model, said, request.tools, settings=settings)
+            return ModelResponse(result=[await stops.inside(asking, ask)])
+
+        handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
+        for wrapper in reversed(self._model_wrappers):
+            handler = partial(wrapper, handler)
+        return _message_and_update(await stops.outside(handler(request)))
+
+    async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Run a tool inside all wrappers."""
+        handler = execute
+        for wrapper in reversed(self._tool_wrappers):
+            handler = partial(wrapper, handler)
+        return await handler(request)
+
+
+def hook_node(
+    hook: Callable[..., Any],
+    whole: Callable[[Mapping[str, Any]], list[AnyMessage]],
+    following: Callable[[list[AnyMessage]], str],
+    jumps: Mapping[str, str],
+    inherits: bool,
+) -> HookNode:
+    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to."""
+
+    async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
+        result = hook({**state, "messages": whole(state)}, runtime)
+        update = dict((await result if inspect.isawaitable(result) else result) or {})
+        jump = update.pop("jump_to", None)
+        own, written = state.get("messages", []), update.get("messages")
+        if inherits and _rewrites(written):
+            past = merge_messages(state.get("past") or [], [own])
+            update |= {"rewritten": True, "past": past}
+        if jump is not None:
+            return Command(goto=jumps[jump], update=update)
+        return Command(goto=following(merge_messages(own, [written or []])), update=update)
+
+    return run
+
+
+def _guarded_model(model: BaseChatModel) -> BaseChatModel:
+    """Return a model, maybe one that a wrapper has chosen, for whoever is on duty to ask."""
+    sentry = on_duty()
+    return attempting_once(model) if sentry is not None and sentry.asks_again else model
+
+
+def _rewrites(written: object) -> bool:
+    messages = written if isinstance(written, list) else [written]
+    return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
+
+
+def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[Wrapper]:
+    wrappers: list[Wrapper] = []
+    for middleware in stack:
+        if _overrides(middleware, f"a{method}"):
+            wrappers.append(_flipped(getattr(middleware, f"a{method}")))
+        elif _overrides(middleware, method):
+            wrappers.append(bridged(getattr(middleware, method)))
+    return wrappers
+
+
+def _flipped(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
+    async def wrapper(handler: Handler, request: Any) -> Any:
+        return await wrap(request, handler)
+
+    return wrapper
+
+
+def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:
+    from langchain.agents.middleware import AgentMiddleware
+
+    own = getattr(type(middleware), method, None)
+    return own is not None and own is not getattr(AgentMiddleware, method, None)
+
+
+def _message_and_update(result: Any) -> tuple[AIMessage, dict[str, Any]]:
+    update: dict[str, Any] = {}
+    command = getattr(result, "command", None)
+    if command is not None and isinstance(command.update, dict):
+        update = dict(command.update)
+    response = getattr(result, "model_response", result)
+    if isinstance(response, AIMessage):
+        return response, update
+    answers = [m for m in response.result if isinstance(m, AIMessage)]
+    return answers[-1], update
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+W = TypeVar("W")
+
+Work: TypeAlias = Callable[P, Awaitable[W]]
+
+
+class _Leaving(ControlFlow):
+    """Carry a stop through wrappers: LangChain's let control flow pass, and wait for nothing."""
+
+
+class Stops:
+    """What was stopped in one pass through the wrappers, whatever they may catch."""
+
+    def __init__(self) -> None:
+        self._stop: Exception | None = None
+
+    async def inside(self, asking: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
+        """Have work done by way of whoever is on duty, unless they have ended all this already.
+
+        What the work itself raises is for the wrappers, be it an interrupt.
+        """
+        own: list[Exception] = []
+
+        async def watched(*args: P.args, **kwargs: P.kwargs) -> W:
+            try:
+                return await work(*args, **kwargs)
+            except Exception as error:
+                own.append(error)
+                raise
+
+        if self._stop is None:
+            try:
+                return await asking(watched)
+            except (GuardStopped, ControlFlow) as stop:
+                if any(stop is error for error in own):
+                    raise
+                self._stop = stop
+        raise _Leaving from self._stop
+
+    async def outside(self, wrapped: Awaitable[T]) -> T:
+        """Return what the wrappers return, or raise the stop that they were to let pass."""
+        try:
+            result = await wrapped
+        except Exception:
+            if self._stop is None:
+                raise
+        if self._stop is not None:
+            raise self._stop
+        return result

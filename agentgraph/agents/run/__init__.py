@@ -1,0 +1,1 @@
+"""Runs of an agent on threads."""

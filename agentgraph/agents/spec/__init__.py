@@ -1,0 +1,1 @@
+"""What a user writes of an agent, and what is checked about it."""

@@ -1,0 +1,103 @@
+"""The tools every agent has unless they are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import BaseModel, Field
+
+from agentgraph.agents.spec.intents import Intent
+from agentgraph.clock import clock
+
+ALWAYS = (
+    "get_time_date",
+    "list_tools_available",
+    "list_subagents_available",
+    "list_intents_available",
+)
+WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
+"""Those that only make sense where there is more than one agent."""
+
+
+class _Nothing(BaseModel):
+    pass
+
+
+class _Zone(BaseModel):
+    timezone: str = Field("UTC", description="A name such as Europe/Paris.")
+
+
+def default_tools(
+    *,
+    name: str,
+    supervisor: str | None,
+    tools: Sequence[tuple[str, str]],
+    agents: Sequence[tuple[str, str]],
+    intents: Sequence[Intent],
+) -> list[BaseTool]:
+    """Make the introspection tools of an agent in its place."""
+
+    def get_time_date(timezone: str = "UTC") -> str:
+        """Tell the present time and date in a time zone, such as Europe/Paris."""
+        try:
+            zone = UTC if timezone.upper() == "UTC" else ZoneInfo(timezone)
+        except (KeyError, ValueError, OSError):
+            return f"There is no time zone {timezone!r}: use a name such as Europe/Paris."
+        return datetime.fromtimestamp(clock().wall(), zone).strftime("%H:%M:%S %Y-%m-%d %Z")
+
+    def list_tools_available() -> str:
+        """List the tools this agent can use."""
+        return _listed(tools, "I have no tools.")
+
+    def list_subagents_available() -> str:
+        """List the agents this agent can pass the conversation to."""
+        return _listed(agents, "I have no sub-agents.")
+
+    def list_intents_available() -> str:
+        """List the phrases this agent answers to without thinking."""
+        return _table(intents)
+
+    def get_current_active_agent() -> str:
+        """Tell which agent has the conversation."""
+        return name
+
+    def get_supervisor_agent() -> str:
+        """Tell which agent supervises this one."""
+        return supervisor or "I have no supervisor."
+
+    functions = [
+        get_time_date,
+        list_tools_available,
+        list_subagents_available,
+        list_intents_available,
+    ]
+    if supervisor is not None or agents:
+        functions += [get_current_active_agent, get_supervisor_agent]
+    return [_tool(function) for function in functions]
+
+
+def _tool(function: Callable[..., str]) -> BaseTool:
+    # With its schema given, no signature is inspected: that would be most of a build's time.
+    return StructuredTool(
+        name=function.__name__,
+        description=function.__doc__ or "",
+        func=function,
+        args_schema=_Zone if function.__name__ == "get_time_date" else _Nothing,
+    )
+
+
+def _listed(entries: Sequence[tuple[str, str]], nothing: str) -> str:
+    if not entries:
+        return nothing
+    lines = [(name, (about.strip() or "-").splitlines()[0]) for name, about in entries]
+    return "\n".join(f"- `{name}`: {about}" for name, about in lines)
+
+
+def _table(intents: Sequence[Intent]) -> str:
+    if not intents:
+        return "I have no intents."
+    rows = [f"| {i.phrase} | {i.kind} | {i.target} |" for i in intents]
+    return "\n".join(["| Phrase | Kind | Target |", "| --- | --- | --- |", *rows])

@@ -1,0 +1,40 @@
+"""Phrases that decide without a model."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+IntentKind: TypeAlias = Literal["agent", "tool", "raw"]
+Matcher: TypeAlias = Callable[[str, str], bool]
+
+
+def same_words(message: str, phrase: str) -> bool:
+    """Compare but for case, spaces and punctuation."""
+    return _bare(message) == _bare(phrase)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What is done when a message says this phrase.
+
+    An `agent` intent enters the sub-agent `target`, a `tool` intent calls the tool `target` (one
+    that needs no arguments), a `raw` intent answers with the text `target`. The matcher is asked
+    `matcher(message, phrase)`.
+    """
+
+    phrase: str
+    kind: IntentKind
+    target: str
+    matcher: Matcher = same_words
+
+    def matches(self, message: str) -> bool:
+        """Tell whether a message says it."""
+        return self.matcher(message, self.phrase)
+
+
+def _bare(text: str) -> str:
+    folded = unicodedata.normalize("NFC", text).casefold()
+    return "".join(c for c in folded if unicodedata.category(c)[0] not in "PZC")

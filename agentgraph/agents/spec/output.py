@@ -1,0 +1,55 @@
+"""An answer in a form: shown to the model as a tool, checked when it is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import TypeAdapter
+
+ResponseFormat: TypeAlias = type | Mapping[str, Any]
+"""A pydantic model, dataclass or TypedDict; or a JSON schema, which is shown and not enforced."""
+
+
+class OutputFormat:
+    """What an answer must look like."""
+
+    def __init__(self, form: ResponseFormat) -> None:
+        self.spec: dict[str, Any] = convert_to_openai_tool(
+            dict(form) if isinstance(form, Mapping) else form
+        )
+        self.name: str = self.spec["function"]["name"]
+        self._adapter: TypeAdapter[Any] = TypeAdapter(
+            dict[str, Any] if isinstance(form, Mapping) else form
+        )
+
+    def dump(self, value: object) -> object:
+        """Check an answer and return it as JSON values; raises `ValueError` if it does not fit."""
+        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
+
+    def text_of(self, message: AIMessage) -> str | None:
+        """Return as JSON what a message answers in this form, None where it answers nothing yet."""
+        for call in message.tool_calls:
+            if call["name"] == self.name:
+                with suppress(ValueError):
+                    return json.dumps(self.dump(call["args"]), ensure_ascii=False)
+        return None
+
+    def fits(self, text: str) -> bool:
+        """Tell whether a text is an answer in this form."""
+        return self.read(text) is not None
+
+    def load(self, stored: object) -> object:
+        """Return the object that was dumped."""
+        return self._adapter.validate_python(stored)
+
+    def read(self, text: str) -> object | None:
+        """Return what a text holds in this form, None if it is something else."""
+        try:
+            return self.dump(json.loads(text))
+        except ValueError:
+            return None

@@ -1,0 +1,119 @@
+"""An agent's graph as a picture, and as what a notebook shows of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from agentgraph.agents.nodes.middleware import Middleware
+from agentgraph.display import fault
+from agentgraph.drawing import Edge, Node, draw
+from agentgraph.guards import DEFAULT, Guards
+from agentgraph.guards.decision import FAILURE_CLASSES
+from agentgraph.guards.mechanisms.effects import effect_of
+from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, COMPENSATE
+
+if TYPE_CHECKING:
+    from langchain_core.runnables.graph import Graph
+
+    from agentgraph.agents.spec.agent import Agent
+
+
+_Level: TypeAlias = "tuple[str, Agent, Guards | None]"
+"""An agent in its tree, what its nodes' names begin with, and its policy."""
+
+_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
+
+
+def drawn(agent: Agent) -> Graph:
+    """Return a tree's graph as it is drawn: without those of its guards' nodes that stay idle."""
+    graph = agent.graph.get_graph(xray=True)
+    idle = _idle(agent)
+    graph.nodes = {name: node for name, node in graph.nodes.items() if name not in idle}
+    graph.edges = [edge for edge in graph.edges if not idle & {edge.source, edge.target}]
+    return graph
+
+
+def _idle(agent: Agent) -> set[str]:
+    """Name the nodes of guards that no run comes to: no policy asks humans, no tool is undone."""
+    levels = [*_levels(agent, "", None)]
+    found = [
+        effect_of(tool)
+        for _, one, _ in levels
+        for tool in (*one.own_tools, *Middleware(one.middleware).tools)
+    ]
+    effects = [one for one in found if one is not None]
+    undoes = any(one.compensate is not None for one in effects)
+    # What came of an action may be unknown, and then only a human can say.
+    asks = bool(effects) or any(_may_ask(guards) for *_, guards in levels if guards is not None)
+    kinds = [kind for kind, used in ((AWAIT_HUMAN, asks), (COMPENSATE, undoes)) if not used]
+    return {f"{at}{kind}" for at, _, guards in levels if guards is not None for kind in kinds}
+
+
+def _levels(agent: Agent, at: str, around: Guards | None) -> Iterator[_Level]:
+    from agentgraph.agents.spec.agent import Agent
+
+    own = Guards.interactive() if agent.guards is DEFAULT and not at else agent.guards
+    guards = own.within(around) if isinstance(own, Guards) else around
+    yield at, agent, guards
+    for member in (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools)):
+        if isinstance(member, Agent):
+            yield from _levels(member, f"{at}{member.name}:", guards)
+
+
+def _may_ask(guards: Guards) -> bool:
+    """Tell whether a policy, or that of a stage of its, ever leaves something to a human."""
+    for policy in (guards, *guards.stages.values()):
+        if policy.gates or policy.escalation.critic is not None:
+            return True
+        cells = [policy.decisions.cell(failure, policy.tier) for failure in FAILURE_CLASSES]
+        if any("escalate" in (cell.action, cell.after(cell.bound)) for cell in cells):
+            return True
+    return False
+
+
+def picture_of(graph: Graph) -> str:
+    """Draw a graph as SVG, the graphs within it as clusters."""
+    edges = [
+        Edge(
+            edge.source,
+            edge.target,
+            "" if edge.data is None else str(edge.data),
+            dashed=edge.conditional,
+        )
+        for edge in graph.edges
+    ]
+    return draw(map(_node, graph.nodes), edges)
+
+
+def _node(name: str) -> Node:
+    *cluster, own = name.split(":")
+    if own == "__start__":
+        return Node(name, "start", "start", tuple(cluster))
+    if own == "__end__":
+        return Node(name, "end", "end", tuple(cluster))
+    return Node(name, own, cluster=tuple(cluster))
+
+
+def mimebundle_of(agent: Agent) -> dict[str, str]:
+    """Return an agent for a notebook: its picture, or why there is none."""
+    try:
+        return _bundle(agent)
+    except Exception as error:  # nothing runs here; whoever looks at an agent is told, not stopped
+        message = f"{type(error).__name__}: {error}"
+        return {
+            "text/plain": f"{agent!r} cannot be drawn: {message}",
+            "text/html": fault(f"{agent!r} cannot be drawn", message),
+        }
+
+
+def _bundle(agent: Agent) -> dict[str, str]:
+    graph = drawn(agent)
+    if len(graph.nodes) > _MOST_NODES:
+        note = f"{agent!r}: {len(graph.nodes)} nodes, too many to show; .svg() draws them"
+        return {"text/plain": note}
+    return {
+        "text/plain": repr(agent),
+        "image/svg+xml": picture_of(graph),
+        "text/vnd.mermaid": graph.draw_mermaid(),
+    }

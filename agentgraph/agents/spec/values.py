@@ -1,0 +1,132 @@
+"""What the values of a specification may be, and what to give instead of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import SystemMessage
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+
+from agentgraph.agents.spec.intents import Intent
+from agentgraph.agents.spec.output import OutputFormat
+from agentgraph.agents.spec.toolset import AgentTool, as_base_tool
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import Default, Guards
+from agentgraph.participant import as_participant
+from agentgraph.storage import open_saver
+
+HandoffMode: TypeAlias = Literal["sticky", "delegate"]
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+
+FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema with a title"
+
+
+def value_faults(specification: object) -> Iterator[str]:
+    """Yield what is wrong with the values of a specification that are not members."""
+    for name, (fits, advice) in _VALUES.items():
+        value = getattr(specification, name)
+        if not fits(value):
+            yield f"{name}={_shown(value)}: {advice}"
+
+
+def _shown(value: object) -> str:
+    """Show a value, but of a URL no more than its scheme: it may hold a password."""
+    scheme, separator, _ = value.partition("://") if isinstance(value, str) else ("", "", "")
+    return f"'{scheme}://…'" if separator else repr(value)
+
+
+def member_fault(name: str, member: object) -> str | None:
+    """Return what is wrong with a member of one of the lists of a specification."""
+    return _MEMBER_FAULTS[name](member)
+
+
+def is_form(value: Any) -> bool:
+    """Tell whether a model can be shown a form."""
+    try:
+        OutputFormat(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _is_saver(value: object) -> bool:
+    try:
+        return value is None or isinstance(value, BaseCheckpointSaver) or bool(open_saver(value))  # type: ignore[arg-type]
+    except (ConfigurationError, AttributeError, TypeError):
+        return False
+
+
+def _is(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: value is None or isinstance(value, kinds)
+
+
+def _is_policy(value: object) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return value is None or whole or callable(value)
+
+
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_is(BaseChatModel, str), "give a chat model, a string such as 'openai:…', or None"),
+    "system_prompt": (
+        lambda value: isinstance(value, str | SystemMessage) or callable(value),
+        "give a text, or a function of the messages",
+    ),
+    "handoff": (lambda value: value in get_args(HandoffMode), "use 'sticky' or 'delegate'"),
+    "durability": (
+        lambda value: value in get_args(Durability),
+        "use 'async', 'sync' or 'exit'",
+    ),
+    "history": (_is_policy, "give a number of messages, at least one, a function, or None for all"),
+    "guards": (_is(Guards, Default), "give Guards, or None for none"),
+    "checkpointer": (
+        _is_saver,
+        "give a saver, or a URL: memory, sqlite:///file.db or postgresql://…",
+    ),
+    "store": (_is(BaseStore), "give a store of LangGraph's"),
+    "context_schema": (_is(type), "give a class"),
+}
+
+
+def _agent_fault(member: Any) -> str | None:
+    if isinstance(member, AgentTool) or as_participant(member) is not None:
+        return None
+    return f"agents holds {member!r}, which is neither an Agent nor a compiled graph"
+
+
+def _tool_fault(tool: Any) -> str | None:
+    if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
+        return None
+    if not callable(tool):
+        return f"tools holds {tool!r}, which is no tool, function, dict or Agent"
+    try:
+        as_base_tool(tool)
+    except (ValueError, TypeError) as error:
+        return f"a function in tools cannot become a tool: {error}"
+    return None
+
+
+def _intent_fault(intent: Any) -> str | None:
+    return None if isinstance(intent, Intent) else f"intents holds {intent!r}, which is no Intent"
+
+
+def _patch_fault(patch: Any) -> str | None:
+    return None if callable(patch) else f"patcher holds {patch!r}, which is no function of a graph"
+
+
+def _middleware_fault(middleware: Any) -> str | None:
+    if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
+        return None
+    return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"
+
+
+_MEMBER_FAULTS: Mapping[str, Callable[[Any], str | None]] = {
+    "agents": _agent_fault,
+    "tools": _tool_fault,
+    "intents": _intent_fault,
+    "patcher": _patch_fault,
+    "middleware": _middleware_fault,
+}

@@ -1,0 +1,30 @@
+"""`agentgraph graph`: an agent's tree, drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentgraph.cli.faults import fail, faults_told
+
+
+def graph(
+    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", show_default=False)],
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an SVG picture to this file instead.")
+    ] = None,
+) -> None:
+    """Print an agent's graph as Mermaid text."""
+    from agentgraph.cli.target import load
+
+    with faults_told():
+        [agent] = load([target])
+        if svg is None:
+            typer.echo(agent.mermaid())
+            return
+        try:
+            svg.write_text(agent.svg(), "utf-8")
+        except OSError as error:
+            fail(f"cannot write {svg}: {error.strerror}")

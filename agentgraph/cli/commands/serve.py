@@ -1,0 +1,32 @@
+"""`agentgraph serve`: agents over HTTP."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from agentgraph.cli.faults import faults_told
+
+
+def serve(
+    targets: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT", show_default=False)],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="memory, sqlite:///file.db or postgresql://…"),
+    ] = None,
+) -> None:
+    """Serve agents over HTTP.
+
+    Beyond this machine only with keys, in AGENTGRAPH_API_KEYS.
+    """
+    from agentgraph.cli.target import load
+
+    with faults_told(), suppress(KeyboardInterrupt):
+        agents = load(targets)
+        import agentgraph_server
+
+        agentgraph_server.serve(*agents, host=host, port=port, store=store)

@@ -1,0 +1,51 @@
+"""Where the lines of a conversation come from: a person at a terminal, or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import TextIO, TypeAlias
+
+from rich.console import Console
+
+from agentgraph.cli.terminal.text import clean
+
+ReadLine: TypeAlias = Callable[[str], str]
+"""Show a prompt and return a line; EOFError at the end, KeyboardInterrupt for Ctrl-C."""
+
+
+def at_terminal() -> bool:
+    """Tell whether a person types."""
+    return sys.stdin.isatty()
+
+
+def line_reader(console: Console) -> ReadLine:
+    """Return the reader of this process's input; it edits lines where a person types them."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if not at_terminal():
+        return Pipe(sys.stdin, console)
+    with suppress(ImportError):
+        import readline  # noqa: F401 - it makes `input` edit lines
+    return input
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """Read line by line, and show each, so that what is printed is the whole conversation."""
+
+    lines: TextIO
+    console: Console
+
+    def __call__(self, prompt: str) -> str:
+        line = self.lines.readline()
+        if not line:
+            raise EOFError
+        line = line.rstrip("\n")
+        if line.strip():
+            self.console.out(clean(prompt + line), highlight=False)
+        return line

@@ -1,0 +1,295 @@
+"""A circuit breaker: what fails again and again is left alone for a while, then tried once."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Literal, get_args
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.deadlines import is_finite
+
+FailureKind = Literal["provider", "schema", "identical", "cost"]
+State = Literal["closed", "open", "half_open", "stopped"]
+
+_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+_GUARD = "circuit_breaker"
+_KEYS = 256
+_RUNS = 1024
+_LARGEST_EXPONENT = 1000
+
+_ADMITTED = Decision("allow", _GUARD)
+_PROBE = Decision("allow", _GUARD, evidence={"state": "half_open"})
+
+
+@dataclass(eq=False, slots=True)
+class Permit:
+    """Leave to make one call, or its refusal: see `decision`. Only the first settlement counts."""
+
+    decision: Decision
+    _breaker: CircuitBreaker | None = field(default=None, repr=False)
+    _generation: int = 0
+    _run: str = ""
+
+    def success(self, *, valid: bool = True) -> None:
+        """Report that the provider answered; `valid=False` says no more than that."""
+        if breaker := self._spent():
+            breaker._succeed(self._generation, valid)
+
+    def failure(self, kind: FailureKind, retry_after: float | None = None) -> None:
+        """Report what went wrong; a client's own fault (400, 401, 403) is none of these."""
+        if kind not in _KINDS:
+            raise ValueError(f"failure({kind!r}): give one of {', '.join(_KINDS)}")
+        if breaker := self._spent():
+            breaker._fail(self._generation, self._run, kind, retry_after)
+
+    def release(self) -> None:
+        """Report that nothing is known: the call was cancelled, or paused for a human."""
+        if breaker := self._spent():
+            breaker._release(self._generation)
+
+    def _spent(self) -> CircuitBreaker | None:
+        breaker, self._breaker = self._breaker, None
+        return breaker
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class CircuitBreaker:
+    """Refuse calls for a while after too many failures, then let exactly one of them try.
+
+    It opens after `identical`, `schema` or `consecutive` (provider) failures in a row, each counted
+    by itself, when `rate` of the last `window` calls failed at the provider (`min_calls` of them at
+    least), and at once on a cost signal. It stays open for `cooldown_s`, twice as long after each
+    further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so;
+    having been closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
+
+    Under `Guards` a model's breaker hears of its provider alone. For what an agent does wrong there
+    are gates, the loop detector and the decision table, which act on the one input that has failed:
+    whoever sends such inputs must not close the agent to all others.
+
+    A run whose failures opened it `max_trips` times is stopped; other runs are not. Between a check
+    and its effect nothing is awaited, so one event loop needs no lock; the lock is for several.
+    """
+
+    identical: int = 3
+    schema: int = 2
+    rate: float = 0.5
+    window: int = 20
+    min_calls: int = 10
+    consecutive: int = 5
+    cooldown_s: float = 30.0
+    cooldown_cap_s: float = 300.0
+    probe_lease_s: float = 120.0
+    max_trips: int = 3
+    fallback: object = None
+    key: str = field(default="", init=False)
+    trips: int = field(default=0, init=False)
+
+    _lock: Lock = field(init=False, repr=False, default_factory=Lock)
+    _generation: int = field(init=False, repr=False, default=0)
+    _streaks: dict[FailureKind, int] = field(init=False, repr=False)
+    _calls: deque[bool] = field(init=False, repr=False)
+    _closed_at: float = field(init=False, repr=False, default=-math.inf)
+    _open_until: float | None = field(init=False, repr=False, default=None)
+    _probe_until: float = field(init=False, repr=False, default=-math.inf)
+    _trips_in_row: int = field(init=False, repr=False, default=0)
+    _opened_by: FailureKind = field(init=False, repr=False, default="provider")
+    _reason: str = field(init=False, repr=False, default="")
+    _openings: OrderedDict[str, int] = field(init=False, repr=False, default_factory=OrderedDict)
+    _by_key: OrderedDict[str, CircuitBreaker] = field(
+        init=False, repr=False, default_factory=OrderedDict
+    )
+
+    def __post_init__(self) -> None:
+        if faults := self._faults():
+            raise ConfigurationError(faults)
+        self._streaks = dict.fromkeys(_KINDS, 0)
+        self._calls = deque(maxlen=self.window)
+
+    @property
+    def state(self) -> State:
+        """Return its state for a run that it has not stopped."""
+        if (until := self._open_until) is None:
+            return "closed"
+        return "open" if clock().monotonic() < until else "half_open"
+
+    def state_for(self, run: str) -> State:
+        """Return its state for a run: also "stopped"."""
+        return "stopped" if self._openings.get(run, 0) >= self.max_trips else self.state
+
+    def for_key(self, key: str) -> CircuitBreaker:
+        """Return the breaker of this key, the same one each time, configured like this one."""
+        with self._lock:
+            if key not in self._by_key:
+                if len(self._by_key) >= _KEYS:
+                    self._forget_key()
+                self._by_key[key] = self.fresh(key)
+            self._by_key.move_to_end(key)
+            return self._by_key[key]
+
+    def fresh(self, key: str = "") -> CircuitBreaker:
+        """Return another one, configured like this one."""
+        twin = replace(self)
+        twin.key = key
+        return twin
+
+    def acquire(self, run: str = "") -> Permit:
+        """Ask for one call; whatever comes of it, settle the permit."""
+        with self._lock:
+            if run in self._openings and (stopped := self._stop(run)) is not None:
+                return Permit(stopped)
+            if self._open_until is None:
+                return Permit(_ADMITTED, self, self._generation, run)
+            now = clock().monotonic()
+            if (refusal := self._refuse(now, self._open_until)) is not None:
+                return Permit(refusal)
+            self._generation += 1
+            self._probe_until = now + self.probe_lease_s
+            return Permit(_PROBE, self, self._generation, run)
+
+    # A permit of an older generation was given before the state changed: what became of its call
+    # says nothing of the present state, and least of all may it settle another one's probe.
+
+    def _succeed(self, generation: int, valid: bool) -> None:
+        with self._lock:
+            if generation != self._generation:
+                return
+            if self._open_until is None:
+                self._delivered(valid)
+            elif valid or self._opened_by in ("provider", "cost"):
+                self._close()
+            else:
+                self._probe_until = -math.inf
+
+    def _fail(
+        self, generation: int, run: str, kind: FailureKind, retry_after: float | None
+    ) -> None:
+        now = clock().monotonic()
+        with self._lock:
+            if generation != self._generation:
+                return
+            probing = self._open_until is not None
+            reason = f"a {kind} failure of the probe" if probing else self._failed(kind)
+            if not reason:
+                return
+            self._opened_by, self._reason = kind, reason
+            self._open(now, retry_after)
+            self._blame(run)
+
+    def _release(self, generation: int) -> None:
+        with self._lock:
+            if generation == self._generation:
+                self._probe_until = -math.inf
+
+    def _delivered(self, valid: bool) -> None:
+        self._calls.append(True)
+        self._streaks["provider"] = 0
+        if valid:
+            self._streaks["schema"] = self._streaks["identical"] = 0
+
+    def _failed(self, kind: FailureKind) -> str:
+        """Count a failure and return why the breaker has to open, if it has to."""
+        if kind == "cost":
+            return "a cost signal"
+        if kind == "provider":
+            self._calls.append(False)
+        else:
+            self._delivered(valid=False)
+        self._streaks[kind] += 1
+        streak, calls = self._streaks[kind], len(self._calls)
+        limits = {"provider": self.consecutive, "schema": self.schema, "identical": self.identical}
+        if streak >= limits[kind]:
+            return f"{kind} failures in a row: {streak}"
+        failed = self._calls.count(False)
+        if kind == "provider" and calls >= self.min_calls and failed / calls >= self.rate:
+            return f"provider failures in the last {calls} calls: {failed}"
+        return ""
+
+    def _open(self, now: float, retry_after: float | None) -> None:
+        if self._open_until is None and now - self._closed_at >= self.cooldown_cap_s:
+            self._trips_in_row = 0
+        doublings = 2.0 ** min(self._trips_in_row, _LARGEST_EXPONENT)
+        cooldown = min(self.cooldown_cap_s, self.cooldown_s * doublings)
+        if is_finite(retry_after):
+            cooldown = max(cooldown, retry_after)
+        self.trips += 1
+        self._trips_in_row += 1
+        self._generation += 1
+        self._open_until, self._probe_until = now + cooldown, -math.inf
+
+    def _close(self) -> None:
+        self._generation += 1
+        self._open_until, self._closed_at = None, clock().monotonic()
+        self._calls.clear()
+        self._streaks = dict.fromkeys(_KINDS, 0)
+
+    def _blame(self, run: str) -> None:
+        if run:
+            self._openings[run] = self._openings.pop(run, 0) + 1
+        if len(self._openings) > _RUNS:
+            self._openings.popitem(last=False)
+
+    def _stop(self, run: str) -> Decision | None:
+        openings = self._openings[run]
+        self._openings.move_to_end(run)  # or whoever still asks would be the first to be forgotten
+        if openings < self.max_trips:
+            return None
+        cause = f"run {run} opened {self._name()} {openings} times; {self.max_trips} end a run"
+        evidence = {"key": self.key, "state": "stopped", "run": run, "openings": openings}
+        return Decision("abort", _GUARD, cause, "provider_error", evidence)
+
+    def _refuse(self, now: float, open_until: float) -> Decision | None:
+        if now < open_until:
+            state, left = "open", open_until - now
+            until = f"it lets one call try in {left:.6g} s"
+        elif now < self._probe_until:
+            state, left = "half_open", self._probe_until - now
+            until = f"one call is trying it, for {left:.6g} s at most"
+        else:
+            return None
+        evidence = {
+            "key": self.key,
+            "state": state,
+            "opened_by": self._opened_by,
+            "trips": self.trips,
+            "retry_in_s": left,
+            "until": clock().wall() + left,
+        }
+        action: Literal["deny", "fallback"] = "deny" if self.fallback is None else "fallback"
+        cause = f"{self._name()} is open ({self._reason}): {until}"
+        return Decision(action, _GUARD, cause, "provider_error", evidence)
+
+    def _name(self) -> str:
+        return f"the breaker of {self.key}" if self.key else "the breaker"
+
+    def _forget_key(self) -> None:
+        closed = (key for key, breaker in self._by_key.items() if breaker.state == "closed")
+        del self._by_key[next(closed, next(iter(self._by_key)))]
+
+    def _faults(self) -> list[str]:
+        faults = [
+            f"CircuitBreaker({name}={value!r}): give a whole number, 1 or more"
+            for name in ("identical", "schema", "window", "min_calls", "consecutive", "max_trips")
+            if type(value := getattr(self, name)) is not int or value < 1
+        ]
+        faults += [
+            f"CircuitBreaker({name}={value!r}): give seconds above 0"
+            for name in ("cooldown_s", "cooldown_cap_s", "probe_lease_s")
+            if not (is_finite(value := getattr(self, name)) and value > 0)
+        ]
+        if not (is_finite(self.rate) and 0 < self.rate <= 1):
+            faults.append(f"CircuitBreaker(rate={self.rate!r}): give a number above 0, up to 1")
+        if faults:
+            return faults
+        if self.window > sys.maxsize:
+            faults.append(f"CircuitBreaker(window={self.window}): give {sys.maxsize} or less")
+        if self.min_calls > self.window:
+            faults.append(f"CircuitBreaker(min_calls={self.min_calls}): give {self.window} or less")
+        if (cap := self.cooldown_cap_s) < (least := self.cooldown_s):
+            faults.append(f"CircuitBreaker(cooldown_cap_s={cap}): give {least} or more")
+        return faults

@@ -1,0 +1,261 @@
+"""When a human is asked, what for, and what the human may answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Final, Literal, Self, TypeAlias, get_args
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.deadlines import is_finite
+from agentgraph.guards.mechanisms.gates.gate import Subject, is_control_flow, takes_one
+
+Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
+"""Says how sure one can be of a result, from 0 to 1."""
+
+Verb: TypeAlias = Literal["approve", "edit", "reject", "respond"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+CONFIDENCE: Final = "escalation"
+"""The guard that asks because nobody is sure, and not because something has failed."""
+_LONGEST = 80
+_EDITED = ("edited", "edited_action")
+_FIELDS: Mapping[Verb, Sequence[str]] = {
+    "approve": (),
+    "edit": (*_EDITED, "message"),
+    "reject": ("message",),
+    "respond": ("message",),
+}
+_SHAPES: Mapping[Verb, str] = {
+    "approve": '"approve"',
+    "edit": '{"type": "edit", "edited": {…} or a text}',
+    "reject": '{"type": "reject", "message": …}',
+    "respond": '{"type": "respond", "message": …}',
+}
+
+
+class Request(BaseModel):
+    """What a human is asked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    guard: str
+    cause: str
+    stage: str
+    allowed: tuple[Verb, ...] = VERBS
+    payload: JsonValue = None
+    asked_at: float
+    expires_at: float | None = None
+
+
+class Answer(BaseModel):
+    """What the human decided, and who it was, if that is known."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: Verb
+    edited: dict[str, JsonValue] | str | None = None
+    message: str = ""
+    reviewer: str | None = None
+
+    @classmethod
+    def read(cls, raw: object, allowed: Sequence[str] = VERBS) -> Self:
+        """Read an answer in any of the forms that LangChain knows, or say what is allowed."""
+        given = _read(raw)
+        verb = next((verb for verb in VERBS if verb in allowed and verb == given.get("type")), None)
+        may = f"give {' or '.join(_SHAPES[verb] for verb in VERBS if verb in allowed)}"
+        if verb is None:
+            raise ValueError(f"this is no answer that is allowed here: {may}")
+        if faults := list(_faults(verb, given)):
+            raise ValueError(f"the answer {verb} {' and '.join(faults)}: {may}")
+        fields = {("edited" if name in _EDITED else name): value for name, value in given.items()}
+        try:
+            return cls.model_validate(fields)
+        except ValidationError:
+            raise ValueError(f"the answer {verb} holds what is no JSON: {may}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """Ask a human where a critic is not sure enough, and wait no longer than `ttl_s`."""
+
+    threshold: float = 0.5
+    critic: Critic | None = None
+    ttl_s: float | None = 86_400
+
+    def __post_init__(self) -> None:
+        faults = []
+        if _as_score(self.threshold) is None:
+            faults.append(f"Escalation(threshold={self.threshold!r}): give a number from 0 to 1")
+        if self.critic is not None and not callable(self.critic):
+            faults.append(f"Escalation(critic={self.critic!r}): give a function of a Subject")
+        elif self.critic is not None and not takes_one(self.critic):
+            told = "it is given a Subject: let it take that alone"
+            faults.append(f"Escalation(critic={self.critic!r}): {told}")
+        if self.ttl_s is not None and not _is_wait(self.ttl_s):
+            faults.append(f"Escalation(ttl_s={self.ttl_s!r}): give seconds above 0, or None")
+        if faults:
+            raise ConfigurationError(faults)
+
+    def judge(self, score: object) -> Decision:
+        """Let a score pass that reaches the threshold; what is no score does not."""
+        number = _as_score(score)
+        shown = _shown(score) if number is None else number
+        evidence = {"score": shown, "threshold": self.threshold}
+        if number is not None and number >= self.threshold:
+            return Decision("allow", CONFIDENCE, evidence=evidence)
+        if number is None:
+            cause = f"the critic gave {shown}, which is no number from 0 to 1"
+        else:
+            cause = f"the critic gave {shown}; {self.threshold} is needed"
+        return Decision("escalate", CONFIDENCE, cause, evidence=evidence)
+
+    async def score(self, subject: Subject) -> Decision:
+        """Ask the critic; without one everything passes."""
+        if self.critic is None:
+            return Decision("allow", CONFIDENCE)
+        try:
+            score: object = self.critic(subject)
+            if inspect.isawaitable(score):
+                score = await score
+        except Exception as error:
+            if is_control_flow(error):
+                raise
+            cause = f"the critic raised {type(error).__name__}"
+            return Decision("escalate", CONFIDENCE, cause, evidence={"threshold": self.threshold})
+        return self.judge(score)
+
+    def ask(
+        self,
+        decision: Decision,
+        stage: str,
+        *,
+        allowed: Sequence[Verb] = VERBS,
+        payload: JsonValue = None,
+    ) -> Request:
+        """Return the request to a human; make it once and store it, since a node may run again."""
+        now = clock().wall()
+        return Request(
+            id=clock().new_id(),
+            guard=decision.guard,
+            cause=decision.cause,
+            stage=stage,
+            allowed=tuple(allowed),
+            payload=payload,
+            asked_at=now,
+            expires_at=None if self.ttl_s is None else now + self.ttl_s,
+        )
+
+
+def late(request: Request) -> Decision:
+    """Deny what nobody answered in time."""
+    now, end = clock().wall(), request.expires_at
+    if end is None or now <= end:
+        return Decision("allow", "escalation_timeout")
+    return Decision(
+        "deny",
+        "escalation_timeout",
+        f"nobody decided on {request.stage or 'the request'} within "
+        f"{end - request.asked_at:g} s: it counts as denied",
+        evidence={"request": request.id, "asked_at": request.asked_at, "expires_at": end},
+    )
+
+
+def response_schema(allowed: Sequence[Verb] = VERBS) -> dict[str, object]:
+    """Return the JSON schema of what `Answer.read` takes."""
+    if unknown := [verb for verb in allowed if verb not in VERBS]:
+        raise ValueError(f"{unknown} cannot be allowed: give {', '.join(VERBS)}")
+    forms = [form for verb in VERBS if verb in allowed for form in _forms(verb)]
+    decisions = {"type": "array", "items": {"$ref": "#/$defs/answer"}, "minItems": 1, "maxItems": 1}
+    return {
+        "title": "Answer",
+        "anyOf": [{"$ref": "#/$defs/answer"}, _object({"decisions": decisions}, "decisions")],
+        "$defs": {"answer": {"anyOf": forms} if forms else False},
+    }
+
+
+def _forms(verb: Verb) -> list[dict[str, object]]:
+    note = {"type": ["string", "null"]}
+    match verb:
+        case "approve" | "reject":
+            fields = {} if verb == "approve" else {"message": note}
+            words: list[dict[str, object]] = [{"const": verb}, {"const": verb == "approve"}]
+            return [*words, _object({"type": {"const": verb}, **fields}, "type")]
+        case "respond":
+            needed = {"type": "string", "minLength": 1}
+            return [_object({"type": {"const": verb}, "message": needed}, "type", "message")]
+        case "edit":
+            text = {"type": ["object", "string"], "minLength": 1}
+            kind = {"type": {"const": verb}, "message": note}
+            return [_object({**kind, name: text}, "type", name) for name in _EDITED]
+
+
+def _object(properties: Mapping[str, object], *required: str) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": {**properties, "reviewer": {"type": ["string", "null"]}},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _read(raw: object) -> Mapping[str, object]:
+    """Return the fields of an answer, none for what has no such form; a null is not given."""
+    match raw:
+        case Answer():
+            return raw.model_dump(exclude_defaults=True)
+        case bool():
+            return {"type": "approve" if raw else "reject"}
+        case str():
+            return {"type": raw}
+        case {"decisions": [one], **rest} if rest.keys() <= {"reviewer"} and not _is_whole(one):
+            # The reviewer of the whole, unless the decision names its own.
+            return {**_given(rest), **_read(one)}
+        case Mapping():
+            return _given(raw)
+    return {}
+
+
+def _given(fields: Mapping[object, object]) -> dict[str, object]:
+    return {str(name): value for name, value in fields.items() if value is not None}
+
+
+def _is_whole(raw: object) -> bool:
+    return isinstance(raw, Mapping) and "decisions" in raw
+
+
+def _faults(verb: Verb, given: Mapping[str, object]) -> Iterator[str]:
+    if unknown := sorted(given.keys() - {"type", "reviewer", *_FIELDS[verb]}):
+        yield f"has no {', '.join(unknown)}"
+    if verb == "edit":
+        edits = [given[name] for name in _EDITED if name in given]
+        if len(edits) != 1 or not isinstance(edits[0], str | Mapping) or edits[0] == "":
+            yield "needs what is to stand instead, once: an object or a text"
+    if verb == "respond" and not given.get("message"):
+        yield "needs a message"
+    for name in ("message", "reviewer"):
+        if not isinstance(given.get(name, ""), str):
+            yield f"needs a text as {name}"
+
+
+def _as_score(value: object) -> float | None:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= 1 else None  # type: ignore[arg-type, operator]
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:_LONGEST]
+    except Exception:  # whatever a critic of somebody else gives
+        return type(value).__name__
+
+
+def _is_wait(value: object) -> bool:
+    return is_finite(value) and value > 0

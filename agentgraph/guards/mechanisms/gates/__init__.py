@@ -1,0 +1,1 @@
+"""Gates before and after a stage: schema, policy, invariants and grounding."""

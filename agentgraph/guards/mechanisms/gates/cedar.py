@@ -1,0 +1,232 @@
+"""Cedar policies as a gate's policy; needs `agentgraph[cedar]`.
+
+Cedar leaves out a policy that it cannot evaluate, be it the one that forbids, and then may allow.
+So any error denies, and a policy that could read what is missing is refused from the start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from types import ModuleType
+from typing import TypeAlias
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards.mechanisms.gates.gate import Subject
+
+Entity: TypeAlias = tuple[str, str]
+"""A type and an id, as in `("Agent", "billing")`."""
+_EntityOf: TypeAlias = Entity | Callable[[Subject], Entity]
+_Path: TypeAlias = tuple[str, ...]
+_Facts: TypeAlias = frozenset[_Path]
+
+_NOTHING: _Facts = frozenset()
+_DIGITS = 4  # of a decimal in Cedar, after the point
+
+
+class CedarPolicy:
+    """Cedar's answer on a subject: who is the stage, what is done is the tool."""
+
+    def __init__(
+        self,
+        policies: str,
+        *,
+        schema: str | Mapping[str, object] | None = None,
+        principal: _EntityOf = lambda subject: ("Agent", subject.stage),
+        action: _EntityOf = lambda subject: ("Action", subject.tool or "answer"),
+        resource: _EntityOf = lambda subject: ("Stage", subject.stage),
+        entities: Sequence[Mapping[str, object]] = (),
+    ) -> None:
+        cedar = _imported()
+        text = json.dumps(schema) if isinstance(schema, Mapping) else schema
+        if faults := list(_faults(cedar, policies, text, has_entities=bool(entities))):
+            raise ConfigurationError(f"CedarPolicy: {fault}" for fault in faults)
+        try:
+            self._policies = cedar.PolicySet.from_str(policies)
+            self._schema = None if text is None else _parsed(cedar, schema, text)
+            self._entities = cedar.Entities.from_json_str(json.dumps(list(entities)), text)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"CedarPolicy: {error}") from error
+        self._cedar = cedar
+        self._parts = {"principal": principal, "action": action, "resource": resource}
+
+    def __call__(self, subject: Subject) -> str | None:
+        """Return why the subject is denied, None when it is allowed."""
+        request: dict[str, object] = {}
+        for part, given in self._parts.items():
+            kind, id = given(subject) if callable(given) else given
+            request[part] = {"type": kind, "id": id}
+        try:
+            request["context"] = _context_of(subject)
+        except ValueError as error:
+            return str(error)
+        answer = self._cedar.is_authorized(request, self._policies, self._entities, self._schema)
+        if errors := answer.diagnostics.errors:
+            return f"Cedar could not evaluate every policy: {'; '.join(errors)}"
+        if answer.allowed:
+            return None
+        named = answer.diagnostics.id_annotations_by_reason
+        reasons = [named.get(reason) or reason for reason in answer.diagnostics.reasons]
+        return f"denied by {', '.join(reasons)}" if reasons else "no policy permits it"
+
+
+def _imported() -> ModuleType:
+    try:
+        import cedarpy
+    except ImportError as error:
+        raise ConfigurationError(
+            "CedarPolicy needs cedarpy: pip install 'agentgraph[cedar]'"
+        ) from error
+    return cedarpy
+
+
+def _parsed(cedar: ModuleType, schema: object, text: str) -> object:
+    read = cedar.Schema.from_json_str if isinstance(schema, Mapping) else cedar.Schema.from_str
+    return read(text)
+
+
+def _faults(
+    cedar: ModuleType, policies: object, schema: object, *, has_entities: bool
+) -> Iterator[str]:
+    if not isinstance(policies, str) or not policies.strip():
+        yield "give policies as Cedar text"
+        return
+    try:
+        parsed = json.loads(cedar.policies_to_json_str(policies))
+    except ValueError as error:
+        yield f"the policies cannot be parsed: {error}"
+        return
+    for name in parsed["templates"]:
+        yield f"{name} is a template, which Cedar never applies: write out its entities"
+    if isinstance(schema, str):
+        found = cedar.validate_policies(policies, schema)
+        yield from (error.error for error in found.errors)
+    for name, policy in parsed["staticPolicies"].items():
+        for path in dict.fromkeys(_unguarded(policy)):
+            reads = f"{_shown(name, policy)} reads {'.'.join(path)}, which"
+            asks = f"`{path[0]} has {'.'.join(path[1:])} && …`"
+            if path[0] == "context" and schema is None:
+                yield f"{reads} may be missing: write {asks} before it, or give a schema"
+            elif path[0] != "context" and not has_entities:
+                yield f"{reads} no entity has, as none is given: give entities, or write {asks}"
+
+
+def _shown(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
+    return policy.get("annotations", {}).get("id") or name
+
+
+def _unguarded(policy: Mapping[str, list[Mapping[str, object]]]) -> Iterator[_Path]:
+    """Yield the paths that a policy reads without asking whether they are there."""
+    known = _NOTHING
+    for condition in policy["conditions"]:
+        body = condition["body"]
+        yield from _reads(body, known)
+        known |= _facts(body, condition["kind"] == "when")
+
+
+def _reads(expression: object, known: _Facts) -> Iterator[_Path]:
+    if isinstance(expression, list):
+        for part in expression:
+            yield from _reads(part, known)
+        return
+    if not isinstance(expression, Mapping):
+        return
+    for operator, parts in expression.items():
+        if operator == "Value":
+            continue
+        if operator == ".":
+            yield from _missing(expression, known)
+        if operator in ("&&", "||"):
+            yield from _reads(parts["left"], known)
+            yield from _reads(parts["right"], known | _facts(parts["left"], operator == "&&"))
+        elif operator == "if-then-else":
+            yield from _reads(parts["if"], known)
+            yield from _reads(parts["then"], known | _facts(parts["if"], True))
+            yield from _reads(parts["else"], known | _facts(parts["if"], False))
+        else:
+            yield from _reads(list(parts.values()) if isinstance(parts, Mapping) else parts, known)
+
+
+def _missing(read: Mapping[str, Mapping[str, object]], known: _Facts) -> Iterator[_Path]:
+    path = _path(read)
+    if path is None:
+        # Of a context that was put into a record or a choice, nobody can tell what is read.
+        if _mentions_context(read["."]["left"]):
+            yield ("context", "…", str(read["."]["attr"]))
+    elif path not in known:
+        yield path
+
+
+def _path(expression: object) -> _Path | None:
+    """Return the attributes from a variable to here, None for what begins elsewhere."""
+    match expression:
+        case {"Var": str(variable)}:
+            return (variable,)
+        case {".": {"left": left, "attr": str(attribute)}}:
+            above = _path(left)
+            return None if above is None else (*above, attribute)
+    return None
+
+
+def _mentions_context(expression: object) -> bool:
+    if isinstance(expression, Mapping):
+        if expression.get("Var") == "context":
+            return True
+        return any(map(_mentions_context, expression.values()))
+    return isinstance(expression, list) and any(map(_mentions_context, expression))
+
+
+def _facts(expression: object, value: bool) -> _Facts:
+    """Return the paths that are there for certain when an expression has this value."""
+    match expression:
+        case {"has": {"left": left, "attr": str(attribute)}} if value:
+            above = _path(left)
+            return _NOTHING if above is None else frozenset({(*above, attribute)})
+        case {"!": {"arg": negated}}:
+            return _facts(negated, not value)
+        case {"&&": {"left": left, "right": right}}:
+            one, other = _facts(left, value), _facts(right, value)
+            return one | other if value else one & other
+        case {"||": {"left": left, "right": right}}:
+            one, other = _facts(left, value), _facts(right, value)
+            return one & other if value else one | other
+    return _NOTHING
+
+
+def _context_of(subject: Subject) -> dict[str, object]:
+    context = {str(name): _cedar(v) for name, v in subject.context.items() if v is not None}
+    if subject.args is not None:
+        if _has_reserved_names(subject.args):
+            # A model that writes {"__entity": …} would choose who it is.
+            raise ValueError(
+                "the arguments have names beginning with __, which Cedar gives meaning"
+            )
+        context["args"] = _cedar(subject.args)
+    return context
+
+
+def _has_reserved_names(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(str(n).startswith("__") or _has_reserved_names(v) for n, v in value.items())
+    return isinstance(value, list | tuple) and any(map(_has_reserved_names, value))
+
+
+def _cedar(value: object) -> object:
+    """Return a value as Cedar has it: no null, no float, an exact decimal instead."""
+    match value:
+        case bool() | int() | str():
+            return value
+        case Mapping():
+            return {str(name): _cedar(v) for name, v in value.items() if v is not None}
+        case list() | tuple() | set() | frozenset():
+            return [_cedar(one) for one in value if one is not None]
+        case float() | Decimal():
+            return {"__extn": {"fn": "decimal", "arg": _decimal(Decimal(str(value)))}}
+    raise ValueError(f"Cedar has no {type(value).__name__}: leave it out of the context")
+
+
+def _decimal(number: Decimal) -> str:
+    if not number.is_finite() or number != round(number, _DIGITS):
+        raise ValueError(f"Cedar cannot hold the number {number}: it has {_DIGITS} decimals")
+    return f"{number:.{_DIGITS}f}"

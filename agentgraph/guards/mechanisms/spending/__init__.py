@@ -1,0 +1,1 @@
+"""What an input may spend: budgets, prices, estimates and what was spent."""

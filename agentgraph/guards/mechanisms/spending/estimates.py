@@ -1,0 +1,115 @@
+"""About how many tokens a model call uses, without a tokenizer.
+
+This is asked before each call of a conversation that grows: it has to be quick.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import is_
+from weakref import ReferenceType, ref
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+_UNKNOWN_OUTPUT = 1_024
+_BYTES_PER_TOKEN = 3
+_MODELS = ("ai", "AIMessageChunk")
+_PER_MESSAGE = 8 * _BYTES_PER_TOKEN
+_PER_MEDIUM = 2_000 * _BYTES_PER_TOKEN
+
+_as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).encode
+
+
+def estimate(
+    messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
+) -> int:
+    """Return about how many tokens a call uses at most, without a tokenizer."""
+    output = _UNKNOWN_OUTPUT if max_output is None else max_output
+    return output + _tokens(_bytes_of(messages) + sum(map(_bytes_of_tool, tools)))
+
+
+class Estimates:
+    """Estimates the calls of a run: of a conversation that goes on, only what is new is measured.
+
+    Of agents that are at work at a time each measures the whole of its own.
+    """
+
+    def __init__(self) -> None:
+        self._known: Sequence[BaseMessage] = ()
+        self._bytes = 0
+        self._tools: Sequence[object] = ()
+        self._bytes_of_tools = 0
+        self.most_written = _UNKNOWN_OUTPUT
+        """The longest answer of a model that does not say how much it may write."""
+
+    def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
+        """Return about how many tokens a call uses at most."""
+        has_prompt = bool(messages) and isinstance(messages[0], SystemMessage)
+        prompt = _bytes_of(messages[:1]) if has_prompt else 0
+        said = messages[has_prompt:]
+        known = len(self._known)
+        if known > len(said) or not all(map(is_, self._known, said)):
+            known = self._bytes = 0
+        self._bytes += _bytes_of(said[known:])
+        self._known = said
+        if len(tools) != len(self._tools) or not all(map(is_, self._tools, tools)):
+            self._tools, self._bytes_of_tools = [*tools], sum(map(_bytes_of_tool, tools))
+        return max_output + _tokens(self._bytes + prompt + self._bytes_of_tools)
+
+
+def _bytes_of(messages: Sequence[BaseMessage]) -> int:
+    """Measure messages: in one loop, as a conversation that is loaded has many that are new."""
+    size = _PER_MESSAGE * len(messages)
+    for message in messages:
+        content = message.content
+        size += len(content) if type(content) is str and content.isascii() else _weighed(content)
+        if message.name:
+            size += len(message.name)
+        # No `isinstance`: the classes are abstract, and say slowly what is none of theirs.
+        if message.type in _MODELS and (calls := message.tool_calls):  # type: ignore[attr-defined]
+            size += _weighed(repr(calls))  # as long as JSON, and much quicker
+    return size
+
+
+def _weighed(content: str | Sequence[str | dict[object, object]]) -> int:
+    if isinstance(content, str):
+        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
+    return sum(
+        _weighed(part) if isinstance(part, str) else _bytes_of_block(part) for part in content
+    )
+
+
+def _bytes_of_block(block: Mapping[object, object]) -> int:
+    kind = block.get("type")
+    if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
+        # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
+        return _PER_MEDIUM
+    return _weighed(_as_json(block))
+
+
+_tools: dict[int, tuple[ReferenceType[object], int]] = {}
+"""The sizes of the tools that live, by their ids: to write out a schema takes long."""
+
+
+def _bytes_of_tool(tool: object) -> int:
+    known = _tools.get(id(tool))
+    if known is not None and known[0]() is tool:
+        return known[1]
+    size, key = _PER_MESSAGE + _weighed(_specified(tool)), id(tool)
+    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+        _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
+    return size
+
+
+def _specified(tool: object) -> str:
+    try:
+        return _as_json(tool if isinstance(tool, Mapping) else convert_to_openai_tool(tool))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(tool)
+
+
+def _tokens(size: int) -> int:
+    return -(-size // _BYTES_PER_TOKEN)

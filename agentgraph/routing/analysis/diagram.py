@@ -1,0 +1,149 @@
+"""The rules as a picture: an arrow for each, from whoever it listens to, to where it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from agentgraph.drawing import Edge, Node, draw
+from agentgraph.routing.composites import AllOf, AnyOf
+from agentgraph.routing.conditions import FromSpeaker
+from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.resolve import Rules, in_order
+from agentgraph.routing.targets import (
+    AgentTarget,
+    HumanTarget,
+    ParallelTarget,
+    PhaseTarget,
+    RoundRobinTarget,
+    StayTarget,
+    Target,
+    TerminateTarget,
+    as_target,
+)
+from agentgraph.routing.words import describe, describe_target
+
+_START, _ANYONE, _END = "start", "anyone", "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A rule from one speaker to one place."""
+
+    source: str
+    target: str
+    label: str
+    rule: Rule
+
+
+def rules_of(decided: Sequence[TransitionDecision | Rule]) -> frozenset[Rule]:
+    """Return the rules that have decided."""
+    return frozenset(d.rule if isinstance(d, TransitionDecision) else d for d in decided)
+
+
+def mermaid(rules: Rules, decided: Collection[Rule]) -> str:
+    """Draw rules as Mermaid text."""
+    arrows = list(_arrows(rules))
+    names = {name: f"n{number}" for number, name in enumerate(_names(arrows))}
+    lines = ["flowchart TD", *(f"    {ref}{_shape(name)}" for name, ref in names.items())]
+    for number, arrow in enumerate(arrows):
+        label = f'|"{_escaped(arrow.label)}"|' if arrow.label else ""
+        lines.append(f"    {names[arrow.source]} -->{label} {names[arrow.target]}")
+        if arrow.rule in decided:
+            lines.append(f"    linkStyle {number} stroke:#1d64d8,stroke-width:3px")
+    return "\n".join(lines) + "\n"
+
+
+def svg(rules: Rules, decided: Collection[Rule]) -> str:
+    """Draw rules as an SVG image."""
+    arrows = list(_arrows(rules))
+    nodes = [Node(name, _told(name), _kind(name)) for name in _names(arrows)]  # type: ignore[arg-type]
+    edges = [
+        Edge(
+            arrow.source,
+            arrow.target,
+            arrow.label,
+            dashed=arrow.rule == "default",
+            highlighted=arrow.rule in decided,
+        )
+        for arrow in arrows
+    ]
+    return draw(nodes, edges)
+
+
+def _arrows(rules: Rules) -> Iterator[Arrow]:
+    yield Arrow(_START, f":{rules.initial_speaker}", "", "initial")
+    for index, rule in in_order(rules.transitions):
+        for source, when in _heard(rule.when):
+            for target, how in _places(as_target(rule.then), source):
+                yield Arrow(source, target, _label(when, how), index)
+    for target, how in _places(rules.default, _ANYONE):
+        yield Arrow(_ANYONE, target, _label("otherwise", how), "default")
+
+
+def _heard(when: TransitionCondition) -> list[tuple[str, str]]:
+    """Return whom a rule listens to, and what else it asks."""
+    match when:
+        case FromSpeaker(agent_id):
+            return [(f":{agent_id}", "")]
+        case AnyOf(conditions) if all(isinstance(part, FromSpeaker) for part in conditions):
+            return [
+                (f":{part.agent_id}", "") for part in conditions if isinstance(part, FromSpeaker)
+            ]
+        case AllOf(conditions):
+            for place, part in enumerate(conditions):
+                if isinstance(part, FromSpeaker):
+                    rest = AllOf((*conditions[:place], *conditions[place + 1 :]))
+                    return [(f":{part.agent_id}", describe(rest) if rest.conditions else "")]
+    return [(_ANYONE, describe(when))]
+
+
+def _places(target: Target, source: str) -> list[tuple[str, str]]:
+    """Return where a target leads, and how it is to be called."""
+    match target:
+        case AgentTarget(agent_id):
+            return [(f":{agent_id}", "")]
+        case TerminateTarget(reason):
+            return [(_END, reason)]
+        case StayTarget():
+            return [(source, "stay")]
+        case HumanTarget(name):
+            return [(f":{name or 'human'}", "wait")]
+        case PhaseTarget(name, then):
+            led = _places(as_target(then), source)
+            return [(place, f"phase {name}{f', {how}' if how else ''}") for place, how in led]
+        case ParallelTarget(agents, join):
+            return [(f":{name}", f"at once, then {describe_target(join)}") for name in agents]
+        case RoundRobinTarget(agents) if agents:
+            return [(f":{name}", "in turn") for name in agents]
+        case _:
+            return [(describe_target(target), "")]
+
+
+def _label(*parts: str) -> str:
+    told = ": ".join(part for part in parts if part)
+    return told if len(told) <= 80 else f"{told[:77]}…"
+
+
+def _names(arrows: Sequence[Arrow]) -> list[str]:
+    named = dict.fromkeys(name for arrow in arrows for name in (arrow.source, arrow.target))
+    return [name for name in named if name != _END] + [name for name in named if name == _END]
+
+
+def _told(name: str) -> str:
+    return name.removeprefix(":")
+
+
+def _kind(name: str) -> str:
+    return name if name in (_START, _END) else "box"
+
+
+def _shape(name: str) -> str:
+    told = f'"{_escaped(_told(name))}"'
+    return f"([{told}])" if name in (_START, _END, _ANYONE) else f"[{told}]"
+
+
+def _escaped(text: str) -> str:
+    """Write what Mermaid would read as its own as entities."""
+    return "".join(c if c.isalnum() or c in " _-.,:()='…" else f"#{ord(c)};" for c in text)

@@ -1,0 +1,1 @@
+"""Rules as a JSON document, and back."""

@@ -1,0 +1,224 @@
+"""Rules as JSON and back; all that is wrong with a document is told at once, each by its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from types import MemberDescriptorType, UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.document.arguments import Argument, Keys, arguments_of, keys_of
+from agentgraph.routing.document.registry import Registry
+from agentgraph.routing.protocols import has_name
+from agentgraph.routing.targets import AgentTarget, as_target
+from agentgraph.routing.values import as_json, cause, short
+
+VERSION = 1
+MAX_DEPTH = 32
+MAX_NODES = 10_000
+MAX_TEXT = 4_000_000
+MAX_FAULTS = 1_000
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Where in a document something is: keys and indices."""
+
+_NAMED = Keys(("name", "args"))
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Reads the parts of a document, and notes each fault with its place."""
+
+    registry: Registry
+    faults: list[str] = field(default_factory=list)
+    count: int = 0
+    _nodes: int = 0
+
+    def fault(self, place: Place, what: str) -> None:
+        """Note what is wrong at a place; of very many, the first and their number."""
+        self.count += 1
+        if self.count > MAX_FAULTS:
+            self.faults[MAX_FAULTS:] = [f"graph: {self.count - MAX_FAULTS:,} more faults"]
+            return
+        told = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        self.faults.append(f"{told.removeprefix('.') or 'graph'}: {what}")
+
+    def mapping(self, data: object, place: Place, keys: Keys) -> Mapping[str, Any] | None:
+        """Return an object that has these keys and no others, None where it cannot be read."""
+        if type(data) is dict and data.keys() == keys.known:  # nearly always, so it is the first
+            return data
+        if not isinstance(data, Mapping):
+            self.fault(place, f"is {_told(data)}: an object is wanted")
+            return None
+        for fault in keys.faults_of(data):
+            self.fault(place, fault)
+        return data
+
+    def condition(self, data: object, place: Place, depth: int = 1) -> Any:
+        """Read a condition."""
+        return self._named(data, place, depth, self.registry.conditions, "condition")
+
+    def target(self, data: object, place: Place, depth: int = 1) -> Any:
+        """Read a target; a string is an agent's name."""
+        if isinstance(data, str):
+            data = {"name": AgentTarget.name, "args": {"agent_id": data}}
+        return self._named(data, place, depth, self.registry.targets, "target")
+
+    def _named(
+        self, data: object, place: Place, depth: int, known: Mapping[str, Any], what: str
+    ) -> Any:
+        self._nodes += 1
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            return self._too_large(place, depth)
+        found = self.mapping(data, place, _NAMED)
+        if found is None or "name" not in found:
+            return None
+        name = found["name"]
+        kind = known.get(name) if isinstance(name, str) else None
+        if kind is None:
+            told = f"no {what} is registered as {short(name)}: register it, or mend the name"
+            self.fault(place, told)
+        elif "args" in found:
+            return self._built(kind, found["args"], (*place, "args"), depth)
+        return None
+
+    def _built(self, kind: Any, args: object, place: Place, depth: int) -> Any:
+        before = self.count
+        found = self.mapping(args, place, keys_of(kind))
+        if found is None:
+            return None
+        try:
+            values = {}
+            for one in arguments_of(kind):
+                if one.name in found:
+                    inner = (*place, one.name)
+                    values[one.name] = self._argument(one, found[one.name], inner, depth + 1)
+            return kind(**values) if self.count == before else None
+        except ConfigurationError as error:
+            for fault in error.faults:
+                self.fault(place, fault)
+        except Exception as error:  # a class of somebody else's: whatever its constructor raises
+            self.fault(place, cause(error))
+        return None
+
+    def _argument(self, argument: Argument, value: object, place: Place, depth: int) -> Any:
+        holds = argument.holds
+        if holds == "value":
+            return self._value(argument.hint, value, place)
+        if value is None and type(None) in get_args(argument.hint):
+            return None
+        if holds == "condition":
+            return self.condition(value, place, depth)
+        if holds == "target":
+            return self.target(value, place, depth)
+        if not isinstance(value, list | tuple):
+            self.fault(place, f"is {_told(value)}: a list is wanted")
+            return None
+        reader = self.condition if holds == "conditions" else self.target
+        return tuple([reader(one, (*place, n), depth) for n, one in enumerate(value)])
+
+    def _value(self, hint: Any, value: object, place: Place) -> Any:
+        if hint is Any or (hint is str and isinstance(value, str)):
+            return value
+        if hint == Sequence[str] and isinstance(value, list) and set(map(type, value)) <= {str}:
+            return list(value)  # also where a name has what no encoding has
+        try:
+            # By way of JSON: strict, but a list may be a tuple or a set, a string an enum.
+            return _adapter(hint).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            told = error.errors()
+            if get_origin(hint) in (Union, UnionType):
+                self.fault(place, ", or: ".join(one["msg"] for one in told))
+                return None
+            for one in told:
+                self.fault((*place, *one["loc"]), one["msg"])
+        except (TypeError, ValueError, RecursionError) as error:
+            self.fault(place, f"is no JSON: {error}")
+        except PydanticUserError as error:
+            self.fault(place, f"cannot be read as {short(hint)}: {error.code}")
+        return None
+
+    def _too_large(self, place: Place, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.fault(place, f"is nested deeper than {MAX_DEPTH}")
+        if self._nodes == MAX_NODES + 1:
+            self.fault(place, f"is one too many: a graph may have {MAX_NODES:,} parts")
+
+
+def encode(part: object) -> dict[str, object]:
+    """Write a condition or a target."""
+    kind: Any = type(part)
+    if not has_name(part):
+        raise ConfigurationError(f"{short(part)} is no condition and no target")
+    if not is_dataclass(kind) and _has_state(part):
+        raise ConfigurationError(f"{kind.name} cannot be written: make its class a dataclass")
+    args: dict[str, object] = {}
+    for argument in arguments_of(kind):
+        value = getattr(part, argument.name)
+        if argument.holds == "value":
+            args[argument.name] = _written(
+                value, argument.hint, f"{argument.name!r} of {kind.name}"
+            )
+        elif value is None:
+            args[argument.name] = None
+        elif argument.holds in ("conditions", "targets"):
+            args[argument.name] = [_inner(one) for one in value]
+        else:
+            args[argument.name] = _inner(value)
+    return {"name": kind.name, "args": args}
+
+
+def parse(text: str | bytes) -> object:
+    """Read a text as JSON."""
+    if not isinstance(text, str | bytes | bytearray):
+        raise ConfigurationError(f"{short(text)} is no text: give JSON, or use from_dict")
+    if len(text) > MAX_TEXT:
+        raise ConfigurationError(f"the text has {len(text):,} characters: {MAX_TEXT:,} are allowed")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the text is no JSON: {error}") from error
+
+
+def _inner(part: object) -> dict[str, object]:
+    return encode(as_target(part) if isinstance(part, str) else part)
+
+
+def _has_state(part: object) -> bool:
+    """Tell whether something that is no dataclass holds what could not be written."""
+    slots = (one for base in type(part).__mro__ for one in vars(base).values())
+    return (
+        bool(getattr(part, "__dict__", None))
+        or isinstance(part, str | int | float | tuple | list | Mapping)
+        or any(isinstance(one, MemberDescriptorType) for one in slots)
+    )
+
+
+def _written(value: object, hint: Any, what: str) -> object:
+    if isinstance(value, str | bool | None):
+        return value
+    if hint in (Any, object):  # nothing says what it should be read as
+        written = as_json(value, what)
+        if written != value:
+            told = f"{what} would come back as {short(written)}: annotate what it is"
+            raise ConfigurationError(told)
+        return written
+    try:
+        return as_json(to_jsonable_python(value), what)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{what} cannot be written as JSON: {cause(error)}") from error
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def _told(value: object) -> str:
+    return "null" if value is None else short(value)

@@ -1,0 +1,116 @@
+"""A whole graph as a document, and how large one may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.document.arguments import Keys, inner_of
+from agentgraph.routing.document.codec import MAX_DEPTH, MAX_NODES, VERSION, Decoder, Place, encode
+from agentgraph.routing.document.registry import Registry
+from agentgraph.routing.targets import Target
+from agentgraph.routing.transition import Transition
+from agentgraph.routing.values import is_whole, short
+
+Parts: TypeAlias = tuple[str, tuple[Transition, ...], Target, int | None, str | None]
+"""The first speaker, the rules, the target where none fires, the turns at most, the first phase."""
+
+_GRAPH = Keys(
+    ("version", "initial_speaker", "transitions", "default_target"), ("max_turns", "initial_phase")
+)
+_RULE = Keys(("when", "then"), ("priority",))
+_Node: TypeAlias = Mapping[str, Any]
+
+
+def write(parts: Parts) -> dict[str, Any]:
+    """Write a graph's parts; a first phase only where there is one."""
+    initial_speaker, transitions, default, max_turns, initial_phase = parts
+    return {
+        "version": VERSION,
+        "initial_speaker": initial_speaker,
+        "transitions": [
+            {"when": encode(rule.when), "then": encode(rule.then), "priority": rule.priority}
+            for rule in transitions
+        ],
+        "default_target": encode(default),
+        "max_turns": max_turns,
+        **({} if initial_phase is None else {"initial_phase": initial_phase}),
+    }
+
+
+def read(data: object, registry: Registry) -> Parts:
+    """Read a graph's parts, or say all that is wrong with them."""
+    decoder = Decoder(registry)
+    found = decoder.mapping(data, (), _GRAPH) or {}
+    _check_version(found, decoder)
+    rules = found.get("transitions", [])
+    if not isinstance(rules, list | tuple):
+        decoder.fault(("transitions",), f"is {short(rules)}: a list is wanted")
+        rules = []
+    if len(rules) > MAX_NODES:
+        told = f"has {len(rules):,} rules: a graph may have {MAX_NODES:,} parts"
+        decoder.fault(("transitions",), told)
+        rules = []
+    transitions = [_rule(rule, ("transitions", n), decoder) for n, rule in enumerate(rules)]
+    default: Any = None
+    if "default_target" in found:
+        default = decoder.target(found["default_target"], ("default_target",))
+    initial = found.get("initial_speaker", "nobody")
+    if not isinstance(initial, str) or not initial:
+        decoder.fault(("initial_speaker",), f"is {short(initial)}: a name is wanted")
+    turns = found.get("max_turns")
+    if turns is not None:
+        _check_whole(turns, ("max_turns",), decoder)
+    phase = found.get("initial_phase")
+    if phase is not None and not isinstance(phase, str):
+        decoder.fault(("initial_phase",), f"is {short(phase)}: a name is wanted")
+    if decoder.faults:
+        raise ConfigurationError(decoder.faults, code="graph")
+    return initial, tuple(transitions), default, turns, phase
+
+
+def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[str]:
+    """Yield what is too large, before anything walks through it."""
+    parts, depth = 0, 0
+    level: list[Any] = [part for rule in transitions for part in (rule.when, rule.then)]
+    level.append(default)
+    while level:
+        parts, depth = parts + len(level), depth + 1
+        if depth > MAX_DEPTH:
+            yield f"a rule is nested deeper than {MAX_DEPTH}: split it"
+            return
+        if parts > MAX_NODES:
+            yield f"the graph has more than {MAX_NODES:,} parts: split it"
+            return
+        below = (one for part in level for one in inner_of(part))
+        level = list(islice(below, MAX_NODES + 1))
+
+
+def _check_version(found: _Node, decoder: Decoder) -> None:
+    version = found.get("version", VERSION)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        decoder.fault(("version",), f"is {short(version)}: this code writes {VERSION}")
+    elif version > VERSION:
+        told = f"is {short(version)}, newer than {VERSION}, which this code reads: update it"
+        decoder.fault(("version",), told)
+
+
+def _rule(data: object, place: Place, decoder: Decoder) -> Any:
+    before = decoder.count
+    found = decoder.mapping(data, place, _RULE) or {}
+    when: Any = None
+    then: Any = None
+    if "when" in found:
+        when = decoder.condition(found["when"], (*place, "when"))
+    if "then" in found:
+        then = decoder.target(found["then"], (*place, "then"))
+    priority = found.get("priority", 0)
+    _check_whole(priority, (*place, "priority"), decoder)
+    return None if decoder.count > before else Transition(when, then, priority)
+
+
+def _check_whole(value: object, place: Place, decoder: Decoder) -> None:
+    if not is_whole(value):
+        decoder.fault(place, f"is {short(value)}: a whole number of 64 bits is wanted")

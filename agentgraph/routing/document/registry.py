@@ -1,0 +1,126 @@
+"""The conditions and targets that a stored graph may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing import composites, conditions, targets
+
+Kind = TypeVar("Kind", bound=type)
+
+_CONDITIONS: tuple[type, ...] = (
+    conditions.Always,
+    conditions.FromSpeaker,
+    conditions.ToolCalled,
+    conditions.ContextEquals,
+    conditions.ContextIn,
+    conditions.ContextThreshold,
+    conditions.InPhase,
+    conditions.IntentIn,
+    conditions.FromSource,
+    conditions.FromChannelType,
+    conditions.FromActiveAgent,
+    conditions.HasActiveAgent,
+    conditions.IsAddressed,
+    conditions.TurnIs,
+    composites.AllOf,
+    composites.AnyOf,
+    composites.Not,
+)
+_TARGETS: tuple[type, ...] = (
+    targets.AgentTarget,
+    targets.RoundRobinTarget,
+    targets.StayTarget,
+    targets.RevertToInitiatorTarget,
+    targets.HumanTarget,
+    targets.ActiveAgentTarget,
+    targets.AddressedTarget,
+    targets.ParallelTarget,
+    targets.PhaseTarget,
+    targets.TerminateTarget,
+)
+
+
+def _name_of(kind: Any) -> str:
+    name: str = kind.name
+    return name
+
+
+def _seal(kind: type) -> None:
+    """Refuse classes derived from a built-in one, which the rules know by what it is."""
+
+    def refuse(cls: Any, /, **_: object) -> None:
+        raise ConfigurationError(
+            f"{cls.__name__} derives from {kind.__name__}, which is final: "
+            "derive from Composable, or from nothing, and give it a name of its own"
+        )
+
+    kind.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
+
+
+for _kind in (*_CONDITIONS, *_TARGETS):
+    _seal(_kind)
+
+
+class Registry:
+    """Names and their classes: the built-in ones, and what is registered beside them."""
+
+    def __init__(self, *, may_replace: bool = True) -> None:
+        self._may_replace = may_replace
+        self._conditions = {_name_of(kind): kind for kind in _CONDITIONS}
+        self._targets = {_name_of(kind): kind for kind in _TARGETS}
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """The conditions by name."""
+        return self._conditions
+
+    @property
+    def targets(self) -> Mapping[str, Any]:
+        """The targets by name."""
+        return self._targets
+
+    def register_condition(self, kind: Kind) -> Kind:
+        """Add a class of conditions under its `name`; works as a decorator."""
+        self._add(self._conditions, kind, "evaluate", _CONDITIONS)
+        return kind
+
+    def register_target(self, kind: Kind) -> Kind:
+        """Add a class of targets under its `name`; works as a decorator."""
+        self._add(self._targets, kind, "resolve", _TARGETS)
+        return kind
+
+    def _add(
+        self, known: dict[str, Any], kind: type, method: str, built_in: tuple[type, ...]
+    ) -> None:
+        name = getattr(kind, "name", None)
+        faults = []
+        if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
+            faults.append(f"{kind!r} has no method {method!r}: register a class that has")
+        if not isinstance(name, str) or not name:
+            faults.append(f"{kind!r} has no name: give its class a string as `name`")
+        elif not self._may_replace and name in {_name_of(own) for own in built_in}:
+            faults.append(f"{name!r} is built in: choose another name, or a Registry of your own")
+        if faults:
+            raise ConfigurationError(faults)
+        known[str(name)] = kind
+
+
+_default = Registry(may_replace=False)
+
+
+def default_registry() -> Registry:
+    """Return the registry that is used where none is given."""
+    return _default
+
+
+def register_condition(kind: Kind) -> Kind:
+    """Let stored graphs name a class of conditions; works as a decorator."""
+    return _default.register_condition(kind)
+
+
+def register_target(kind: Kind) -> Kind:
+    """Let stored graphs name a class of targets; works as a decorator."""
+    return _default.register_target(kind)

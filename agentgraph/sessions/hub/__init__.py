@@ -1,0 +1,1 @@
+"""Who drives the sessions of a store, and who follows them."""

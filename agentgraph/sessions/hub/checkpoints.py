@@ -1,0 +1,130 @@
+"""The checkpoints of rounds, which matter only where somebody is asked something."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.memory import InMemorySaver
+
+_Saver: TypeAlias = BaseCheckpointSaver[Any]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a run has written so far, and how to write it elsewhere."""
+
+    scratch: InMemorySaver = field(default_factory=InMemorySaver)
+    writes: list[Callable[[_Saver], Awaitable[object]]] = field(default_factory=list)
+
+
+class HeldSaver(BaseCheckpointSaver[Any]):
+    """Hold back what runs write, until it is known whether it is worth keeping.
+
+    A run that comes to its end leaves no checkpoint behind: one that would be written there, only
+    to be deleted at once, is not written at all. Nor is one looked for where a run begins anew.
+    """
+
+    def __init__(self, saver: _Saver) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver = saver
+        self._allowlist: frozenset[tuple[str, ...]] = frozenset()
+        self._held: dict[str, _Held] = {}
+
+    def hold(self, thread_id: str) -> None:
+        """Begin to hold back what is written of a thread."""
+        self._held[thread_id] = _Held()
+
+    def drop(self, thread_id: str) -> None:
+        """Forget what was held back."""
+        self._held.pop(thread_id, None)
+
+    async def keep(self, thread_id: str) -> None:
+        """Write what was held back."""
+        held = self._held.pop(thread_id, None)
+        for write in held.writes if held is not None else ():
+            await write(self._saver)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HeldSaver:
+        """Return a saver of the same threads that may load these types too."""
+        clone = copy(self)
+        clone._allowlist = self._allowlist | frozenset(extra_allowlist)
+        clone._saver = self._saver.with_allowlist(extra_allowlist)
+        return clone
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        return self._saver.get_next_version(current, channel)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._of(config).aget_tuple(config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        saver = self._saver if config is None else self._of(config)
+        async for found in saver.alist(config, filter=filter, before=before, limit=limit):
+            yield found
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        def write(saver: _Saver) -> Awaitable[RunnableConfig]:
+            return saver.aput(config, checkpoint, metadata, new_versions)
+
+        saved: RunnableConfig = await self._write(config, write)
+        return saved
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        await self._write(
+            config, lambda saver: saver.aput_writes(config, writes, task_id, task_path)
+        )
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        saver = self._of(config)
+        return await saver.aget_delta_channel_history(config=config, channels=channels)
+
+    async def _write(
+        self, config: RunnableConfig, write: Callable[[_Saver], Awaitable[Any]]
+    ) -> Any:
+        held = self._held.get(_thread(config))
+        if held is not None:
+            held.writes.append(write)
+        return await write(self._of(config))
+
+    def _of(self, config: RunnableConfig) -> _Saver:
+        held = self._held.get(_thread(config))
+        if held is None:
+            return self._saver
+        return held.scratch.with_allowlist(self._allowlist) if self._allowlist else held.scratch
+
+
+def _thread(config: RunnableConfig) -> str:
+    return str(config["configurable"]["thread_id"])

@@ -1,0 +1,94 @@
+"""What a session is from its first envelope on: stored once, with its rules as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentgraph.errors import ConfigurationError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The round that a session serves, or the session it was forked from."""
+
+    session_id: str
+    round: int = 0
+    speaker: str | None = None
+    at: int | None = None
+    """For a fork: the sequence up to which it is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """Enough to go on with a session when the agents' code is there."""
+
+    session_id: str
+    team: str
+    creator: str
+    agents: tuple[str, ...]
+    humans: tuple[str, ...]
+    graph: Mapping[str, Any]
+    created_at: float
+    phase: str = "intake"
+    context: Mapping[str, Any] = field(default_factory=dict)
+    invited: tuple[str, ...] = ()
+    required_acks: int | None = None
+    invite_timeout_s: float | None = None
+    ttl_s: float | None = None
+    expectations: tuple[Mapping[str, Any], ...] = ()
+    handoffs: Mapping[str, Any] = field(default_factory=dict)
+    """`aliases`, `phase_map` and `allowed_transitions`."""
+    supervisor: str | None = None
+    parent: Parent | None = None
+    version: int = 1
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is there for one round of another session."""
+        return self.parent is not None and self.parent.speaker is not None
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Everybody whom no agent speaks for: the creator too, unless it is an agent."""
+        own = () if self.creator in (*self.agents, *self.humans) else (self.creator,)
+        return (*self.humans, *own)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
+        """Read a record."""
+        if data.get("version") != 1:
+            raise ValueError(f"version {data.get('version')!r} is newer than this agentgraph")
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
+        if data.get("parent") is not None:
+            values["parent"] = Parent(**data["parent"])
+        return cls(**values)
+
+
+def seconds_of(what: str, duration: str | float | None) -> float | None:
+    """Return the seconds of a duration such as "30s", "2h" or 90; None and 0 are for ever."""
+    if duration is None:
+        return None
+    if isinstance(duration, str):
+        match = _DURATION.fullmatch(duration.strip())
+        seconds = float(match[1]) * _UNITS[match[2]] if match else float("nan")
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        seconds = float(duration)
+    else:
+        seconds = float("nan")
+    if not 0 <= seconds < 1e12:
+        raise ConfigurationError(
+            f"{what}={duration!r} is no duration: write '30s', '15m', '2h', '7d', or seconds"
+        )
+    return seconds or None

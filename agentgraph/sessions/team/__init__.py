@@ -1,0 +1,1 @@
+"""A team's graph: who takes part in it, and what each of its speakers is run on."""

@@ -1,0 +1,162 @@
+"""What is wrong with a team: all of it at once, each with what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import Default, Guards
+from agentgraph.guards.checks import schema_faults, stage_faults
+from agentgraph.participant import as_participant
+from agentgraph.phases import ConversationPipeline, ConversationRouter
+from agentgraph.phases.handoff import Escalation
+from agentgraph.routing import TransitionGraph
+from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.state.expectations import read_expectations
+from agentgraph.sessions.team.graph import ADMIT, ASK_HUMAN
+
+if TYPE_CHECKING:
+    from agentgraph.sessions.team.team import Team
+
+
+Routing: TypeAlias = TransitionGraph | ConversationRouter | ConversationPipeline
+Durability: TypeAlias = Literal["round", "step"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
+_TAKEN = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
+
+
+def faults_of(team: Team) -> list[str]:
+    """Return every fault of a team."""
+    members, values = [*_member_faults(team)], [*_value_faults(team)]
+    if members or isinstance(team.humans, str):
+        return [*members, *values]
+    return [
+        *values,
+        *_name_faults(team),
+        *_rule_faults(team),
+        *_expectation_faults(team),
+        *_handoff_faults(team),
+        *_guard_faults(team),
+    ]
+
+
+def _member_faults(team: Team) -> Iterator[str]:
+    if isinstance(team.agents, str) or not team.agents:
+        yield "agents: give a list of at least one agent"
+        return
+    members = [*team.agents]
+    if team.supervisor is not None and not isinstance(team.supervisor, str):
+        members.append(team.supervisor)
+    for given in members:
+        participant = as_participant(given)
+        if participant is None:
+            yield f"{given!r} cannot take part: give an Agent, a Team or a compiled graph"
+        elif getattr(given, "checkpointer", None) is True:
+            yield (
+                f"the graph {participant.name!r} is compiled with checkpointer=True and would "
+                "keep a history of its own beside the session's: compile it without"
+            )
+    if not isinstance(team.routing, Routing):
+        yield (
+            f"routing={team.routing!r}: give a TransitionGraph, a ConversationRouter or a "
+            "ConversationPipeline"
+        )
+
+
+def _value_faults(team: Team) -> Iterator[str]:
+    if team.durability not in get_args(Durability):
+        yield f"durability={team.durability!r}: use 'round' or 'step'"
+    if not isinstance(team.guards, Guards | Default | None):
+        yield f"guards={team.guards!r}: give Guards, or None"
+    if isinstance(team.humans, str):
+        yield f"humans={team.humans!r}: give a list of names"
+    if team.view is not None and not callable(getattr(team.view, "reach", None)):
+        yield f"view={team.view!r}: give FullTranscript() or WindowedSummary(n)"
+    if team.summarize is not None and not callable(team.summarize):
+        yield f"summarize={team.summarize!r} cannot be called"
+
+
+def _name_faults(team: Team) -> Iterator[str]:
+    names: list[Any] = [one.name for one in team.participants]
+    watcher = team.supervisor_name
+    if not isinstance(team.supervisor, str | None):
+        names.append(watcher)
+    names += team.humans
+    for name in [*names, team.name] if team.name else names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
+        elif name in _TAKEN:
+            yield f"nobody can be called {name!r}: the team's graph uses it"
+    for name, count in Counter(str(name).lower() for name in names).items():
+        if count > 1:
+            yield f"{count} in the team are called {name!r} (case does not count): rename one"
+    if isinstance(team.supervisor, str) and team.supervisor not in names:
+        yield f"supervisor={team.supervisor!r} is none of the agents"
+
+
+def _rule_faults(team: Team) -> Iterator[str]:
+    try:
+        rules = team.rules
+    except ConfigurationError as error:
+        yield from error.faults
+        return
+    if isinstance(team.routing, ConversationPipeline):
+        known = team.names
+        missing = [s.agent_id for s in team.routing.stages if s.agent_id not in known]
+        yield from (f"the stage agent {name!r} is none of the agents" for name in missing)
+    for finding in rules.check(_present(team)):
+        if finding.severity == "error":
+            yield finding.message
+
+
+def _guard_faults(team: Team) -> Iterator[str]:
+    if not isinstance(team.guards, Guards):
+        return
+    yield from stage_faults(team.guards, team.agent_names)
+    yield from team.faults_under(team.guards)
+    yield from schema_faults(team.gated_under(team.guards))
+
+
+def _present(team: Team) -> tuple[str, ...]:
+    # The creator is named when a session is opened; "user" is the usual one.
+    return (*team.names, *team.humans, "user")
+
+
+def _expectation_faults(team: Team) -> Iterator[str]:
+    if not isinstance(team.expectations, Default):
+        try:
+            read_expectations(team.expectations, _present(team))
+        except ConfigurationError as error:
+            yield from error.faults
+
+
+def _handoff_faults(team: Team) -> Iterator[str]:
+    known = (*team.names, *team.humans, HUMAN)
+    for what in ("aliases", "phase_map"):
+        given = getattr(team, what)
+        if given is not None and not isinstance(given, Mapping):
+            yield f"{what}={given!r}: give a mapping"
+    if isinstance(team.aliases, Mapping):
+        for alias, name in team.aliases.items():
+            if name not in known:
+                yield f"the alias {alias!r} stands for {name!r}, who is none of the team"
+    if isinstance(team.phase_map, Mapping):
+        for name in team.phase_map:
+            if name not in known:
+                yield f"phase_map has {name!r}, who is none of the team"
+    if team.failure_target is not None and team.failure_target not in known:
+        yield f"failure_target={team.failure_target!r} is none of the team"
+    yield from _escalation_faults(team)
+
+
+def _escalation_faults(team: Team) -> Iterator[str]:
+    ways = get_args(Escalation)[1:]
+    for way, handler in team.escalations.items():
+        if way not in ways:
+            yield f"escalations: no handoff can wish for {way!r}: there are {', '.join(ways)}"
+        elif not callable(handler):
+            yield f"escalations: {way}={handler!r} cannot be called"

@@ -1,0 +1,59 @@
+"""From rules to a patcher: any graph whose nodes are participants takes turns as the rules say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.participant import ForeignGraph, Participant
+from agentgraph.patching import AnyGraph, Patcher, add_state
+from agentgraph.sessions.team.checks import Routing
+from agentgraph.sessions.team.graph import TeamState
+from agentgraph.sessions.team.team import Team
+
+
+def orchestrate(routing: Routing, **options: Any) -> Patcher:
+    """Let the nodes of a graph take turns: each is a participant under its node's name.
+
+    A node is a compiled graph, an agent's for instance, or a function of messages. The options are
+    those of `Team`; the session of a thread is kept in memory.
+    """
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        edges = sorted(f"{a} → {b}" for a, b in graph.edges if a != START)
+        if edges or graph.branches:
+            raise ConfigurationError(
+                "the rules say who follows whom: leave the edges to them"
+                + (f", which are {', '.join(edges)}" if edges else "")
+            )
+        members = [_participant(name, spec.runnable, graph) for name, spec in graph.nodes.items()]
+        graph.nodes.clear()
+        graph.edges.clear()
+        add_state(graph, TeamState)
+        return Team(members, routing, **options).taking_turns(graph)
+
+    return Patcher(patch)
+
+
+class _Named:
+    """A node as a participant."""
+
+    def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+        self.name = name
+        self.description = ""
+        self.graph = graph
+
+
+def _participant(name: str, runnable: Any, graph: AnyGraph) -> Participant:
+    if isinstance(runnable, CompiledStateGraph):
+        found = ForeignGraph(runnable)
+        found.name = name
+        return found
+    alone: AnyGraph = StateGraph(graph.state_schema)
+    alone.add_node(name, runnable)
+    alone.add_edge(START, name)
+    alone.add_edge(name, END)
+    return _Named(name, alone.compile(name=name))

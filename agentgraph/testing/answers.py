@@ -1,0 +1,209 @@
+"""A turn of the script as a message: with its tool calls, ids and usage, whole or in chunks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias, cast
+
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    InvalidToolCall,
+    ToolCall,
+)
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from agentgraph.clock import SystemClock
+from agentgraph.testing.provider_errors import connection_error, status_error
+
+Call: TypeAlias = ToolCall | InvalidToolCall
+
+
+def call(name: str, /, **args: object) -> ToolCall:
+    """Make a tool call; it gets its id when the model makes it."""
+    return ToolCall(name=name, args=json.loads(json.dumps(args)), id=None, type="tool_call")
+
+
+def bad_call(name: str, arguments: str = '{"reason": oops}') -> InvalidToolCall:
+    """Make a tool call whose arguments are no JSON object."""
+    chunk = tool_call_chunk(name=name, args=arguments, id="probe", index=0)
+    if AIMessageChunk(content="", tool_call_chunks=[chunk]).tool_calls:
+        raise ValueError(f"LangChain can read these arguments: {arguments!r}")
+    return InvalidToolCall(name=name, args=arguments, id=None, error=None, type="invalid_tool_call")
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """Return the calls of a message, the malformed ones last."""
+    return [*message.tool_calls, *message.invalid_tool_calls]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model says at once; words are counted where no usage is given."""
+
+    text: str = ""
+    calls: Sequence[Call] = ()
+    usage: UsageMetadata | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A turn gone wrong: waits, then says it; with an error it streams half of it and raises."""
+
+    turn: Scripted = ""
+    delay_s: float = 0.0
+    error: Exception | None = None
+
+    @classmethod
+    def delay(cls, seconds: float, turn: Scripted) -> Self:
+        """Wait on the clock before the turn."""
+        return cls(turn, delay_s=seconds)
+
+    @classmethod
+    def cut(cls, turn: Scripted, error: Exception | None = None) -> Self:
+        """Lose the connection in mid-stream."""
+        return cls(turn, error=error or connection_error())
+
+    @classmethod
+    def rate_limit(cls, retry_after_s: float | None = None) -> Self:
+        """Answer 429, as `openai.RateLimitError`."""
+        return cls(error=status_error(429, retry_after_s))
+
+    @classmethod
+    def server_error(cls, status: int = 500) -> Self:
+        """Answer 5xx, as `openai.InternalServerError`."""
+        return cls(error=status_error(status))
+
+
+Scripted: TypeAlias = str | AIMessage | Call | Sequence[Call] | Turn | Fault | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said, after how long, and what goes wrong then."""
+
+    message: AIMessage
+    delay_s: float = 0.0
+    error: Exception | None = None
+
+    def result(self) -> ChatResult:
+        if self.error is not None:
+            raise self.error
+        return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+    def stream(self) -> Iterator[ChatGenerationChunk]:
+        chunks = chunks_of(self.message)
+        for chunk in chunks if self.error is None else chunks[: len(chunks) // 2]:
+            yield ChatGenerationChunk(message=chunk)
+        if self.error is not None:
+            raise self.error
+
+
+def answer_of(turn: object, *, asked: Sequence[BaseMessage], model_name: str) -> Answer:
+    """Return the answer that a turn is to these messages."""
+    match turn:
+        case Fault():
+            inner = answer_of(turn.turn, asked=asked, model_name=model_name)
+            error = inner.error or turn.error
+            return Answer(inner.message, inner.delay_s + turn.delay_s, error)
+        case Exception():
+            return Answer(AIMessage(""), error=turn)
+        case AIMessage():
+            return Answer(turn.model_copy(update={"id": turn.id or _fresh("ai")}))
+        case _:
+            return Answer(_said(_turn(turn), asked, model_name))
+
+
+def _turn(turn: object) -> Turn:
+    match turn:
+        case Turn():
+            return turn
+        case str():
+            return Turn(turn)
+        case {"name": str(), "args": _}:
+            return _turn([turn])
+        case list() | tuple() if all(isinstance(one, dict) and "args" in one for one in turn):
+            return Turn(calls=cast("Sequence[Call]", turn))
+        case _:
+            raise TypeError(f"No turn: {turn!r}. Write a text, calls, a Turn, a Fault or an error.")
+
+
+def _said(turn: Turn, asked: Sequence[BaseMessage], model_name: str) -> AIMessage:
+    calls: list[Any] = [{**one, "id": one.get("id") or _fresh("call")} for one in turn.calls]
+    message = AIMessage(
+        turn.text,
+        id=_fresh("ai"),
+        tool_calls=[one for one in calls if not _is_bad(one)],
+        invalid_tool_calls=[one for one in calls if _is_bad(one)],
+        response_metadata={"model_name": model_name, **turn.metadata},
+    )
+    message.usage_metadata = turn.usage or _counted(asked, message)
+    return message
+
+
+def _is_bad(one: Call) -> bool:
+    return one.get("type") == "invalid_tool_call"
+
+
+def _fresh(kind: str) -> str:
+    # Never a fake clock's id: two of those in one test would give a thread one id twice.
+    return f"{kind}_{SystemClock().new_id()[:24]}"
+
+
+def _counted(asked: Sequence[BaseMessage], said: AIMessage) -> UsageMetadata:
+    read, written = sum(map(_words, asked)), _words(said)
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+def _words(message: BaseMessage) -> int:
+    words = len(message.text.split())
+    if isinstance(message, AIMessage):
+        words += sum(len(f"{one['name']} {one['args']}".split()) for one in calls_of(message))
+    return words
+
+
+def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
+    """Split a message as a provider streams it; the chunks add up to the message."""
+    # A list and a string do not add up, so that the empty content has the type of the rest.
+    empty: Any = "" if isinstance(message.content, str) else []
+    # LangChain would read the raw calls of older messages as calls once more.
+    extras = {k: v for k, v in message.additional_kwargs.items() if k != "tool_calls"}
+    last = AIMessageChunk(
+        content=empty,
+        id=message.id,
+        additional_kwargs=extras,
+        response_metadata=message.response_metadata,
+        usage_metadata=message.usage_metadata,
+        chunk_position="last",
+    )
+    return [
+        *(AIMessageChunk(content=piece, id=message.id) for piece in _pieces(message.content)),
+        *(
+            AIMessageChunk(content=empty, id=message.id, tool_call_chunks=[chunk])
+            for index, one in enumerate(calls_of(message))
+            for chunk in _call_chunks(index, one)
+        ),
+        last,
+    ]
+
+
+def _pieces(content: str | list[Any]) -> list[Any]:
+    if isinstance(content, str):
+        return re.findall(r"\s*\S+|\s+", content)
+    return [[block] for block in content]
+
+
+def _call_chunks(index: int, one: Call) -> Iterator[ToolCallChunk]:
+    args = one["args"]
+    text = args if isinstance(args, str) else json.dumps(args or {})
+    half = len(text) // 2
+    yield tool_call_chunk(index=index, name=one["name"], args="", id=one["id"])
+    yield tool_call_chunk(index=index, args=text[:half])
+    yield tool_call_chunk(index=index, args=text[half:])
