@@ -232,8 +232,11 @@ def short_modules(modules: Iterable[Module]) -> list[Module]:
 
 
 def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
-    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_constant and isinstance(node.value.value, str)
+    """Tell whether a node is a docstring, of a definition or of the line before it."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+    return False
 
 
 def _percent(part: int, whole: int) -> float:
