@@ -90,7 +90,7 @@ class Usage:
 
 
 def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | None:
-    """Return the cost in US dollars, or None: unknown, or `agentgraph[cost]` is not installed."""
+    """Return the cost in US dollars; None where it is unknown or genai-prices is missing."""
     if not model_name or not usage:
         return None
     try:

@@ -71,7 +71,7 @@ def _langchain_model(model: str) -> BaseChatModel:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
-        raise ImportError("it needs pip install 'agentgraph[langchain]'") from error
+        raise ImportError("it needs LangChain: pip install langchain") from error
     made = init_chat_model(model)
     knows = "max_retries" in type(made).model_fields
     return init_chat_model(model, max_retries=0) if knows else made

@@ -1,4 +1,4 @@
-"""Cedar policies as a gate's policy; needs `agentgraph[cedar]`.
+"""Cedar policies as a gate's policy; needs the package cedarpy.
 
 Cedar leaves out a policy that it cannot evaluate, be it the one that forbids, and then may allow.
 So any error denies, and a policy that could read what is missing is refused from the start.
@@ -76,7 +76,7 @@ def _imported() -> ModuleType:
         import cedarpy
     except ImportError as error:
         raise ConfigurationError(
-            "CedarPolicy needs cedarpy: pip install 'agentgraph[cedar]'"
+            "CedarPolicy needs cedarpy: pip install cedarpy"
         ) from error
     return cedarpy
 
