@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys
 from agentgraph.guards.records.record import Record
-from agentgraph.guards import sinks
+from agentgraph.guards.records import sinks
 sink = getattr(sinks, sys.argv[1])(sys.argv[2])
 sys.stdin.readline()
 for seq in range(1, int(sys.argv[4]) + 1):
