@@ -42,7 +42,7 @@ from agentgraph.guards import DEFAULT, Default, Escalation
 from agentgraph.sessions.log import sqlite
 from agentgraph.stream import FinalStateEvent
 from agentgraph.testing import Fault, ScriptedModel, call
-from agentgraph.testing.turns import Scripted
+from agentgraph.testing.answers import Scripted
 from agentgraph_server import create_app
 
 __all__ = ["WALKS", "Profile", "Profiler", "Visit", "Walk", "listing", "measured"]
