@@ -16,7 +16,7 @@ from benchmarks.measure import Row
 RESULTS = Path(__file__).with_name("RESULTS.md")
 GROWTH = Path(__file__).with_name("growth.svg")
 LIBRARIES = (
-    "agentgraph",
+    "langgraph-agentgraph",
     "langgraph",
     "langgraph-checkpoint-sqlite",
     "langgraph-supervisor",
