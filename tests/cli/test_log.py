@@ -31,7 +31,7 @@ from tests.cli.stored import ask, clerk, desk, hold, tear
 from tests.cli.talking import run, shown
 from tests.cli.terminal import CTRL_C, terminal
 from tests.postgres import Database
-from tests.sessions.logs import Writer, envelope, record
+from tests.sessions.log.sessions_to_store import Writer, envelope, record
 
 
 def on_paper(*envelopes: Envelope, **options: Any) -> str:

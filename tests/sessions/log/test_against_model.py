@@ -18,7 +18,7 @@ from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.state.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.state import SessionState
-from tests.sessions.logs import envelope, record, waiting
+from tests.sessions.log.sessions_to_store import envelope, record, waiting
 
 SESSIONS = st.sampled_from(["s", "s", "t", "child"])
 OWNERS = st.sampled_from(["a", "b"])

@@ -24,16 +24,24 @@ from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.sqlite_file import SessionFile
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage import LazySaver, open_saver
-from tests.sessions.logs import PATIENCE_S, Heard, Writer, envelope, eventually, note, waiting
+from tests.sessions.log.sessions_to_store import (
+    PATIENCE_S,
+    Heard,
+    Writer,
+    envelope,
+    eventually,
+    note,
+    waiting,
+)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 OTHER = """
 import asyncio, sys
 from agentgraph.errors import RoundConflict
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.state.state import SessionState
-from tests.sessions.logs import envelope
+from tests.sessions.log.sessions_to_store import envelope
 
 async def main():
     log = SQLiteLog(sys.argv[1])

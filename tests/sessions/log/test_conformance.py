@@ -11,7 +11,7 @@ from agentgraph.sessions.log import InboxMoved, Log, Summary
 from agentgraph.sessions.state.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
-from tests.sessions.logs import (
+from tests.sessions.log.sessions_to_store import (
     AWKWARD,
     Heard,
     Writer,

@@ -25,7 +25,7 @@ from agentgraph.storage.postgres import LANES, open_postgres
 from agentgraph.testing import ScriptedModel
 from tests.postgres import Database, Way, new_database, new_server, ways
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 40
 
 SOLO = """

@@ -17,7 +17,7 @@ from agentgraph.sessions.log.postgres import CONNECTIONS, PostgresLog
 from agentgraph.sessions.log.tables import POSTGRES
 from agentgraph.storage import LazySaver, open_saver
 from tests.postgres import PASSWORD, SUPERUSER, Database, Server
-from tests.sessions.logs import PATIENCE_S, Heard, Writer, envelope, note, waiting
+from tests.sessions.log.sessions_to_store import PATIENCE_S, Heard, Writer, envelope, note, waiting
 
 BOUND_S = 20
 
