@@ -33,7 +33,7 @@ from agentgraph.sessions import (
     open_log,
 )
 from agentgraph.sessions.log import StoredSession
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from tests.sessions.crashing import PURCHASES, REASON, SAID, Ledger
 
 ROOT = Path(__file__).parents[2]
@@ -248,7 +248,7 @@ async def faults(result: Played) -> list[str]:
 def _wrong_log(stored: StoredSession, envelopes: list[Envelope]) -> Iterator[str]:
     if [one.sequence for one in envelopes] != [*range(1, stored.head + 1)]:
         yield f"sequences {[one.sequence for one in envelopes]}"
-    state = folded(SessionState.initial(stored.record), envelopes)
+    state = fold_all(SessionState.initial(stored.record), envelopes)
     if stored.state != state:
         yield f"the state {stored.state} is not what the log folds to, {state}"
     if (state.status, state.pending_close_reason) != ("closed", REASON):

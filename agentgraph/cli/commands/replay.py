@@ -60,10 +60,10 @@ async def _folded(url: str, session_id: str) -> tuple[StoredSession, SessionStat
 
 def _differences(stored: SessionState, folded: SessionState) -> Iterator[str]:
     from agentgraph.cli.terminal.text import clip
-    from agentgraph.sessions.state.payload import decoded, encoded
+    from agentgraph.sessions.state.payload import decode_json, encode_json
 
     after = folded.to_dict()
     for name, value in stored.to_dict().items():
-        was, is_now = encoded(value), encoded(after[name])
-        if decoded(was) != decoded(is_now):
+        was, is_now = encode_json(value), encode_json(after[name])
+        if decode_json(was) != decode_json(is_now):
             yield f"{name}: stored {clip(was)}, folded {clip(is_now)}"

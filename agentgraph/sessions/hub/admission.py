@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft
+from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 
 REQUESTS = frozenset(

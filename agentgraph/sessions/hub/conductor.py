@@ -19,9 +19,9 @@ from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.hub.live import ATTEMPTS, LiveSession, load_state
 from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.state.page import Rules
-from agentgraph.sessions.state.questions import questions
+from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import Parent
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.nested import inner_ids
 from agentgraph.sessions.team.private_session import at_table
@@ -276,7 +276,7 @@ class Conductor:
                 await self._ask_anew(live)
             return None
         is_current = snapshot.values.get("round") == live.state.round
-        asked = questions(snapshot, live.state.round)
+        asked = interrupt_requests(snapshot, live.state.round)
         if is_current and any(one["speaker"] in live.due for one in asked):
             await live.interrupted(asked)  # asked, and not yet written
             return None
@@ -341,7 +341,7 @@ class Conductor:
         if result.interrupts:
             snapshot = await graph.aget_state(config)
             used = partial(spent_by, run, live.state.participant_order)
-            await live.interrupted(questions(snapshot, live.state.round), used)
+            await live.interrupted(interrupt_requests(snapshot, live.state.round), used)
         else:
             self._answered.clear()
             if not self._is_clean:

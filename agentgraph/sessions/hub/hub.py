@@ -26,7 +26,7 @@ from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
-from agentgraph.sessions.state.page import Page, ask_anew
+from agentgraph.sessions.state.page import Page, ask_again
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.private_session import opened
@@ -191,7 +191,7 @@ class Hub:
         forked = self._context.copy().run(session.forked, new_id(), at)
         copies = [replace(one, session_id=forked.session_id) for one in envelopes]
         page = Page(session.state_at(copies, forked), self.team_of(record).rules_of(record))
-        self._context.copy().run(ask_anew, page)
+        self._context.copy().run(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
         await self.log.create(forked, copies, state, due_at=next_due(forked, state), runnable=False)
         handle = self.handle(forked)

@@ -19,11 +19,13 @@ from agentgraph.sessions.hub.tasks import Tasks
 from agentgraph.sessions.hub.walks import Walks
 from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.draft import Draft, text_envelope
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
-from agentgraph.sessions.state.fold import folded
-from agentgraph.sessions.state.page import Page, Rules
+from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 
 RETRIES = 1
@@ -221,7 +223,7 @@ class LiveSession:
     async def hear(self, *said: str, sender: str) -> None:
         """Take in texts at once: of a caller who waits for the answer."""
         async with self.lock:
-            drafts = [ev.text_envelope(text) for text in said]
+            drafts = [text_envelope(text) for text in said]
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:
@@ -331,7 +333,7 @@ async def load_state(log: Log, stored: StoredSession) -> SessionState:
     if stored.state is not None:
         return stored.state
     envelopes = await log.read(stored.record.session_id)
-    return folded(SessionState.initial(stored.record), envelopes)
+    return fold_all(SessionState.initial(stored.record), envelopes)
 
 
 _MESSAGE = 2_000

@@ -18,7 +18,7 @@ from agentgraph.sessions.log.postgres_listener import payload_of
 from agentgraph.sessions.log.protocol import InboxConflict
 from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.state import ENDED
+from agentgraph.sessions.state.state import FINAL_STATUSES
 from agentgraph.storage.pool import Connection
 
 Values: TypeAlias = Mapping[str, Any]
@@ -59,7 +59,7 @@ class LogConnection:
 
     async def append(self, session_id: str, values: Values) -> None:
         """Append; a session that ends with it must have nothing left in its inbox."""
-        if values["status"] not in ENDED:
+        if values["status"] not in FINAL_STATUSES:
             await self._append(session_id, values)
             return
         async with self.connection.transaction():
@@ -92,7 +92,7 @@ class LogConnection:
             earlier = await self.ask(sql.FIND_KEY, values)
             if earlier:
                 return str(earlier[0][0])
-        if status in ENDED:
+        if status in FINAL_STATUSES:
             raise r.session_ended(session_id, status)
         return str(values["envelope_id"])
 

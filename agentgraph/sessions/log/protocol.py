@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from agentgraph.errors import SessionError
-from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 

@@ -20,10 +20,11 @@ from agentgraph.errors import (
     StaleOwner,
 )
 from agentgraph.sessions.log.protocol import InboxEntry, SessionSummary, StoredSession
-from agentgraph.sessions.state.envelope import Draft, Envelope
-from agentgraph.sessions.state.payload import decoded, encoded
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.payload import decode_json, encode_json
 from agentgraph.sessions.state.record import SessionRecord
-from agentgraph.sessions.state.state import ENDED, SessionState
+from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
 Row: TypeAlias = Sequence[Any]
 
@@ -75,14 +76,14 @@ def to_ascii(text: str) -> str:
 def from_ascii(text: object) -> str:
     """Read a name, or leave it as it is where it was not written by `to_ascii`."""
     try:
-        return str(decoded(f'"{text}"'))
+        return str(decode_json(f'"{text}"'))
     except ValueError:
         return str(text)
 
 
 def digest(sender: str, key: str) -> str:
     """Return a digest of a sender and a key: an index cannot hold texts of any length."""
-    return blake2b(encoded([sender, key]).encode(), digest_size=20).hexdigest()
+    return blake2b(encode_json([sender, key]).encode(), digest_size=20).hexdigest()
 
 
 def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]:
@@ -92,7 +93,7 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
     for sequence, envelope in enumerate(envelopes, head + 1):
         count += envelope.is_substantive
         number = count if envelope.is_substantive else None
-        data = encoded(envelope.to_dict())
+        data = encode_json(envelope.to_dict())
         rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
@@ -120,7 +121,7 @@ def record_columns(record: SessionRecord) -> dict[str, Any]:
         "creator": to_ascii(record.creator),
         "parent": to_ascii(record.parent.session_id) if record.parent else None,
         "created_at": record.created_at,
-        "record": encoded(record.to_dict()),
+        "record": encode_json(record.to_dict()),
     }
 
 
@@ -133,7 +134,7 @@ def state_columns(
     """
     runs = state.is_runnable if runnable is None else runnable
     return {
-        "snapshot": encoded(state.to_dict()),
+        "snapshot": encode_json(state.to_dict()),
         "status": state.status,
         "runnable": runs and not state.is_ended,
         "due_at": None if state.is_ended else due_at,
@@ -254,7 +255,7 @@ def inbox_row(entry: InboxEntry) -> InboxRow:
     return InboxRow(
         to_ascii(entry.envelope_id),
         None if key is None else digest(entry.sender_id, key),
-        encoded(data),
+        encode_json(data),
     )
 
 
@@ -296,7 +297,7 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
     status, head, present = row
     if epoch is not None and present != epoch:
         return stale_owner(session_id)
-    if status in ENDED:
+    if status in FINAL_STATUSES:
         return session_ended(session_id, status)
     return RoundConflict(f"session {session_id!r} is at {head} by now")
 
@@ -304,7 +305,7 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
 def _json(data: object) -> Any:
     if not isinstance(data, str) or not data.isascii():
         raise ValueError("it is no ASCII text")
-    value = decoded(data)
+    value = decode_json(data)
     if not isinstance(value, Mapping):
         raise ValueError("it is no object")
     return value

@@ -13,7 +13,7 @@ from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log import sqlite_sql as sql
 from agentgraph.sessions.log.protocol import InboxConflict
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
-from agentgraph.sessions.state.state import ENDED
+from agentgraph.sessions.state.state import FINAL_STATUSES
 
 TIMEOUT_S = 10.0
 
@@ -78,7 +78,7 @@ class SessionFile:
                 self._connection.executemany(
                     "DELETE FROM agentgraph_inbox WHERE session_id = ? AND envelope_id = ?", entries
                 )
-            if columns["status"] in ENDED and self._has_inbox(values["session_id"]):
+            if columns["status"] in FINAL_STATUSES and self._has_inbox(values["session_id"]):
                 raise InboxConflict()
             if not rows:
                 self._count_change()
@@ -123,7 +123,7 @@ class SessionFile:
                 )
                 if earlier is not None:
                     return str(earlier[0])
-            if row[0] in ENDED:
+            if row[0] in FINAL_STATUSES:
                 raise r.session_ended(session_id, row[0])
             if entry.digest is not None:
                 self._add_keys(stored_id, {entry.digest: entry.envelope_id})

@@ -7,16 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentgraph.sessions.log import InboxEntry, Log
+from agentgraph.sessions.state.draft import Draft, text_envelope
 from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_SESSION_CLOSED,
     EV_TEXT,
-    Draft,
     Envelope,
     Priority,
-    text_envelope,
 )
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
@@ -145,7 +144,7 @@ class Writer:
         return replace(made, **{k: v for k, v in more.items() if v is not None})  # type: ignore[arg-type]
 
     def _grow(self, envelopes: Sequence[Envelope]) -> None:
-        self.state = folded(self.state, envelopes)
+        self.state = fold_all(self.state, envelopes)
         self.envelopes += envelopes
 
 

@@ -59,7 +59,7 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.sessions.log import MemoryLog
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S
 
@@ -225,11 +225,11 @@ class World:
         await self.check()
 
     async def check(self) -> None:
-        """Compare what is live, what is stored and what is folded."""
+        """Compare what is live, what is stored and what is fold_all."""
         hub, session = self.hub, self.session
         log = await hub.log.read("s")
         assert [one.sequence for one in log] == list(range(1, len(log) + 1))
-        state = folded(SessionState.initial(session.record), log)
+        state = fold_all(SessionState.initial(session.record), log)
         stored = await hub.log.load("s")
         assert stored is not None and stored.state == state and stored.head == len(log)
         assert session.state == state
