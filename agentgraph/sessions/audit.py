@@ -42,11 +42,11 @@ class Audit:
 
     @property
     def trail(self) -> Trail:
-        """Add the records up."""
+        """Return the totals of the records, with the path of the agents."""
         return replace(folded(self.records), path=self.path)
 
     def to_dict(self) -> dict[str, object]:
-        """Return what it comes to as JSON-able values."""
+        """Return the totals as JSON has them, without the records."""
         return {**self.trail.to_dict(), "usage": self.usage.to_dict()}
 
     def _repr_html_(self) -> str:
@@ -85,6 +85,7 @@ class _Reader:
         yield from self._read_event(envelope)
 
     def _read_event(self, envelope: Envelope) -> Iterator[Record]:
+        """Yield the records of an envelope that belongs to the present run."""
         data = envelope.event_data
         match envelope.event_type:
             case ev.EV_PACKET:
@@ -177,10 +178,12 @@ class _Reader:
         return max(visible, self._steps - before)
 
     def _model(self, agent: str) -> Record:
+        """Return the record of one model call."""
         # The usage of a turn has a record of its own for each agent, so this one adds nothing.
         return self._record("model", agent, {"reserved_usd": "0"})
 
     def _read_audit(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield what guards have written: a decision, or an effect and what became of it."""
         agent, entry = str(data.get("agent")), data.get("entry")
         if data.get("kind") == "decision":
             names = ("action", "guard", "cause", "failure_class", "evidence")
@@ -191,6 +194,7 @@ class _Reader:
             yield self._record(kind, agent, fields)
 
     def _handoff(self, data: Mapping[str, Any]) -> Record:
+        """Return the record of a handoff; one to a human is no hop, as no agent follows."""
         fields = {name: data.get(name) for name in ("target", "reason")}
         is_hop = data.get("target") not in ("human", *self._state.humans)
         return self._record("handoff", str(data.get("from")), {**fields, "hop": is_hop})
@@ -242,6 +246,7 @@ def _spend(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _by_agent(usage: object) -> Mapping[str, Mapping[str, Any]]:
+    """Return the usage of a turn by the path of its agent, without what is no such thing."""
     items = usage.items() if isinstance(usage, Mapping) else ()
     return {str(path): figures for path, figures in items if isinstance(figures, Mapping)}
 

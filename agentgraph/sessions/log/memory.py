@@ -1,4 +1,8 @@
-"""Sessions in the memory of this process: the log of tests, and the shortest whole example."""
+"""Sessions in the memory of this process.
+
+It is the log of tests and of teams that run without a hub, and the shortest whole implementation of
+the protocol. No method awaits anything, so each is atomic among the tasks of an event loop.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,10 @@ class _MemorySession:
 
 
 class MemoryLog:
-    """Keep sessions as long as the process lives; several hubs of it may share one."""
+    """A log that lasts as long as the process; several hubs of it may share one.
+
+    Envelopes, records and states are never changed, so they are kept as they are, and not copied.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, _MemorySession] = {}
@@ -60,9 +67,11 @@ class MemoryLog:
         self._order = count(1)
         self._listeners = Listeners()
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Do nothing: there is nothing to connect to."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Do nothing: another hub may still use the log."""
 
     async def create(
         self,
@@ -132,6 +141,7 @@ class MemoryLog:
             raise RoundConflict(
                 f"session {session_id!r} is at {len(session.envelopes)}, not {head}"
             )
+        # What is in the inbox of a session that ends would be lost, although it was accepted.
         if state.is_ended and any(key not in admitted_ids for key in session.inbox):
             raise InboxConflict()
         session.add(envelopes)
@@ -163,6 +173,7 @@ class MemoryLog:
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         session = self._session(session_id)
+        # Looked up before the end is: an identical resend gets its first id after the end, too.
         idempotency_key = entry.draft.idempotency_key
         key = (entry.sender_id, idempotency_key or "")
         if idempotency_key is not None and key in session.keys:
@@ -188,6 +199,7 @@ class MemoryLog:
         force: bool = False,
     ) -> int | None:
         session = self._session(session_id)
+        # Whoever lost its lease meanwhile gets a new epoch: another hub may have had the session.
         if session.owner == owner and self._leases.get(owner, 0) > now:
             return session.epoch
         if session.owner not in (None, owner) and not force:

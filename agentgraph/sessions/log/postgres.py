@@ -1,4 +1,9 @@
-"""Sessions in Postgres, shared by any number of processes."""
+"""Sessions in Postgres, shared by any number of processes.
+
+Each operation is one statement, and so one round trip. Where a connection is lost before the answer
+arrives, nobody knows whether the statement was carried out; it is then repeated on another
+connection in a form that finds that out first.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,13 @@ _Work: TypeAlias = Callable[[LogConnection], Awaitable[T]]
 
 
 class PostgresLog:
-    """Keep sessions in a database; a log belongs to the loop that opened it."""
+    """A log in a database, which belongs to the event loop that opened it.
+
+        log = PostgresLog("postgresql://user:password@host/database")
+        await log.open()
+
+    All errors of the driver are raised as `StorageError`, which names no part of the URL.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -61,12 +72,13 @@ class PostgresLog:
         async with self._open_lock:
             if self._pool is not None:
                 return
+            # The pool's tasks begin here, and log as the context says in which they begin.
             with redacted_logging():
                 self._pool = await open_pool(self._url, CONNECTIONS, migrate)
             self._forget_at_exit = close_at_exit(self.close)
             timeout = connect_timeout(self._url)
             self._listener = NotificationListener(self._url, timeout, self._listeners)
-            if self._listeners:
+            if self._listeners:  # somebody has subscribed before it was open
                 self._listener.start()
 
     async def close(self) -> None:
@@ -179,6 +191,7 @@ class PostgresLog:
         force: bool = False,
     ) -> int | None:
         while True:
+            # Read in one statement and taken in another: tried again where others were faster.
             lease = r.Lease(*(await self._rows_of(session_id, sql.LEASE, {}))[0])
             if lease.is_held_by(owner, now):
                 return lease.epoch
@@ -230,7 +243,7 @@ class PostgresLog:
         return unsubscribe
 
     def _notify(self, session_id: str | None) -> None:
-        # While it is connected, the server notifies of our own changes too.
+        # While it is connected the server notifies of our own changes too; they are not told twice.
         if self._listener is None or not self._listener.is_connected:
             self._listeners.notify(session_id)
 
@@ -281,5 +294,6 @@ class PostgresLog:
 
 
 def _is_lost(error: Exception) -> bool:
+    """Tell whether a connection died under way; a pool that lends none has carried nothing out."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return is_of_connection and not isinstance(error, PoolTimeout)

@@ -29,7 +29,10 @@ _CHUNK = 500
 
 
 class LogConnection:
-    """A connection of the pool, for as long as one operation has it."""
+    """A connection of the pool, for as long as one operation has it.
+
+    Values are given by name, and their texts are ASCII already (`rows.to_ascii`).
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -59,7 +62,7 @@ class LogConnection:
 
     async def append(self, session_id: str, values: Values) -> None:
         """Append; a session that ends with it must have nothing left in its inbox."""
-        if values["status"] not in FINAL_STATUSES:
+        if values["status"] not in FINAL_STATUSES:  # one statement, and so one round trip
             await self._append(session_id, values)
             return
         async with self.connection.transaction():
@@ -88,7 +91,8 @@ class LogConnection:
         if has_arrived:
             return str(values["envelope_id"])
         if values["digest"] is not None:
-            # A statement of its own: it may have been put in by somebody else just now.
+            # A statement of its own: ENQUEUE does not see a key that another process has put in
+            # while it waited for that process to commit.
             earlier = await self.ask(sql.FIND_KEY, values)
             if earlier:
                 return str(earlier[0][0])
@@ -106,6 +110,7 @@ class LogConnection:
         """Bring the tables up to date, one process at a time."""
         if not await self._pending_migrations():
             return
+        # Looked up again under the lock: another process may have migrated in the meantime.
         async with self.connection.transaction():
             await self.ask(f"SET LOCAL lock_timeout = '{_MIGRATION_TIMEOUT_S}s'", {})
             await self.ask(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})", {})

@@ -27,6 +27,7 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
 Row: TypeAlias = Sequence[Any]
+"""A row as a driver gives it; each function that reads one names its columns."""
 
 _READ_ERRORS = (AgentGraphError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _quote = json.JSONEncoder().encode
@@ -225,6 +226,8 @@ def tail_rows(
     """
     if count <= 0:
         return []
+    # The newest has the number of all of them. Before a place it is not known which number is due,
+    # so the newest one that is there begins.
     due = rows[0][0] if before is None else rows[0][1] or 0
     envelopes: list[Envelope] = []
     for _, number, sequence, data in rows:
@@ -303,6 +306,7 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
 
 
 def _json(data: object) -> Any:
+    """Read an object of JSON; `ValueError` for what is torn."""
     if not isinstance(data, str) or not data.isascii():
         raise ValueError("it is no ASCII text")
     value = decode_json(data)
@@ -312,6 +316,10 @@ def _json(data: object) -> Any:
 
 
 def _fault(envelope: Envelope, session_id: str, sequence: int) -> str | None:
+    """Return what is wrong with an envelope that was read, None if nothing is.
+
+    A row that was moved or edited by hand must not be folded as if it belonged there.
+    """
     if envelope.session_id != session_id or envelope.sequence != sequence:
         return "it belongs elsewhere"
     texts = (envelope.envelope_id, envelope.sender_id, envelope.event_type, envelope.created_at)
@@ -324,6 +332,7 @@ def _fault(envelope: Envelope, session_id: str, sequence: int) -> str | None:
 
 
 def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
+    """Read the state of a session; None where it cannot be, as the log can be folded instead."""
     try:
         state = SessionState.from_dict(_json(text))
     except _READ_ERRORS:

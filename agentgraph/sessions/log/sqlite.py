@@ -82,7 +82,13 @@ class _FileAccess:
 
 
 class SQLiteLog:
-    """Keep sessions in a file, which several processes and several hubs of each may share."""
+    """A log in a file, which several processes and several hubs of each may share.
+
+        log = SQLiteLog("sessions.db")
+        await log.open()
+
+    An operation that is cancelled is carried out all the same; only its result is lost.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -97,6 +103,7 @@ class SQLiteLog:
         try:
             await worker.submit(self._access.open)
         except StorageError:
+            # A later `open` is to try again, with a thread of its own.
             if self._worker is worker:
                 self._worker = None
             worker.stop()
@@ -206,6 +213,7 @@ class SQLiteLog:
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
     ) -> int | None:
+        # Read in one transaction and taken in another: tried again where others were faster.
         # `is_gone` is the caller's, so it is called on the loop and not in the thread.
         while True:
             lease = await self._ask(lambda file: file.lease(session_id))

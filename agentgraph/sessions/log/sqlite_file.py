@@ -50,6 +50,7 @@ class SessionFile:
     def create(
         self, columns: Mapping[str, Any], rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
     ) -> bool:
+        """Create a session with its first envelopes; False where there is one of this id."""
         session_id = columns["session_id"]
         values = {**columns, "head": len(rows), "said": r.substantive_count(rows)}
         with self._transaction() as ask:
@@ -68,6 +69,7 @@ class SessionFile:
         admitted_ids: Collection[str],
     ) -> None:
         values = {**columns, "session_id": r.to_ascii(session_id)}
+        """Append rows and keys, set the columns, remove entries from the inbox: all or nothing."""
         with self._transaction() as ask:
             row = ask(sql.UPDATE_HEAD, values).fetchone()
             if row is None:
@@ -80,7 +82,7 @@ class SessionFile:
                 )
             if columns["status"] in FINAL_STATUSES and self._has_inbox(values["session_id"]):
                 raise InboxConflict()
-            if not rows:
+            if not rows:  # else the number of envelopes shows the change
                 self._count_change()
 
     def load(self, session_id: str) -> r.Row | None:
@@ -204,9 +206,11 @@ class SessionFile:
         return self._last_change[1] != changes
 
     def _version(self) -> int:
+        """Return a number that another one's commit to the file changes, and our own does not."""
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _changes(self) -> int:
+        """Return a number that grows with each change of a session."""
         return int(self._connection.execute(sql.CHANGES).fetchone()[0])
 
     def _count_change(self) -> None:
@@ -255,11 +259,13 @@ class SessionFile:
         return row
 
     def _require_session(self, session_id: str) -> None:
+        """Raise where there is no such session: an UPDATE that changes no row does not say why."""
         query = "SELECT 1 FROM agentgraph_sessions WHERE session_id = ?"
         if self._row(query, r.to_ascii(session_id)) is None:
             raise r.unknown_session(session_id)
 
     def _rows(self, session_id: str, query: str, values: Any) -> list[r.Row]:
+        """Return the rows of an outer join, which has one at least for a session that there is."""
         rows = self._connection.execute(query, values).fetchall()
         if not rows:
             raise r.unknown_session(session_id)
@@ -267,6 +273,7 @@ class SessionFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """Run statements that are committed together, or not at all."""
         # IMMEDIATE: a transaction that begins by reading may find the file locked when it comes to
         # write, and then fails at once, whatever its timeout.
         self._connection.execute("BEGIN IMMEDIATE")
@@ -287,6 +294,7 @@ class SessionFile:
 
     def _set_up(self) -> None:
         self._set_write_ahead_log()
+        # What `append` and `enqueue` have returned from must survive a loss of power.
         self._connection.execute("PRAGMA synchronous = FULL")
         if self._pending_migrations():
             with self._transaction() as ask:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from agentgraph.errors import StorageError
 
 Migrations: TypeAlias = Sequence[Sequence[str]]
+"""The statements of each version, the first one's first."""
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"
 

@@ -1,4 +1,7 @@
-"""A thread that does one job after the other, and polls while it has none."""
+"""A thread that does one job after the other, and polls while it has none.
+
+It does not refer to its `Worker`, so that it ends when nobody refers to that any more.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ class Worker:
 
 
 def _settle(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-    if future.done():
+    if future.done():  # it was cancelled meanwhile
         return
     if failure is None:
         future.set_result(result)
@@ -87,6 +90,7 @@ def _settle(future: asyncio.Future[Any], result: Any, failure: BaseException | N
 
 
 def _work(jobs: _Jobs, poller: Poller) -> None:
+    """Do jobs until one is None; poll every `POLL_S` while that is due, between jobs too."""
     polled_at = float("-inf")
     while True:
         wait = POLL_S - (_now() - polled_at) if poller.is_due() else None

@@ -129,7 +129,10 @@ def make_draft(content: object, **fields: Any) -> Draft:
 
 
 def draft_faults(draft: Draft) -> list[str]:
-    """Return what is wrong with a draft from outside."""
+    """Return what is wrong with a draft from outside: its type, or data that sessions alone write.
+
+    What lifecycle events say must not be forged, so no reserved type is accepted.
+    """
     faults = [] if (fault := type_fault(draft.event_type)) is None else [fault]
     data = draft.event_data
     faults += [

@@ -23,6 +23,7 @@ from agentgraph.sessions.state.input_account import (
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
+"""What an event does to the state. Its data may be anything that JSON has: it must never raise."""
 
 _MAX_PHASES = 20
 """How many phases a state keeps, as it is stored with every append; the log has them all."""
@@ -127,6 +128,7 @@ _TEXT = frozenset({str})
 def _status(
     state: SessionState, interrupts: Mapping[str, Mapping[str, Any]], due: Sequence[str]
 ) -> Status:
+    """Return the status of a session whose round is under way, by what it waits for."""
     if interrupts:
         return "waiting_decision"
     if due and set(due).issubset(state.humans):
@@ -135,6 +137,7 @@ def _status(
 
 
 def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
+    """Apply a text or a packet: somebody has spoken, whose turn it may have been."""
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
@@ -185,6 +188,7 @@ def _end_turn(
 
 
 def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a packet that calls `finish`, None for another one."""
     routing = data.get("routing")
     if not isinstance(routing, Mapping) or routing.get("kind") != "finish":
         return None
@@ -196,6 +200,7 @@ def _without_active(state: SessionState, sender: str) -> Mapping[str, str | None
 
 
 def _without_interrupts(state: SessionState, speaker: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the interrupts of all but one speaker."""
     return {
         key: interrupt
         for key, interrupt in state.interrupts.items()
@@ -208,6 +213,7 @@ def _on_context_set(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_opened(state: SessionState, envelope: Envelope) -> SessionState:
+    """Begin the session; where its creator speaks first, that is round 1."""
     first = envelope.event_data.get("initial_speaker")
     waits = first == state.creator_id
     return replace(
@@ -227,12 +233,14 @@ def _on_invite_ack(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_left(state: SessionState, envelope: Envelope) -> SessionState:
+    """Take out a participant who has left."""
     participant = envelope.event_data.get("participant")
     order = tuple(name for name in state.participant_order if name != participant)
     return replace(state, participant_order=order)
 
 
 def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
+    """Give the conversation to an agent, as a human has let go of it."""
     agent = envelope.event_data.get("agent")
     if not isinstance(agent, str):
         return state
@@ -244,6 +252,7 @@ def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
+    """End the session: nobody is due, and nothing waits for a human."""
     reason = envelope.event_data.get("reason")
     return replace(
         state,
@@ -269,6 +278,7 @@ def _on_expectation_violated(state: SessionState, envelope: Envelope) -> Session
 
 
 def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
+    """Give the conversation to another agent, or to nobody where a human is to take it."""
     data = envelope.event_data
     target, phase = data.get("target"), data.get("next_phase")
     reason = data.get("reason")
@@ -282,6 +292,7 @@ def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
+    """Enter a phase without a handoff."""
     phase, reason = envelope.event_data.get("to"), envelope.event_data.get("reason")
     if not isinstance(phase, str) or phase == state.conversation.phase:
         return state
@@ -291,6 +302,7 @@ def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
+    """Count a failure; where it is final, the speaker counts as having spoken."""
     data = envelope.event_data
     speaker = data.get("speaker")
     if not isinstance(speaker, str) or speaker not in state.due:
@@ -315,6 +327,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
+    """Suspend a turn until a human decides."""
     data = envelope.event_data
     interrupt = {key: value for key, value in data.items() if key not in ("usage", "path")}
     interrupts = {**state.interrupts, str(data.get("id")): interrupt}
@@ -323,6 +336,7 @@ def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
+    """Store what a human has decided; the interrupt stays until its speaker has gone on."""
     key = str(envelope.event_data.get("interrupt_id"))
     if key not in state.interrupts:
         return state
