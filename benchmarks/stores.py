@@ -44,12 +44,12 @@ class Store:
             return _sqlite_bytes(self.file)
         if self.name == "Postgres":
             return _postgres_bytes(self.url)
-        from agentgraph.sessions.state.payload import encoded
+        from agentgraph.sessions.state.payload import encode_json
 
         kept = [session.state.to_dict(), *(one.to_dict() for one in await session.history())]
         saver = hub.saver
         assert isinstance(saver, InMemorySaver)
-        return sum(len(encoded(one)) for one in kept) + bytes_in(saver)
+        return sum(len(encode_json(one)) for one in kept) + bytes_in(saver)
 
     def file_bytes(self) -> int:
         """Return the size of the file."""

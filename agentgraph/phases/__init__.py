@@ -1,4 +1,8 @@
-"""Conversations in phases: their state, who answers in which, and handing them over."""
+"""Conversations in phases: their state, who answers in which phase, and how they are handed over.
+
+A `ConversationRouter` picks an agent for each message from outside; a `ConversationPipeline` leads
+through stages, each with its agent. Both compile to a `TransitionGraph` of `agentgraph.routing`.
+"""
 
 from agentgraph.phases.handoff import (
     HandoffPolicy,

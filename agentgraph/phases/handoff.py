@@ -1,4 +1,4 @@
-"""Whether a conversation may be handed over: a pure function, with a typed result."""
+"""Handoffs of a conversation: a request, and whether a policy accepts it. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,26 @@ Escalation: TypeAlias = Literal["same", "voice", "email", "sms"]
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequest:
-    """A wish to hand a conversation over."""
+    """A request to hand a conversation over, as a model makes it by a tool call.
+
+        HandoffRequest("billing", reason="wants a refund", next_phase="handling")
+
+    Its values may be of any type: a model has made them, and `validate_handoff` checks them.
+    """
 
     target: str
+    """A participant, an alias of one, or `human`."""
     reason: str = ""
     summary: str = ""
+    """What the receiver is shown, once."""
     next_phase: str | None = None
+    """The phase to enter; None enters the target's own phase, if it has one."""
     channel_escalation: Escalation = "same"
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffResult:
-    """What became of the wish; the receiver is None where it is a human."""
+    """What became of a request; `reason` says why not. `new_agent_id` is None for a human."""
 
     accepted: bool
     code: HandoffCode
@@ -46,15 +54,19 @@ class HandoffResult:
 
 @dataclass(frozen=True, slots=True)
 class HandoffPolicy:
-    """Who may be reached, and how."""
+    """Who may be reached by handoffs, and in which phases."""
 
     participants: Sequence[str]
     _: KW_ONLY
     aliases: Mapping[str, str] = field(default_factory=dict)
+    """Participants by other names that a model may use for them."""
     phase_map: Mapping[str, str] = field(default_factory=dict)
+    """The phase in which an agent works, by its name; any phase for others."""
     allowed_transitions: Mapping[str, Collection[str]] | None = None
+    """The phases that may follow, by phase; None allows all."""
     hop_limit: int | None = None
     escalations: Collection[str] = ()
+    """The values of `channel_escalation` that something handles, beside "same"."""
 
 
 def validate_handoff(
@@ -65,19 +77,26 @@ def validate_handoff(
     phase: str,
     hops: int = 0,
 ) -> HandoffResult:
-    """Check a handoff from a caller in a phase; a human can always be reached."""
-    reachable = (*policy.participants, HUMAN)  # a name is not taken for an alias
+    """Check a handoff by `caller` in `phase`, after `hops` others; a human can always be reached.
+
+        result = validate_handoff(request, policy, caller="triage", phase="intake")
+        if not result.accepted:
+            print(result.code, result.reason)
+
+    The first check that fails decides: escalation, target, phase, then the limit of hops.
+    """
+    reachable = (*policy.participants, HUMAN)  # who is called so comes before an alias
     target = request.target
-    if isinstance(target, str) and target not in reachable:  # a model may wish for anything
+    if isinstance(target, str) and target not in reachable:  # a model may ask for anything
         target = policy.aliases.get(target, target)
     if request.channel_escalation not in ("same", *policy.escalations):
-        return _refused(
+        return _refusal(
             "unsupported_escalation",
             f"nothing handles channel_escalation={request.channel_escalation!r}: use 'same'",
         )
     if target == HUMAN:
-        entered = _human_phase(request, policy, phase)
-        return HandoffResult(True, "accepted", request.reason, None, entered)
+        new_phase = _human_phase(request, policy, phase)
+        return HandoffResult(True, "accepted", request.reason, None, new_phase)
     fault = _target_fault(target, request, policy, caller)
     if fault is not None:
         return fault
@@ -86,29 +105,29 @@ def validate_handoff(
     if fault is not None:
         return fault
     if policy.hop_limit is not None and hops >= policy.hop_limit:
-        told = f"{hops} handoffs were made already: answer, or hand over to {HUMAN!r}"
-        return _refused("hop_limit", told)
+        reason = f"{hops} handoffs were made already: answer, or hand over to {HUMAN!r}"
+        return _refusal("hop_limit", reason)
     return HandoffResult(True, "accepted", request.reason, target, new_phase)
 
 
 def _human_phase(request: HandoffRequest, policy: HandoffPolicy, phase: str) -> str:
-    """Return the phase in which a human is asked: the wished one, if it may be entered."""
-    wished = request.next_phase or phase
-    if not isinstance(wished, str):
+    """Return the phase in which a human is asked: the requested one, if it may be entered."""
+    next_phase = request.next_phase or phase
+    if not isinstance(next_phase, str):
         return phase
-    if policy.allowed_transitions is None or wished in policy.allowed_transitions.get(phase, ()):
-        return wished
-    return phase
+    transitions = policy.allowed_transitions
+    is_allowed = transitions is None or next_phase in transitions.get(phase, ())
+    return next_phase if is_allowed else phase
 
 
 def _target_fault(
     target: str, request: HandoffRequest, policy: HandoffPolicy, caller: str
 ) -> HandoffResult | None:
     if target not in policy.participants:
-        known = ", ".join([*(name for name in policy.participants if name != caller), HUMAN])
-        return _refused("unknown_target", f"{request.target!r} is nobody here: there are {known}")
+        names = ", ".join([*(name for name in policy.participants if name != caller), HUMAN])
+        return _refusal("unknown_target", f"{request.target!r} is nobody here: there are {names}")
     if target == caller:
-        return _refused("self_handoff", f"{caller!r} has the conversation already: go on")
+        return _refusal("self_handoff", f"{caller!r} has the conversation already: go on")
     return None
 
 
@@ -116,20 +135,20 @@ def _phase_fault(
     target: str, phase: str, new_phase: str, policy: HandoffPolicy
 ) -> HandoffResult | None:
     if not isinstance(new_phase, str):
-        return _refused("transition_not_allowed", f"next_phase={short(new_phase)} is no phase")
+        return _refusal("transition_not_allowed", f"next_phase={short(new_phase)} is no phase")
     own = policy.phase_map.get(target)
     if own is not None and own != new_phase:
-        told = f"{target!r} works in phase {own!r}, not in {new_phase!r}"
-        return _refused("phase_mismatch", told)
+        reason = f"{target!r} works in phase {own!r}, not in {new_phase!r}"
+        return _refusal("phase_mismatch", reason)
     if policy.allowed_transitions is None:
         return None
-    allowed = policy.allowed_transitions.get(phase, ())
-    if new_phase in allowed:
+    next_phases = policy.allowed_transitions.get(phase, ())
+    if new_phase in next_phases:
         return None
-    known = ", ".join(sorted(allowed)) or "nowhere: answer, and it ends"
-    told = f"from phase {phase!r} it does not go to {new_phase!r}, but to {known}"
-    return _refused("transition_not_allowed", told)
+    names = ", ".join(sorted(next_phases)) or "nowhere: answer, and it ends"
+    reason = f"from phase {phase!r} it does not go to {new_phase!r}, but to {names}"
+    return _refusal("transition_not_allowed", reason)
 
 
-def _refused(code: HandoffCode, reason: str) -> HandoffResult:
+def _refusal(code: HandoffCode, reason: str) -> HandoffResult:
     return HandoffResult(False, code, reason)

@@ -1,4 +1,4 @@
-"""Stages in their order, each an agent's: sugar for a graph, or for a router."""
+"""Pipelines: stages that follow each other, each with its agent; they compile to a graph."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ from agentgraph.routing import (
 )
 from agentgraph.routing.values import listed, short
 
-_TURNS = 100
+_MAX_TURNS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """A phase and its agent; `next` follows it, None ends; a handoff may go back to some."""
+    """A phase and its agent.
+
+        PipelineStage("intake", "greeter", next="handling", can_return_to={"intake"})
+
+    `next` is the phase that follows, None ends the conversation. A handoff may lead to the phases
+    in `can_return_to` too.
+    """
 
     phase: str
     agent_id: str
@@ -51,7 +57,13 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class ConversationPipeline:
-    """Stages that follow each other; it begins in `default_phase`, else in the first.
+    """Stages that follow each other, beginning in `default_phase`, or in the first of them.
+
+        stages = [PipelineStage("intake", "greeter", "work"), PipelineStage("work", "clerk")]
+        team = Team([greeter, clerk], ConversationPipeline(stages))
+
+    `ConfigurationError` names all faults at once: a phase or an agent that is there twice, an
+    unknown phase, no way to a stage that ends.
 
     Where stages follow each other in a circle, nothing but a handoff leaves it: then it ends after
     100 turns, unless `max_turns` says otherwise.
@@ -80,7 +92,7 @@ class ConversationPipeline:
         return ConversationState(phase=self.first.phase)
 
     def to_router(self) -> ConversationRouter:
-        """Return the router: each phase's agent, and the first stage's where the phase is none."""
+        """Return the router: each phase's agent answers, the first stage's in other phases."""
         rules = [
             RoutingRule(stage.agent_id, RoutingConditions(phases={stage.phase}), priority=number)
             for number, stage in enumerate(self.stages)
@@ -88,54 +100,59 @@ class ConversationPipeline:
         return ConversationRouter(rules, self.first.agent_id, self.supervisor_id)
 
     def to_graph(self) -> TransitionGraph:
-        """Return the graph: a stage's agent speaks, then the next stage's; inputs as routed."""
-        flow = [self._after(stage) for stage in self.stages]
-        done = TerminateTarget("pipeline_complete")
-        rules = (*flow, *self._back(), *self.to_router().outside())
-        turns = self._bound if self.max_turns is None else self.max_turns
-        return TransitionGraph(self.first.agent_id, rules, done, turns, self.first.phase)
+        """Return the graph: the stages' agents speak in turn; inputs go where the router says."""
+        stage_rules = [self._rule_after(stage) for stage in self.stages]
+        end = TerminateTarget("pipeline_complete")
+        rules = (*stage_rules, *self._rules_out_of_phase(), *self.to_router().outside())
+        turns = self._turn_limit if self.max_turns is None else self.max_turns
+        return TransitionGraph(self.first.agent_id, rules, end, turns, self.first.phase)
 
     def get_phase_map(self) -> dict[str, str]:
-        """Return each agent's phase."""
+        """Return each agent's phase, as a `HandoffPolicy` takes it."""
         return {stage.agent_id: stage.phase for stage in self.stages}
 
     def get_allowed_transitions(self) -> dict[str, set[str]]:
-        """Return where a handoff may lead from each phase."""
+        """Return where a handoff may lead from each phase, as a `HandoffPolicy` takes it."""
         return {
             stage.phase: {*stage.can_return_to, *({stage.next} if stage.next else ())}
             for stage in self.stages
         }
 
     @property
-    def _bound(self) -> int | None:
-        follows = {stage.phase: stage.next for stage in self.stages}
-        ending: set[str | None] = {None}
-        for _ in follows:
-            ending |= {phase for phase, following in follows.items() if following in ending}
-        return None if ending.issuperset(follows) else _TURNS
+    def _turn_limit(self) -> int | None:
+        """Return the limit for stages in a circle; None where all stages lead to an end."""
+        successors = {stage.phase: stage.next for stage in self.stages}
+        leading_to_end: set[str | None] = {None}
+        for _ in successors:
+            leading_to_end |= {
+                phase for phase, successor in successors.items() if successor in leading_to_end
+            }
+        return None if leading_to_end.issuperset(successors) else _MAX_TURNS
 
     @cached_property
     def _by_phase(self) -> Mapping[str, PipelineStage]:
         return {stage.phase: stage for stage in self.stages}
 
-    def _after(self, stage: PipelineStage) -> Transition:
+    def _rule_after(self, stage: PipelineStage) -> Transition:
         when = FromSpeaker(stage.agent_id) & InPhase((stage.phase,))
         if stage.next is None:
             return Transition(when, TerminateTarget("pipeline_complete"))
         if stage.next == stage.phase:
             return Transition(when, PhaseTarget(stage.phase, StayTarget()))
-        following = AgentTarget(self._by_phase[stage.next].agent_id)
-        return Transition(when, PhaseTarget(stage.next, following))
+        successor = AgentTarget(self._by_phase[stage.next].agent_id)
+        return Transition(when, PhaseTarget(stage.next, successor))
 
-    def _back(self) -> Iterator[Transition]:
+    def _rules_out_of_phase(self) -> Iterator[Transition]:
         """Yield the rules for an agent who spoke outside its phase: the phase's agent goes on."""
-        spoken = {stage.phase: FromSpeaker(stage.agent_id) for stage in self.stages}
+        conditions = {stage.phase: FromSpeaker(stage.agent_id) for stage in self.stages}
         for stage in self.stages:
-            others = tuple(said for phase, said in spoken.items() if phase != stage.phase)
-            if others:
-                when = AnyOf(others) & InPhase((stage.phase,))
+            from_outside = tuple(
+                condition for phase, condition in conditions.items() if phase != stage.phase
+            )
+            if from_outside:
+                when = AnyOf(from_outside) & InPhase((stage.phase,))
                 yield Transition(when, AgentTarget(stage.agent_id))
-        yield Transition(AnyOf(tuple(spoken.values())), AgentTarget(self.first.agent_id))
+        yield Transition(AnyOf(tuple(conditions.values())), AgentTarget(self.first.agent_id))
 
     def _faults(self) -> Iterator[str]:
         strange = [stage for stage in self.stages if not isinstance(stage, PipelineStage)]
@@ -145,42 +162,43 @@ class ConversationPipeline:
             return
         phases = [stage.phase for stage in self.stages]
         agents = [stage.agent_id for stage in self.stages]
-        yield from (f"the phase {name!r} is there {n} times" for name, n in _repeated(phases))
+        yield from (f"the phase {name!r} is there {n} times" for name, n in _duplicates(phases))
         yield from (
             f"{name!r} has {n} stages: by its phase nobody could tell them apart"
-            for name, n in _repeated(agents)
+            for name, n in _duplicates(agents)
         )
-        unknown = [*self._unknown_phases(phases)]
-        yield from unknown
+        phase_faults = [*self._unknown_phases(phases)]
+        yield from phase_faults
         if self.supervisor_id in agents:
             yield f"the supervisor {self.supervisor_id!r} is the agent of a stage"
-        if not unknown and not self._ends():
+        if not phase_faults and not self._can_end():
             yield (
                 f"from {self.first.phase!r} no stage is reached that ends: leave out `next` of the "
                 "last one"
             )
 
     def _unknown_phases(self, phases: Sequence[str]) -> Iterator[str]:
-        known = f"there are {', '.join(phases)}"
+        hint = f"there are {', '.join(phases)}"
         for stage in self.stages:
             if stage.next is not None and stage.next not in phases:
-                yield f"{stage.phase!r}: next={stage.next!r} is no phase: {known}"
+                yield f"{stage.phase!r}: next={stage.next!r} is no phase: {hint}"
             for name in stage.can_return_to:
                 if name not in phases:
-                    yield f"{stage.phase!r}: can_return_to has {name!r}, which is no phase: {known}"
+                    yield f"{stage.phase!r}: can_return_to has {name!r}, which is no phase: {hint}"
         if self.default_phase is not None and self.default_phase not in phases:
-            yield f"default_phase={self.default_phase!r} is no phase: {known}"
+            yield f"default_phase={self.default_phase!r} is no phase: {hint}"
 
-    def _ends(self) -> bool:
-        allowed = self.get_allowed_transitions()
-        reached, waiting = set(), [self.first.phase]
-        while waiting:
-            phase = waiting.pop()
-            if phase not in reached:
-                reached.add(phase)
-                waiting += allowed[phase]
-        return any(self._by_phase[phase].next is None for phase in reached)
+    def _can_end(self) -> bool:
+        """Tell whether a stage that ends can be reached from the first, by handoffs too."""
+        transitions = self.get_allowed_transitions()
+        visited_phases, stack = set(), [self.first.phase]
+        while stack:
+            phase = stack.pop()
+            if phase not in visited_phases:
+                visited_phases.add(phase)
+                stack += transitions[phase]
+        return any(self._by_phase[phase].next is None for phase in visited_phases)
 
 
-def _repeated(names: Sequence[str]) -> list[tuple[str, int]]:
+def _duplicates(names: Sequence[str]) -> list[tuple[str, int]]:
     return [(name, count) for name, count in Counter(names).items() if count > 1]

@@ -1,4 +1,4 @@
-"""Who answers what comes from outside: whom it addresses, who has the conversation, the rules."""
+"""Routers: who answers what comes from outside a team; they compile to a graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ Predicate: TypeAlias = Callable[[RoutingState, RoutingEnvelope], bool]
 
 @dataclass(frozen=True, slots=True)
 class RoutingConditions:
-    """What must hold for a rule; all that is given must, of each set one is enough."""
+    """What must hold for a rule: each field that is not None, of a set one element.
+
+        RoutingConditions(phases={"intake"}, intents={"refund", "complaint"})
+
+    `custom` is a condition, or a function of state and envelope; only a registered condition can
+    be stored with a graph.
+    """
 
     phases: Collection[str] | None = None
     channel_types: Collection[str] | None = None
@@ -51,18 +57,18 @@ class RoutingConditions:
     def __post_init__(self) -> None:
         faults: list[str] = []
         for name in ("phases", "channel_types", "intents", "source_channel_ids"):
-            given = getattr(self, name)
-            if not _are_names(given):
-                faults.append(f"{name}={short(given)}: give a set of strings")
+            names = getattr(self, name)
+            if not _are_names(names):
+                faults.append(f"{name}={short(names)}: give a set of strings")
         if self.custom is not None and not (is_condition(self.custom) or callable(self.custom)):
             faults.append(f"custom={short(self.custom)} is no condition, and cannot be called")
         if faults:
             raise ConfigurationError(faults)
 
     def hold(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        """Tell whether they hold; a custom one that fails does not."""
+        """Tell whether all hold; a custom one that raises does not."""
         custom = self.custom
-        if judge(AllOf(tuple(self._given())), state, envelope, []) is not True:
+        if judge(AllOf(tuple(self._set_conditions())), state, envelope, []) is not True:
             return False
         if custom is None:
             return True
@@ -74,31 +80,37 @@ class RoutingConditions:
             return False
 
     def to_condition(self) -> TransitionCondition:
-        """Return them as one condition of a graph."""
+        """Return all as one condition of a graph; `ConfigurationError` for a custom function."""
         if self.custom is not None and not is_condition(self.custom):
             raise ConfigurationError(
                 f"custom={short(self.custom)} cannot be stored with a graph: make it a condition, "
                 "a class with `name` and `evaluate`, and register it with register_condition"
             )
-        given = [*self._given(), *([self.custom] if self.custom is not None else [])]
-        if len(given) == 1:
-            return given[0]
-        return AllOf(tuple(given)) if given else Always()
+        custom = [self.custom] if self.custom is not None else []
+        conditions = [*self._set_conditions(), *custom]
+        if len(conditions) == 1:
+            return conditions[0]
+        return AllOf(tuple(conditions)) if conditions else Always()
 
-    def _given(self) -> Iterator[TransitionCondition]:
+    def _set_conditions(self) -> Iterator[TransitionCondition]:
         if self.phases is not None:
-            yield InPhase(_sorted(self.phases))
+            yield InPhase(_in_order(self.phases))
         if self.channel_types is not None:
-            yield FromChannelType(_sorted(self.channel_types))
+            yield FromChannelType(_in_order(self.channel_types))
         if self.intents is not None:
-            yield IntentIn(_sorted(self.intents))
+            yield IntentIn(_in_order(self.intents))
         if self.source_channel_ids is not None:
-            yield FromSource(_sorted(self.source_channel_ids))
+            yield FromSource(_in_order(self.source_channel_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """Who answers where conditions hold; the lower the priority, the earlier it is tried."""
+    """Who answers where conditions hold.
+
+        RoutingRule("billing", RoutingConditions(intents={"refund"}), priority=1)
+
+    The rule with the lowest priority is tried first, of equal ones the one that stands first.
+    """
 
     agent_id: str
     conditions: RoutingConditions = field(default_factory=RoutingConditions)
@@ -120,8 +132,11 @@ class RoutingRule:
 class ConversationRouter:
     """Pick an agent for what comes from outside; what an agent said is never routed.
 
-    In this order: whom it addresses, who has the conversation, the rules, the default. Who has it
-    keeps it in all phases, or in `affinity_phases` only.
+        router = ConversationRouter([RoutingRule("billing", conditions)], default_agent_id="desk")
+        team = Team([desk, billing], router)
+
+    In this order: whom the message addresses, who has the conversation, the rules, the default. An
+    agent who has the conversation keeps it in all phases, or in `affinity_phases` only.
     """
 
     rules: Sequence[RoutingRule] = ()
@@ -131,11 +146,11 @@ class ConversationRouter:
     affinity_phases: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        faults = [f"rules: {short(rule)} is no RoutingRule" for rule in _strangers(self.rules)]
+        faults = [f"rules: {short(rule)} is no RoutingRule" for rule in _not_rules(self.rules)]
         faults += [
-            f"{name}={short(given)}: give a name, or None"
+            f"{name}={short(value)}: give a name, or None"
             for name in ("default_agent_id", "supervisor_id")
-            if not isinstance(given := getattr(self, name), str | None)
+            if not isinstance(value := getattr(self, name), str | None)
         ]
         if not _are_names(self.affinity_phases):
             faults.append(f"affinity_phases={short(self.affinity_phases)}: give a set of strings")
@@ -144,7 +159,7 @@ class ConversationRouter:
         object.__setattr__(self, "rules", tuple(self.rules))
 
     def select_agent(self, state: RoutingState, envelope: RoutingEnvelope) -> str | None:
-        """Return who answers, None where nobody is to."""
+        """Return who answers; None for what an agent said, and where nobody is to."""
         present = state.participant_order
         if envelope.sender_id in (*self.agents, self.supervisor_id, state.active_agent):
             return None
@@ -152,7 +167,7 @@ class ConversationRouter:
             return next((name for name in addressed_to(envelope) if name in present), None)
         if judge(self._affinity(), state, envelope, []):
             return state.active_agent
-        for rule in self._ordered:
+        for rule in self._rules_by_priority:
             if rule.agent_id in present and rule.conditions.hold(state, envelope):
                 return rule.agent_id
         return self.default_agent_id if self.default_agent_id in present else None
@@ -166,11 +181,11 @@ class ConversationRouter:
         return TransitionGraph(HUMAN, (after, *self.outside()), HumanTarget())
 
     def outside(self) -> Iterator[Transition]:
-        """Yield the rules for what comes from outside, in their order."""
+        """Yield the transitions for what comes from outside, in their order."""
         yield Transition(IsAddressed(), AddressedTarget())
         yield Transition(self._affinity(), ActiveAgentTarget())
         faults = []
-        for rule in self._ordered:
+        for rule in self._rules_by_priority:
             try:
                 yield Transition(rule.conditions.to_condition(), AgentTarget(rule.agent_id))
             except ConfigurationError as error:
@@ -183,36 +198,36 @@ class ConversationRouter:
     @cached_property
     def agents(self) -> frozenset[str]:
         """The agents who may answer: what they say is not routed."""
-        named = (*(rule.agent_id for rule in self.rules), self.default_agent_id)
-        return frozenset(name for name in named if name is not None)
+        names = (*(rule.agent_id for rule in self.rules), self.default_agent_id)
+        return frozenset(name for name in names if name is not None)
 
     @cached_property
-    def _ordered(self) -> list[RoutingRule]:
+    def _rules_by_priority(self) -> list[RoutingRule]:
         return sorted(self.rules, key=lambda rule: rule.priority)
 
     def _after_agents(self, agents: Collection[str]) -> Transition:
-        named = (FromSpeaker(name) for name in sorted(agents))
-        return Transition(AnyOf((FromActiveAgent(), *named)), HumanTarget())
+        speakers = (FromSpeaker(name) for name in sorted(agents))
+        return Transition(AnyOf((FromActiveAgent(), *speakers)), HumanTarget())
 
     def _affinity(self) -> TransitionCondition:
         if self.affinity_phases is None:
             return HasActiveAgent()
-        return HasActiveAgent() & InPhase(_sorted(self.affinity_phases))
+        return HasActiveAgent() & InPhase(_in_order(self.affinity_phases))
 
 
-def _are_names(given: object) -> bool:
-    if given is None:
+def _are_names(value: object) -> bool:
+    if value is None:
         return True
-    is_many = isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
-    return is_many and all(isinstance(name, str) for name in given)  # type: ignore[attr-defined]
+    is_set = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    return is_set and all(isinstance(name, str) for name in value)  # type: ignore[attr-defined]
 
 
-def _sorted(given: Collection[str]) -> tuple[str, ...]:
+def _in_order(names: Collection[str]) -> tuple[str, ...]:
     """Return names in an order that does not change from one process to the next."""
-    return tuple(sorted(map(plain, given)))
+    return tuple(sorted(map(plain, names)))
 
 
-def _strangers(rules: object) -> list[object]:
+def _not_rules(rules: object) -> list[object]:
     if isinstance(rules, str) or not isinstance(rules, Sequence):
         return [rules]
     return [rule for rule in rules if not isinstance(rule, RoutingRule)]

@@ -1,4 +1,4 @@
-"""How far a conversation is: its phase, who has it, and how it came there."""
+"""The state of a conversation: its phase, the agent who has it, and how it came there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import as_json, check_text, plain, short
 
 MAX_HISTORY = 100
-"""What a state keeps of its past: it is stored with every turn, so it must not grow with them."""
+"""The most transitions that a state keeps: it is stored with every turn, and must not grow."""
 
 
 class ConversationPhase(StrEnum):
-    """The usual phases; any other string is one too."""
+    """The usual phases; any other string is a phase too."""
 
     INTAKE = "intake"
     QUALIFICATION = "qualification"
@@ -31,14 +31,14 @@ class _Keep(Enum):
 
 
 KEEP: Final = _Keep.KEEP
-"""The agent who has the conversation keeps it."""
+"""For `transition`: the agent who has the conversation keeps it."""
 
 Agent: TypeAlias = str | Literal[_Keep.KEEP] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTransition:
-    """One step of a conversation, for the record."""
+    """One step of a conversation, as its history has it."""
 
     from_phase: str
     to_phase: str
@@ -50,17 +50,23 @@ class PhaseTransition:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
-        return {one.name: _written(getattr(self, one.name)) for one in fields(self)}
+        return {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PhaseTransition:
-        """Read a step."""
-        return cls(**{**_known(cls, data), "timestamp": _instant(data.get("timestamp"))})
+        """Read a step; `ConfigurationError` names what is wrong with it."""
+        return cls(**{**_checked_fields(cls, data), "timestamp": _instant(data.get("timestamp"))})
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """Where a conversation stands; a transition makes a new one."""
+    """Where a conversation stands.
+
+        state = ConversationState().transition("handling", "billing", "wants a refund")
+        state.phase, state.active_agent_id, state.handoff_count  # "handling", "billing", 1
+
+    It is never changed: a transition makes a new one. `context` is the caller's own, as JSON.
+    """
 
     phase: str = ConversationPhase.INTAKE.value
     active_agent_id: str | None = None
@@ -79,13 +85,17 @@ class ConversationState:
         *,
         at: datetime | None = None,
     ) -> ConversationState:
-        """Return the state after a step; without an agent it stays theirs, with None nobody's."""
+        """Return the state after a step into a phase, which may be the same.
+
+        Without `to_agent` whoever has the conversation keeps it, with None nobody has it. Another
+        agent counts as a handoff. `at` is the instant of the step.
+        """
         agent = self.active_agent_id if to_agent is KEEP else to_agent
         check_text("to_phase", to_phase)
         if agent is not None:
             check_text("to_agent", agent)
         phase = plain(to_phase)
-        moved = agent != self.active_agent_id
+        is_handoff = agent != self.active_agent_id
         step = PhaseTransition(
             self.phase,
             phase,
@@ -99,28 +109,28 @@ class ConversationState:
             self,
             phase=phase,
             active_agent_id=agent,
-            previous_agent_id=self.active_agent_id if moved else self.previous_agent_id,
-            handoff_count=self.handoff_count + moved,
+            previous_agent_id=self.active_agent_id if is_handoff else self.previous_agent_id,
+            handoff_count=self.handoff_count + is_handoff,
             phase_started_at=self.phase_started_at if phase == self.phase else at,
             phase_history=(*self.phase_history, step)[-MAX_HISTORY:],
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        written = {one.name: _written(getattr(self, one.name)) for one in fields(self)}
-        return {**written, "phase_history": [step.to_dict() for step in self.phase_history]}
+        values = {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}
+        return {**values, "phase_history": [step.to_dict() for step in self.phase_history]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConversationState:
-        """Read a state."""
-        values = _known(cls, data)
+        """Read a state; `ConfigurationError` names all that is wrong with it."""
+        values = _checked_fields(cls, data)
         values["phase_started_at"] = _instant(data.get("phase_started_at"))
         steps = data.get("phase_history") or ()
         values["phase_history"] = tuple(PhaseTransition.from_dict(step) for step in steps)
         return cls(**values)
 
 
-_WANTED: Final[Mapping[str, tuple[Any, str]]] = {
+_FIELD_TYPES: Final[Mapping[str, tuple[Any, str]]] = {
     **dict.fromkeys(("phase", "from_phase", "to_phase", "reason"), (str, "a string")),
     **dict.fromkeys(
         ("active_agent_id", "previous_agent_id", "from_agent", "to_agent"),
@@ -132,20 +142,20 @@ _WANTED: Final[Mapping[str, tuple[Any, str]]] = {
 }
 
 
-def _known(kind: Any, data: object) -> dict[str, Any]:
+def _checked_fields(kind: Any, data: object) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"a {kind.__name__} is read from an object, not from {data!r}")
-    names = [one.name for one in fields(kind)]
+    names = [item.name for item in fields(kind)]
     faults = [f"a {kind.__name__} has no {key!r}" for key in data if key not in names]
     faults += [
-        f"a {kind.__name__} needs {one.name!r}"
-        for one in fields(kind)
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in data
+        f"a {kind.__name__} needs {item.name!r}"
+        for item in fields(kind)
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in data
     ]
     faults += [
-        f"a {kind.__name__} has {key}={short(value)}: {wanted[1]} is wanted"
+        f"a {kind.__name__} has {key}={short(value)}: {field_type[1]} is wanted"
         for key, value in data.items()
-        if (wanted := _WANTED.get(key)) and not _is(value, wanted[0])
+        if (field_type := _FIELD_TYPES.get(key)) and not _is(value, field_type[0])
     ]
     if faults:
         raise ConfigurationError(faults)
@@ -156,7 +166,7 @@ def _is(value: object, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _written(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 

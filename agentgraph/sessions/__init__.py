@@ -3,7 +3,8 @@
 from agentgraph.sessions.audit import Audit, audit_of
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Receipt, Session
-from agentgraph.sessions.log import Log, MemoryLog, Summary, open_log
+from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, register_log
+from agentgraph.sessions.state.draft import Draft, packet_envelope, text_envelope
 from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_CONTEXT_SET,
@@ -30,17 +31,14 @@ from agentgraph.sessions.state.envelope import (
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TEXT,
-    Draft,
     Envelope,
     Priority,
-    packet_envelope,
-    text_envelope,
     visible_to,
 )
 from agentgraph.sessions.state.expectations import DEFAULT_EXPECTATIONS, Expectation
-from agentgraph.sessions.state.explanation import SessionExplanation
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import SessionExplanation
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import FullTranscript, View, WindowedSummary
 from agentgraph.sessions.team.orchestrate import orchestrate
@@ -93,7 +91,7 @@ __all__ = [
     "SessionExplanation",
     "SessionRecord",
     "SessionState",
-    "Summary",
+    "SessionSummary",
     "Team",
     "TeamResult",
     "View",
@@ -105,6 +103,7 @@ __all__ = [
     "open_log",
     "orchestrate",
     "packet_envelope",
+    "register_log",
     "report_progress",
     "set_context",
     "text_envelope",

@@ -1,4 +1,9 @@
-"""The audit of a session, read from its log: who acted, what was spent, decided and done."""
+"""The audit of a session, read from its log: who acted, what was spent, decided and done.
+
+Guards write each decision and effect into the log as an envelope of its own. Model calls and tool
+calls stand there only within the packets, so they are read back from those: as far as a packet has
+room for them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,18 @@ from agentgraph.sessions.state.state import SessionState
 from agentgraph.usage import Usage
 
 _FIGURES = ("input_tokens", "output_tokens", "total_tokens")
-_UNDONE = ("compensated", "compensation_failed")
+_UNDO_STATES = ("compensated", "compensation_failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What happened in a session, record by record, and what it comes to."""
+    """What happened in a session, record by record, and what it comes to.
+
+        audit = audit_of(session.record, await session.history())
+        print(audit.trail, audit.usage)
+
+    It is a value: what happens to the session later is not in it.
+    """
 
     records: tuple[Record, ...]
     usage: Usage
@@ -31,11 +42,11 @@ class Audit:
 
     @property
     def trail(self) -> Trail:
-        """Add the records up."""
+        """Return the totals of the records, with the path of the agents."""
         return replace(folded(self.records), path=self.path)
 
     def to_dict(self) -> dict[str, object]:
-        """Return what it comes to as JSON-able values."""
+        """Return the totals as JSON has them, without the records."""
         return {**self.trail.to_dict(), "usage": self.usage.to_dict()}
 
     def _repr_html_(self) -> str:
@@ -44,16 +55,16 @@ class Audit:
 
 def audit_of(record: SessionRecord, envelopes: Iterable[Envelope]) -> Audit:
     """Read the audit of a session from its envelopes, which begin with the first."""
-    reading = _Reading(SessionState.initial(record))
-    records = tuple(one for envelope in envelopes for one in reading.read(envelope))
-    return Audit(records, Usage.of_records(reading.used), tuple(reading.path))
+    reader = _Reader(SessionState.initial(record))
+    records = tuple(item for envelope in envelopes for item in reader.read(envelope))
+    return Audit(records, Usage.of_records(reader.usages), tuple(reader.path))
 
 
-class _Reading:
-    """Reads one envelope after the other."""
+class _Reader:
+    """Turns one envelope after the other into records, and folds them as it goes."""
 
     def __init__(self, state: SessionState) -> None:
-        self.used: list[Mapping[str, Mapping[str, Any]]] = []
+        self.usages: list[Mapping[str, Mapping[str, Any]]] = []
         self.path: list[str] = []
         self._state = state
         self._run = f"{state.session_id}@0"
@@ -63,85 +74,87 @@ class _Reading:
         self._sequence = 0
 
     def read(self, envelope: Envelope) -> Iterator[Record]:
-        """Tell an envelope in records: one of another input belongs to another run."""
+        """Yield the records of an envelope; each input from outside begins a run."""
         before, self._state = self._state, fold(self._state, envelope)
         self._at, self._sequence = _instant(envelope.created_at), envelope.sequence
         if self._state.input != before.input:
             self._run, self._steps = f"{envelope.session_id}@{envelope.sequence}", 0
-            told = {"from": envelope.sender_id, "text": envelope.text}
-            yield self._record("input", data=told)
+            data = {"from": envelope.sender_id, "text": envelope.text}
+            yield self._record("input", data=data)
             return
-        yield from self._told(envelope)
+        yield from self._read_event(envelope)
 
-    def _told(self, envelope: Envelope) -> Iterator[Record]:
+    def _read_event(self, envelope: Envelope) -> Iterator[Record]:
+        """Yield the records of an envelope that belongs to the present run."""
         data = envelope.event_data
         match envelope.event_type:
             case ev.EV_PACKET:
-                yield from self._acted(envelope.sender_id, data)
+                yield from self._read_turn(envelope.sender_id, data)
             case ev.EV_ROUND_FAILED:
-                yield from self._acted(str(data.get("speaker")), data)
-                if data.get("code") != "guard":  # whose decision is on record already
-                    yield self._decided(str(data.get("speaker")), _failure(data))
+                yield from self._read_turn(str(data.get("speaker")), data)
+                if data.get("code") != "guard":  # the decision of a guard has a record already
+                    yield self._decision(str(data.get("speaker")), _failure(data))
             case ev.EV_AUDIT:
-                yield from self._audited(data)
+                yield from self._read_audit(data)
             case ev.EV_HANDOFF:
-                yield self._handed_over(data)
+                yield self._handoff(data)
             case ev.EV_EXPECTATION_VIOLATED:
-                yield self._decided("", _violation(data))
+                yield self._decision("", _violation(data))
             case ev.EV_INTERRUPT:
-                yield from self._acted(str(data.get("speaker")), data)
-                asked = {"asked": data.get("id"), "payload": data.get("payload")}
-                yield self._record("human", str(data.get("speaker")), asked)
+                yield from self._read_turn(str(data.get("speaker")), data)
+                question = {"asked": data.get("id"), "payload": data.get("payload")}
+                yield self._record("human", str(data.get("speaker")), question)
             case ev.EV_DECISION:
                 answer = {"request": data.get("interrupt_id"), "decision": data.get("decision")}
                 yield self._record("human", data={**answer, "reviewer": envelope.sender_id})
             case ev.EV_SESSION_CLOSED:
                 yield self._record("end", data={"reason": data.get("reason")})
 
-    def _acted(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Tell a round: its model calls with their tools, and what they have used."""
+    def _read_turn(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the model calls of a turn with their tool calls, and what they have used."""
         usage = _by_agent(data.get("usage"))
-        is_known = "path" in data or "payload" in data
-        told = self._walked(data) if is_known else self._seen(speaker, data, usage)
-        records = [*told]
-        asked: dict[str, int] = {}
-        for record in records:
+        has_path = "path" in data or "payload" in data
+        calls = (
+            self._calls_by_path(data) if has_path else self._calls_in_sight(speaker, data, usage)
+        )
+        first_calls: dict[str, int] = {}
+        for record in [*calls]:
             if record.kind == "model":
-                asked.setdefault(record.agent, record.seq)
+                first_calls.setdefault(record.agent, record.seq)
             if self.path[-1:] != [record.agent]:
                 self.path.append(record.agent)
             yield record
         for _ in range(_count(data.get("hops"))):
             yield self._record("handoff", speaker)
         if usage:
-            self.used.append(usage)
+            self.usages.append(usage)
         for path, figures in usage.items():
-            yield self._record("settled", path, _spent(path, figures), parent=asked.get(path))
+            yield self._record("settled", path, _spend(path, figures), parent=first_calls.get(path))
 
-    def _walked(self, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Tell who acted, each with the tools that it has called."""
+    def _calls_by_path(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the calls of a turn whose path guards have noted: who acted, and how often."""
         steps = [*_objects(data.get("steps"))]
-        for agent, times in _stretches(data.get("path")):
-            yield from (self._model(agent) for _ in range(times))
-            own = [one for one in steps if one.get("agent") == agent.rpartition("/")[2]][:times]
-            steps = [one for one in steps if not any(one is said for said in own)]
-            for one in own:
-                yield from self._tools(agent, one)
-            if not times:
+        for agent, count in _stretches(data.get("path")):
+            yield from (self._model(agent) for _ in range(count))
+            own = [step for step in steps if step.get("agent") == agent.rpartition("/")[2]][:count]
+            steps = [step for step in steps if not any(step is own_step for own_step in own)]
+            for step in own:
+                yield from self._tools(agent, step)
+            if not count:
                 yield self._record("dispatch", agent)
 
-    def _seen(
+    def _calls_in_sight(
         self, speaker: str, data: Mapping[str, Any], usage: Mapping[str, Any]
     ) -> Iterator[Record]:
-        """Tell who acted as far as it is to be seen, where no guards have noted it."""
+        """Yield the calls of a turn without a path, as far as its packet shows them."""
         paths = {path.rpartition("/")[2]: path for path in usage}
-        records = list(self._called(speaker, data, paths))
-        made = sum(one.kind == "model" for one in records)
+        records = list(self._calls_of_steps(speaker, data, paths))
+        visible = sum(record.kind == "model" for record in records)
         # A packet has not room for every call, and none of those who worked below its speaker.
-        unseen = self._counted(data, made) - made
-        yield from (*records, *(self._model(speaker) for _ in range(unseen)))
+        missing_count = self._model_calls(data, visible) - visible
+        yield from (*records, *(self._model(speaker) for _ in range(missing_count)))
 
-    def _called(
+    def _calls_of_steps(
         self, speaker: str, data: Mapping[str, Any], paths: Mapping[str, str]
     ) -> Iterator[Record]:
         for step in _objects(data.get("steps")):
@@ -154,36 +167,39 @@ class _Reading:
 
     def _tools(self, agent: str, step: Mapping[str, Any]) -> Iterator[Record]:
         for call in _objects(step.get("calls")):
-            told = {name: call.get(name) for name in ("tool", "args", "status")}
-            yield self._record("tool", agent, told)
+            fields = {name: call.get(name) for name in ("tool", "args", "status")}
+            yield self._record("tool", agent, fields)
 
-    def _counted(self, data: Mapping[str, Any], made: int) -> int:
-        """Return how many model calls the guards have counted in a round, else those in sight."""
+    def _model_calls(self, data: Mapping[str, Any], visible: int) -> int:
+        """Return how many model calls guards have counted in a turn, or those visible if more."""
         account = data.get("account")
         total = _count(account.get("steps")) if isinstance(account, Mapping) else 0
         before, self._steps = self._steps, max(self._steps, total)
-        return max(made, self._steps - before)
+        return max(visible, self._steps - before)
 
     def _model(self, agent: str) -> Record:
-        # What it has used is told in one sum for each agent; by itself it adds nothing.
+        """Return the record of one model call."""
+        # The usage of a turn has a record of its own for each agent, so this one adds nothing.
         return self._record("model", agent, {"reserved_usd": "0"})
 
-    def _audited(self, data: Mapping[str, Any]) -> Iterator[Record]:
+    def _read_audit(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield what guards have written: a decision, or an effect and what became of it."""
         agent, entry = str(data.get("agent")), data.get("entry")
         if data.get("kind") == "decision":
             names = ("action", "guard", "cause", "failure_class", "evidence")
-            yield self._decided(agent, {name: data.get(name) for name in names})
+            yield self._decision(agent, {name: data.get(name) for name in names})
         elif data.get("kind") == "effect" and isinstance(entry, Mapping):
-            kind: RecordKind = "compensated" if entry.get("state") in _UNDONE else "effect"
-            told = {name: entry.get(name) for name in ("tool", "key", "state")}
-            yield self._record(kind, agent, told)
+            kind: RecordKind = "compensated" if entry.get("state") in _UNDO_STATES else "effect"
+            fields = {name: entry.get(name) for name in ("tool", "key", "state")}
+            yield self._record(kind, agent, fields)
 
-    def _handed_over(self, data: Mapping[str, Any]) -> Record:
-        told = {name: data.get(name) for name in ("target", "reason")}
+    def _handoff(self, data: Mapping[str, Any]) -> Record:
+        """Return the record of a handoff; one to a human is no hop, as no agent follows."""
+        fields = {name: data.get(name) for name in ("target", "reason")}
         is_hop = data.get("target") not in ("human", *self._state.humans)
-        return self._record("handoff", str(data.get("from")), {**told, "hop": is_hop})
+        return self._record("handoff", str(data.get("from")), {**fields, "hop": is_hop})
 
-    def _decided(self, agent: str, decision: Mapping[str, object]) -> Record:
+    def _decision(self, agent: str, decision: Mapping[str, object]) -> Record:
         return self._record("decision", agent, decision=decision)
 
     def _record(
@@ -223,25 +239,29 @@ def _violation(data: Mapping[str, Any]) -> Mapping[str, object]:
     return {"action": action, "guard": "expectation", "cause": cause, "evidence": dict(data)}
 
 
-def _spent(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
+def _spend(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
     cost = Usage.of_records([{path: figures}]).cost
-    told: dict[str, object] = {name: figures.get(name) for name in _FIGURES}
-    return told if cost is None else {**told, "usd": str(cost)}
+    fields: dict[str, object] = {name: figures.get(name) for name in _FIGURES}
+    return fields if cost is None else {**fields, "usd": str(cost)}
 
 
 def _by_agent(usage: object) -> Mapping[str, Mapping[str, Any]]:
-    given = usage.items() if isinstance(usage, Mapping) else ()
-    return {str(path): figures for path, figures in given if isinstance(figures, Mapping)}
+    """Return the usage of a turn by the path of its agent, without what is no such thing."""
+    items = usage.items() if isinstance(usage, Mapping) else ()
+    return {str(path): figures for path, figures in items if isinstance(figures, Mapping)}
 
 
 def _stretches(path: object) -> Iterator[tuple[str, int]]:
-    for one in path if isinstance(path, list) else ():
-        if isinstance(one, list) and len(one) == 2 and isinstance(one[0], str):
-            yield one[0], _count(one[1])
+    """Yield agents with how often each has asked its model in a row; 0 for one that was entered."""
+    for stretch in path if isinstance(path, list) else ():
+        if isinstance(stretch, list) and len(stretch) == 2 and isinstance(stretch[0], str):
+            yield stretch[0], _count(stretch[1])
 
 
 def _objects(values: object) -> Iterable[Mapping[str, Any]]:
-    return [one for one in values if isinstance(one, Mapping)] if isinstance(values, list) else ()
+    if not isinstance(values, list):
+        return ()
+    return [value for value in values if isinstance(value, Mapping)]
 
 
 def _count(value: object) -> int:

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from agentgraph import Agent, Guards
 from agentgraph.guards import CostBudget
 from agentgraph.sessions import Envelope, Hub, Session, SessionState, Team
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, Request, ScriptedModel
 from agentgraph.testing.answers import Scripted
 
@@ -65,7 +65,7 @@ async def held(
         yield session
         history = await session.history()
         assert [one.sequence for one in history] == [*range(1, len(history) + 1)]
-        state = folded(SessionState.initial(session.record), history)
+        state = fold_all(SessionState.initial(session.record), history)
         assert state == await session.refresh()
         assert SessionState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 

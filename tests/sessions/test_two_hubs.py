@@ -30,7 +30,7 @@ from agentgraph.sessions import (
     SessionState,
     open_log,
 )
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.crashing import SAID, Ledger, chatting, team_of
 from tests.sessions.kills import Pen, Played, checkpoint_rows, faults, pen
@@ -136,7 +136,7 @@ async def test_what_two_processes_send_into_one_session_is_neither_lost_nor_doub
         (number, "tea") for number in rounds
     ]
     assert [one.sequence for one in envelopes] == [*range(1, len(envelopes) + 1)]
-    assert folded(SessionState.initial(session.record), envelopes) == session.state
+    assert fold_all(SessionState.initial(session.record), envelopes) == session.state
 
 
 async def test_what_is_sent_through_another_hub_is_heard_at_once(opened: Open) -> None:

@@ -10,7 +10,7 @@ import typer
 from agentgraph.cli.faults import faults_told
 
 if TYPE_CHECKING:
-    from agentgraph.sessions.log import Stored
+    from agentgraph.sessions.log import StoredSession
     from agentgraph.sessions.state.state import SessionState
 
 
@@ -41,7 +41,7 @@ def replay(
         typer.echo(clean(f"{many} come to the state that is stored: {folded.status}"))
 
 
-async def _folded(url: str, session_id: str) -> tuple[Stored, SessionState]:
+async def _folded(url: str, session_id: str) -> tuple[StoredSession, SessionState]:
     from agentgraph.cli.stores import envelopes_of, reading
     from agentgraph.errors import SessionError
     from agentgraph.sessions.state.fold import fold
@@ -60,10 +60,10 @@ async def _folded(url: str, session_id: str) -> tuple[Stored, SessionState]:
 
 def _differences(stored: SessionState, folded: SessionState) -> Iterator[str]:
     from agentgraph.cli.terminal.text import clip
-    from agentgraph.sessions.state.payload import decoded, encoded
+    from agentgraph.sessions.state.payload import decode_json, encode_json
 
     after = folded.to_dict()
     for name, value in stored.to_dict().items():
-        was, is_now = encoded(value), encoded(after[name])
-        if decoded(was) != decoded(is_now):
+        was, is_now = encode_json(value), encode_json(after[name])
+        if decode_json(was) != decode_json(is_now):
             yield f"{name}: stored {clip(was)}, folded {clip(is_now)}"

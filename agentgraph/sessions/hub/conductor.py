@@ -17,11 +17,11 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.running import Run, inside_run
 from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.hub.live import ATTEMPTS, LiveSession, load_state
-from agentgraph.sessions.log import Stored
+from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.state.page import Rules
-from agentgraph.sessions.state.questions import questions
+from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import Parent
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.nested import inner_ids
 from agentgraph.sessions.team.private_session import at_table
@@ -182,13 +182,13 @@ class Conductor:
         hub, self._lease = self._hub, self._hub.pulse.lease
         return await hub.log.claim(self._id, hub.owner, clock().wall(), is_gone=is_gone)
 
-    async def _tidy(self, ended: Stored) -> None:
+    async def _tidy(self, ended: StoredSession) -> None:
         """Clear away what an owner has left that died as soon as the session had ended."""
         if ended.owner is not None and await self._claimed() is not None:
             await self._hub.saver.adelete_thread(self._id)
             await self._hub.log.release(self._id, self._hub.owner)
 
-    async def _close_orphan(self, known: Stored) -> None:
+    async def _close_orphan(self, known: StoredSession) -> None:
         """Close a session whose outer one is no longer in the round that it serves."""
         parent = known.record.parent
         outer = await self._hub.log.load(parent.session_id) if parent is not None else None
@@ -276,7 +276,7 @@ class Conductor:
                 await self._ask_anew(live)
             return None
         is_current = snapshot.values.get("round") == live.state.round
-        asked = questions(snapshot, live.state.round)
+        asked = interrupt_requests(snapshot, live.state.round)
         if is_current and any(one["speaker"] in live.due for one in asked):
             await live.interrupted(asked)  # asked, and not yet written
             return None
@@ -341,7 +341,7 @@ class Conductor:
         if result.interrupts:
             snapshot = await graph.aget_state(config)
             used = partial(spent_by, run, live.state.participant_order)
-            await live.interrupted(questions(snapshot, live.state.round), used)
+            await live.interrupted(interrupt_requests(snapshot, live.state.round), used)
         else:
             self._answered.clear()
             if not self._is_clean:

@@ -13,8 +13,9 @@ from agentgraph.guards import SHARE, Guards
 from agentgraph.guards.records.account import Account
 from agentgraph.interception import LedgerLost
 from agentgraph.sessions.hub.round import Round
-from agentgraph.sessions.state.envelope import EV_AUDIT, Draft
-from agentgraph.sessions.state.payload import clipped
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import EV_AUDIT
+from agentgraph.sessions.state.payload import clip
 
 _LONGEST = 4_000
 """The longest result that is given again to a round that runs again: each append writes it."""
@@ -174,7 +175,7 @@ def _drafted(record: Mapping[str, object], by: Mapping[str, object]) -> Draft:
     # It has happened: what the log has no room for is no reason to say that it has not.
     told = {key: value for key, value in entry.items() if key != "args"}
     if isinstance(told.get("result"), str):
-        told["result"] = clipped(told["result"], _LONGEST)
+        told["result"] = clip(told["result"], _LONGEST)
     try:
         return Draft(EV_AUDIT, {**record, **by, "entry": told})
     except ConfigurationError:

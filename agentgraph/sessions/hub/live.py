@@ -17,13 +17,15 @@ from agentgraph.sessions.hub.rollback import roll_back
 from agentgraph.sessions.hub.round import Round
 from agentgraph.sessions.hub.tasks import Tasks
 from agentgraph.sessions.hub.walks import Walks
-from agentgraph.sessions.log import InboxMoved, Log, Stored, Waiting
+from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.draft import Draft, text_envelope
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
-from agentgraph.sessions.state.fold import folded
-from agentgraph.sessions.state.page import Page, Rules
+from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 
 RETRIES = 1
@@ -120,7 +122,7 @@ class LiveSession:
             return
         async with self.lock:
             self.has_mail = False  # before it is asked: what comes in meanwhile is not missed
-            waiting = await self.log.waiting(self.id)
+            waiting = await self.log.inbox(self.id)
             ready = sorted(filter(self._may_enter, waiting), key=urgency)
             self.has_mail |= len(ready) < len(waiting)
             if ready:
@@ -131,7 +133,7 @@ class LiveSession:
         if self.has_mail and not self.state.is_ended:
             async with self.lock:
                 self.has_mail = False
-                waiting = await self.log.waiting(self.id)
+                waiting = await self.log.inbox(self.id)
                 loose = [one for one in waiting if one.draft.event_type not in ev.SUBSTANTIVE]
                 self.has_mail |= len(loose) < len(waiting)
                 if loose:
@@ -221,7 +223,7 @@ class LiveSession:
     async def hear(self, *said: str, sender: str) -> None:
         """Take in texts at once: of a caller who waits for the answer."""
         async with self.lock:
-            drafts = [ev.text_envelope(text) for text in said]
+            drafts = [text_envelope(text) for text in said]
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:
@@ -277,11 +279,11 @@ class LiveSession:
             try:
                 await self._append(page)
                 return
-            except InboxMoved:
+            except InboxConflict:
                 self.has_mail = True
 
     async def _append(self, page: Page) -> None:
-        if not page.envelopes and not page.taken:
+        if not page.envelopes and not page.admitted_ids:
             return
         appending = asyncio.ensure_future(self._put_down(page))
         try:
@@ -307,7 +309,7 @@ class LiveSession:
             page.state,
             epoch=self.epoch,
             due_at=due_at,
-            taken=page.taken,
+            admitted_ids=page.admitted_ids,
             attempts=attempts if attempts != self.attempts else None,
         )
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
@@ -315,23 +317,23 @@ class LiveSession:
 
     async def _take_rest(self, page: Page) -> None:
         """Put before the end what was accepted and waits; requests are answered by the end."""
-        for one in sorted(await self.log.waiting(self.id), key=urgency):
-            if one.envelope_id not in page.taken:
-                page.taken.add(one.envelope_id)
+        for one in sorted(await self.log.inbox(self.id), key=urgency):
+            if one.envelope_id not in page.admitted_ids:
+                page.admitted_ids.add(one.envelope_id)
                 if one.draft.event_type not in REQUESTS:
                     page.add(one.sender_id, one.draft, envelope_id=one.envelope_id)
 
-    def _may_enter(self, waiting: Waiting) -> bool:
+    def _may_enter(self, waiting: InboxEntry) -> bool:
         is_said = waiting.draft.event_type in ev.SUBSTANTIVE
         return not is_said or self.state.status in ("active", "waiting_human")
 
 
-async def load_state(log: Log, stored: Stored) -> SessionState:
+async def load_state(log: Log, stored: StoredSession) -> SessionState:
     """Return a session's state: its snapshot, else what its log folds to."""
     if stored.state is not None:
         return stored.state
     envelopes = await log.read(stored.record.session_id)
-    return folded(SessionState.initial(stored.record), envelopes)
+    return fold_all(SessionState.initial(stored.record), envelopes)
 
 
 _MESSAGE = 2_000

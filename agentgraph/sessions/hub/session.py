@@ -19,13 +19,13 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.hub.live import load_state
 from agentgraph.sessions.hub.round import current_round
 from agentgraph.sessions.hub.watching import stream, watch
-from agentgraph.sessions.log import Waiting
+from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.drafts import draft_faults, drafted
-from agentgraph.sessions.state.envelope import Draft, Envelope, Priority
-from agentgraph.sessions.state.explanation import SessionExplanation, explained
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.draft import Draft, draft_faults, make_draft
+from agentgraph.sessions.state.envelope import Envelope, Priority
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.rules import SessionExplanation, explain_last
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.stream import Event
 
@@ -53,7 +53,7 @@ class Session:
 
     def _repr_html_(self) -> str:
         state = self.state
-        shown = [row("status", code(state.status)), *state._waiting()]
+        shown = [row("status", code(state.status)), *state.open_questions_html()]
         shown.append(row("with", escaped(", ".join(state.participant_order))))
         if state.context_vars:
             shown.append(row("context", code(state.context_vars)))
@@ -69,7 +69,7 @@ class Session:
     @property
     def state(self) -> SessionState:
         """The state; where another hub drives the session, as it was when last looked at."""
-        return self._now.handed_out()
+        return self._now.detached_copy()
 
     @property
     def _now(self) -> SessionState:
@@ -132,7 +132,7 @@ class Session:
         `admitted=True` waits until it has its place in the log and returns its envelope; a round
         cannot wait for its own session.
         """
-        draft = drafted(
+        draft = make_draft(
             text_or_draft,
             audience=audience,
             causation_id=causation_id,
@@ -243,7 +243,7 @@ class Session:
         self._check_sequence(sequence)
         envelopes = await self._hub.log.read(self.id, 0, sequence)
         rules = self._hub.team_of(self.record).rules_of(self.record)
-        return explained(self.record, rules, envelopes)
+        return explain_last(self.record, rules, envelopes)
 
     async def join(self, name: str) -> None:
         """Accept an invitation."""
@@ -303,15 +303,15 @@ class Session:
 
     def state_at(self, envelopes: Sequence[Envelope], record: SessionRecord) -> SessionState:
         """Return the state after envelopes."""
-        return folded(SessionState.initial(record), envelopes)
+        return fold_all(SessionState.initial(record), envelopes)
 
     async def _put(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
         fault = self.quarantine
         if fault is not None:
             raise fault
-        waiting = Waiting(new_id(), sender, draft)
-        envelope_id = await self._hub.log.put(self.id, waiting)
+        waiting = InboxEntry(new_id(), sender, draft)
+        envelope_id = await self._hub.log.enqueue(self.id, waiting)
         self._hub.conductor(self.id).wake()
         return envelope_id
 
@@ -354,7 +354,7 @@ class Session:
         return found[0]
 
     async def _is_taken(self, envelope_id: str) -> bool:
-        waiting = await self._hub.log.waiting(self.id)
+        waiting = await self._hub.log.inbox(self.id)
         if any(one.envelope_id == envelope_id for one in waiting):
             if (fault := self.quarantine) is not None:
                 raise fault  # it is accepted, and carried out once the session runs again
@@ -369,7 +369,7 @@ class Session:
         if conductor is not None and not conductor.is_resting:
             return False
         # Before the state: what another hub takes in meanwhile is in the one or the other.
-        waiting = await self._hub.log.waiting(self.id)
+        waiting = await self._hub.log.inbox(self.id)
         state = await self.refresh()
         if state.is_ended:
             return True

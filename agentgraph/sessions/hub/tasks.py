@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentgraph.running import at_call_end
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft
+from agentgraph.sessions.state.draft import Draft
 
 if TYPE_CHECKING:
     from agentgraph.sessions.hub.live import LiveSession

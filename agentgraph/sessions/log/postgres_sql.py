@@ -1,20 +1,25 @@
-"""What is asked of Postgres, each in one statement and so in one round trip."""
+"""The statements on sessions in Postgres: each operation is one, and so one round trip."""
 
 from __future__ import annotations
 
 CHANNEL = "agentgraph_sessions"
+"""Where changes are notified; the payload is made by `postgres_listener.payload_of`."""
 
+# Envelopes and keys come as arrays, one for each column: so many rows are one statement, which is
+# prepared once. `said` numbers the substantive envelopes of a session: so a reader of TAIL can tell
+# that none is missing.
 _ENVELOPES = """
     SELECT %(session_id)s::text, e.sequence, e.envelope_id, {said} + e.said, e.data FROM {origin}
-    unnest(%(sequences)s::bigint[], %(ids)s::text[], %(saids)s::bigint[], %(data)s::text[])
+    unnest(%(sequences)s::bigint[], %(ids)s::text[], %(numbers)s::bigint[], %(data)s::text[])
         AS e (sequence, envelope_id, said, data)
 """
 _KEYS = """
     SELECT %(session_id)s::text, k.digest, k.envelope_id FROM {origin}
-    unnest(%(digests)s::text[], %(keyed)s::text[]) AS k (digest, envelope_id)
+    unnest(%(digests)s::text[], %(key_ids)s::text[]) AS k (digest, envelope_id)
     ON CONFLICT DO NOTHING
 """
 
+# Nothing is inserted where there is a session of this id, which the row count tells.
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
@@ -24,6 +29,7 @@ VALUES
      %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(record)s)
 ON CONFLICT DO NOTHING
 """
+# The first envelopes of a new session. Its row was inserted in the same transaction.
 FILL = f"""
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 {_ENVELOPES.format(said="%(base)s::bigint", origin="")}
@@ -32,9 +38,9 @@ FILL_KEYS = f"""
 INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 {_KEYS.format(origin="")}
 """
-TELL = f"SELECT pg_notify('{CHANNEL}', %(told)s)"
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
-# Whatever else it does hangs on the row that it has moved: nothing happens where that is none.
+# All that it does beside depends on the row that it updates: without that row nothing happens.
 APPEND = f"""
 WITH moved AS (
     UPDATE agentgraph_sessions SET
@@ -52,22 +58,25 @@ WITH moved AS (
     {_KEYS.format(origin="moved,")}
 ), gone AS (
     DELETE FROM agentgraph_inbox USING moved
-    WHERE session_id = %(session_id)s AND envelope_id = ANY(%(taken)s::text[])
+    WHERE session_id = %(session_id)s AND envelope_id = ANY(%(admitted_ids)s::text[])
 )
-SELECT pg_notify('{CHANNEL}', %(told)s) FROM moved
+SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
 """
-# Before a closing append, and a statement of its own: whoever puts something in holds the row too,
-# and what they have put in is seen only by statements that begin after.
+# Before a closing append, and a statement of its own: ENQUEUE locks the row too, and what it has
+# put in is visible only to statements that begin after it.
 LOCK = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR UPDATE
 """
-LEFT = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
-WRITTEN = """
+INBOX_REMAINS = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
+# Whether an append whose answer was lost was carried out: its last envelope is there, as sent.
+ENVELOPE_EXISTS = """
 SELECT 1 FROM agentgraph_envelopes
 WHERE session_id = %(session_id)s AND sequence = %(sequence)s AND data = %(data)s
 """
-# The row is held, so that the session does not end meanwhile.
-PUT = f"""
+# The row is locked, so that the session does not end meanwhile.
+# Gives no row for an unknown session, else its status and whether the entry is in the inbox now. An
+# entry whose key is taken is not put in: FIND_KEY then gives the id that the key has.
+ENQUEUE = f"""
 WITH target AS MATERIALIZED (
     SELECT status FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
 ), keyed AS (
@@ -83,14 +92,15 @@ WITH target AS MATERIALIZED (
     ON CONFLICT DO NOTHING RETURNING 1
 )
 SELECT target.status,
-    (SELECT pg_notify('{CHANNEL}', %(told)s)::text FROM arrived) IS NOT NULL
+    (SELECT pg_notify('{CHANNEL}', %(payload)s)::text FROM arrived) IS NOT NULL
 FROM target
 """
-KNOWN = """
+FIND_KEY = """
 SELECT envelope_id FROM agentgraph_keys
 WHERE session_id = %(session_id)s AND digest = %(digest)s::text
 """
-ACCEPTED = """
+# Whether an ENQUEUE whose answer was lost was carried out: the entry waits, or was admitted since.
+IS_ACCEPTED = """
 SELECT 1 FROM agentgraph_inbox
 WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
 UNION ALL
@@ -101,11 +111,14 @@ WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
 STATUS = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s
 """
+# As in SQLite: record, snapshot, head, attempts, owner, epoch, and the last sequence that is there.
+# The last two numbers differ where the end of a log is missing.
 LOAD = """
 SELECT record, snapshot, head, attempts, owner, epoch,
     (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
 FROM agentgraph_sessions s WHERE session_id = %(session_id)s
 """
+# An outer join, so that a session without such envelopes gives one row, and an unknown one none.
 READ = """
 SELECT s.head, e.sequence, e.data
 FROM agentgraph_sessions s LEFT JOIN LATERAL (
@@ -115,6 +128,7 @@ FROM agentgraph_sessions s LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.session_id = %(session_id)s ORDER BY e.sequence
 """
+# LATERAL, so that the index on substantive envelopes is read backwards, and no more of it.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s LEFT JOIN LATERAL (
@@ -131,16 +145,19 @@ LEFT JOIN agentgraph_envelopes e
     ON e.session_id = s.session_id AND e.envelope_id = %(envelope_id)s
 WHERE s.session_id = %(session_id)s
 """
-WAITING = """
+INBOX = """
 SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = %(session_id)s ORDER BY i.arrival
 """
-HELD = """
+# The lease of a hub is one row for all its sessions: a heartbeat costs the same for any number.
+LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = %(session_id)s
 """
+# Takes a session whose owner and epoch are as they were read. Unless the caller is sure that the
+# owner may be overridden, its lease must still have run out: it may have been renewed since.
 CLAIM = """
 UPDATE agentgraph_sessions SET owner = %(owner)s, epoch = epoch + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s
@@ -155,19 +172,20 @@ UPDATE agentgraph_sessions
 SET owner = NULL, attempts = coalesce(%(attempts)s::integer, attempts)
 WHERE session_id = %(session_id)s AND owner = %(owner)s RETURNING 1
 """
+# The epoch is checked, as a hub that has lost the session must not count attempts of another one.
 ATTEMPT = """
 UPDATE agentgraph_sessions SET attempts = attempts + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s RETURNING attempts
 """
-BEAT = """
+HEARTBEAT = """
 INSERT INTO agentgraph_hubs (owner, until) VALUES (%(owner)s, %(until)s)
 ON CONFLICT (owner) DO UPDATE SET until = excluded.until
 """
-# Those leases too that ended long ago without a word: nobody else would ever remove them.
-RETIRE = f"""
+# Leases that ran out long ago go too: their owners were killed, and nobody else removes them.
+RELEASE_ALL = f"""
 WITH gone AS (
     DELETE FROM agentgraph_hubs WHERE owner = %(owner)s
-        OR until < (SELECT until FROM agentgraph_hubs WHERE owner = %(owner)s) - %(kept)s
+        OR until < (SELECT until FROM agentgraph_hubs WHERE owner = %(owner)s) - %(keep_s)s
 ), given_back AS (
     UPDATE agentgraph_sessions SET owner = NULL WHERE owner = %(owner)s
 )
@@ -177,7 +195,8 @@ SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE %(status)s::text IS NULL OR status = %(status)s ORDER BY ordinal
 """
-UNFINISHED = """
+# Each part is answered by an index of its own, which holds only what it asks for.
+UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
 UNION SELECT ordinal, session_id FROM agentgraph_sessions WHERE due_at <= %(now)s
 UNION SELECT s.ordinal, s.session_id

@@ -1,7 +1,8 @@
-"""What is asked of a SQLite file, where it is more than a line."""
+"""The statements on sessions in a SQLite file that are longer than a line."""
 
 from __future__ import annotations
 
+# Nothing is inserted where there is a session of this id, which the row count tells.
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
@@ -11,7 +12,9 @@ VALUES
      :snapshot, :record)
 ON CONFLICT DO NOTHING
 """
-MOVE = """
+# Moves the head of a session that is where the appender believes it to be, and gives the number of
+# substantive envelopes before; no row means a conflict, which `rows.refusal` explains.
+UPDATE_HEAD = """
 UPDATE agentgraph_sessions SET
     status = :status, runnable = :runnable, due_at = :due_at, snapshot = :snapshot,
     head = head + :count, said = said + :said, attempts = coalesce(:attempts, attempts)
@@ -19,21 +22,26 @@ WHERE session_id = :session_id AND head = :head AND status NOT IN ('closed', 'ex
     AND (:epoch IS NULL OR epoch = :epoch)
 RETURNING said - :said
 """
-ADD = """
+ADD_ENVELOPE = """
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 VALUES (?, ?, ?, ?, ?)
 """
+# Record, snapshot, head, attempts, owner, epoch, and the last sequence that is there. Head and last
+# sequence differ where the end of a log is missing.
 LOAD = """
 SELECT record, snapshot, head, attempts, owner, epoch,
     (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
 FROM agentgraph_sessions s WHERE session_id = ?
 """
+# An outer join, so that a session without such envelopes gives one row, and an unknown one none.
 READ = """
 SELECT s.head, e.sequence, e.data
 FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.sequence > :after
 WHERE s.session_id = :session_id ORDER BY e.sequence LIMIT :limit
 """
+# Counts of substantive envelopes, their numbers, sequences and data, the newest first. The numbers
+# show whether one is missing, without reading what is between them.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s
@@ -47,16 +55,19 @@ FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.envelope_id = ?
 WHERE s.session_id = ?
 """
-WAITING = """
+INBOX = """
 SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = ? ORDER BY i.arrival
 """
-HELD = """
+# The lease of a hub is one row for all its sessions: a heartbeat costs the same for any number.
+LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = ?
 """
+# Takes a session whose owner and epoch are as they were read. Unless the caller is sure that the
+# owner may be overridden, its lease must still have run out: it may have been renewed since.
 CLAIM = """
 UPDATE agentgraph_sessions SET owner = :owner, epoch = epoch + 1
 WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:sure OR NOT EXISTS (
@@ -64,16 +75,17 @@ WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:su
 ))
 RETURNING epoch
 """
-RETIRE = """
+# Leases that ran out long ago go too: their owners were killed, and nobody else removes them.
+RELEASE_ALL = """
 DELETE FROM agentgraph_hubs
-WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :kept
+WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :keep_s
 """
 SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE :status IS NULL OR status = :status ORDER BY ordinal
 """
-# An index is named, as the order asked for would else have it walk through all sessions.
-UNFINISHED = """
+# The indexes are named, as ORDER BY would else have the planner walk through all sessions.
+UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
 UNION SELECT ordinal, session_id
     FROM agentgraph_sessions INDEXED BY agentgraph_sessions_due WHERE due_at <= ?
@@ -85,7 +97,8 @@ UNION SELECT ordinal, session_id
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
 """
-# Nothing is ever removed where it is counted here: the last number is how many there are.
+# From each of these tables nothing is ever removed, or a counter remembers its last number: so the
+# sum grows with every change.
 CHANGES = """
 SELECT ifnull((SELECT max(place) FROM agentgraph_envelopes), 0)
     + ifnull((SELECT max(ordinal) FROM agentgraph_sessions), 0)

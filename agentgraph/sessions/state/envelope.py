@@ -1,18 +1,13 @@
-"""The envelope: what is said in a session, as it stands in its log."""
+"""The envelope: one entry of a session's log, and the types of what it may say."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from agentgraph.display import event_line
-from agentgraph.errors import ConfigurationError
-from agentgraph.outcomes import Handoff
-from agentgraph.routing.values import short
-from agentgraph.sessions.state.payload import canonical
 
 EV_TEXT: Final = "ag.msg.text"
 EV_PACKET: Final = "ag.packet"
@@ -41,17 +36,14 @@ EV_TASK_FAILED: Final = "ag.task.failed"
 EV_TASK_EXPIRED: Final = "ag.task.expired"
 
 SUBSTANTIVE: Final = frozenset({EV_TEXT, EV_PACKET})
-"""What is said: it counts as a turn or as an interjection, and views show it."""
+"""The types of what participants say: a turn or an interjection, which views show."""
 
 SYSTEM: Final = "ag.hub"
-"""The sender of what the session says of itself; no participant can be called so."""
-
-_CUSTOM = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
-_RESERVED = "ag."
+"""The sender of what a session records of itself; no participant can have this name."""
 
 
 class Priority(IntEnum):
-    """How urgent what waits in an inbox is; of two, the higher is admitted first."""
+    """How urgent an entry of the inbox is: the higher is admitted first."""
 
     LOW = 0
     NORMAL = 1
@@ -60,34 +52,12 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What a sender fills in of an envelope; the hub stamps the rest.
-
-    `audience` None is everybody, a list only those.
-    """
-
-    event_type: str
-    event_data: Mapping[str, Any]
-    audience: tuple[str, ...] | None = None
-    causation_id: str | None = None
-    priority: Priority = Priority.NORMAL
-    idempotency_key: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        faults = [*_field_faults(self)]
-        if faults:
-            raise ConfigurationError(faults, code="draft")
-        if self.audience is not None:
-            object.__setattr__(self, "audience", tuple(self.audience))
-        object.__setattr__(self, "priority", Priority(self.priority))
-        object.__setattr__(self, "event_data", canonical(self.event_data, "event_data"))
-        object.__setattr__(self, "metadata", canonical(self.metadata, "metadata"))
-
-
-@dataclass(frozen=True, slots=True)
 class Envelope:
-    """What was said, by whom and to whom, at its place in the session's log."""
+    """What was said, by whom and to whom, at its place in the session's log.
+
+    It is never changed. `audience` None is everybody; `causation_id` names the envelope that this
+    one answers; `sequence` counts 1, 2, 3 … in its session, without gaps.
+    """
 
     envelope_id: str
     session_id: str
@@ -105,12 +75,12 @@ class Envelope:
     @property
     def text(self) -> str:
         """The words of a text or a packet, else nothing."""
-        said = self.event_data.get("body" if self.event_type == EV_PACKET else "text")
-        return said if isinstance(said, str) and self.event_type in SUBSTANTIVE else ""
+        words = self.event_data.get("body" if self.event_type == EV_PACKET else "text")
+        return words if isinstance(words, str) and self.event_type in SUBSTANTIVE else ""
 
     @property
     def is_substantive(self) -> bool:
-        """Whether something was said, rather than noted."""
+        """Whether a participant says something with it, rather than the session notes something."""
         return self.event_type in SUBSTANTIVE
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,21 +101,24 @@ class Envelope:
         }
 
     def _repr_html_(self) -> str:
-        shown: dict[str, object] = {"agent": self.sender_id, "decision": self.event_data}
+        fields: dict[str, object] = {"agent": self.sender_id, "decision": self.event_data}
         if self.is_substantive:
             routing = self.event_data.get("routing")
-            shown |= {"text": self.text} if self.text else {"decision": routing}
-        return event_line(f"{self.sequence} {self.event_type}", shown)
+            fields |= {"text": self.text} if self.text else {"decision": routing}
+        return event_line(f"{self.sequence} {self.event_type}", fields)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Envelope:
-        """Read an envelope; what is none raises a `ValueError`, a `TypeError` or a `KeyError`."""
+        """Read an envelope; raise `ValueError`, `TypeError` or `KeyError` for what is none.
+
+        Fields that are missing have their defaults.
+        """
         if len(data) != len(cls.__slots__):
-            data = {**_UNTOLD, "metadata": {}, **data}
+            data = {**_DEFAULTS, "metadata": {}, **data}
         if len(data) > len(cls.__slots__):
             raise ValueError("it has fields that an envelope has not")
         audience = data["audience"]
-        # Field by field, as a log of thousands is read at once.
+        # Positional, which is faster: a log of thousands is read at once.
         envelope = cls(
             data["envelope_id"],
             data["session_id"],
@@ -165,25 +138,14 @@ class Envelope:
         return envelope
 
 
-_UNTOLD = {
+_DEFAULTS = {
     "causation_id": None,
     "priority": Priority.NORMAL,
     "idempotency_key": None,
     "created_at": "",
     "sequence": 0,
 }
-"""What an envelope has where nothing is told of it."""
-
-
-def _field_faults(draft: Draft) -> Iterator[str]:
-    if isinstance(draft.audience, str) or not isinstance(draft.audience, Iterable | None):
-        yield f"audience={short(draft.audience)}: give a list of names, or None for everybody"
-    if draft.priority not in [*Priority]:
-        yield f"priority={short(draft.priority)}: use Priority.LOW, NORMAL, HIGH or URGENT"
-    for name in ("causation_id", "idempotency_key"):
-        given = getattr(draft, name)
-        if not isinstance(given, str | None):
-            yield f"{name}={short(given)}: give a string"
+"""The fields that may be missing where an envelope is read; `metadata` beside them."""
 
 
 def visible_to(envelope: Envelope, participant: str) -> bool:
@@ -191,75 +153,3 @@ def visible_to(envelope: Envelope, participant: str) -> bool:
     if envelope.audience is None or envelope.sender_id == participant:
         return True
     return participant in envelope.audience
-
-
-def text_envelope(
-    text: str,
-    *,
-    audience: Sequence[str] | None = None,
-    causation_id: str | None = None,
-    priority: Priority = Priority.NORMAL,
-    idempotency_key: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> Draft:
-    """Draft a text."""
-    if not isinstance(text, str):
-        raise ConfigurationError(f"a text is a string, not {type(text).__name__}", code="draft")
-    return Draft(
-        EV_TEXT,
-        {"text": text},
-        cast("tuple[str, ...] | None", audience),
-        causation_id,
-        priority,
-        idempotency_key,
-        metadata or {},
-    )
-
-
-def packet_envelope(
-    body: str,
-    *,
-    handoff: Handoff | None = None,
-    context_set: Mapping[str, Any] | None = None,
-    context_delete: Sequence[str] = (),
-    tool: str | None = None,
-    audience: Sequence[str] | None = None,
-    causation_id: str | None = None,
-    priority: Priority = Priority.NORMAL,
-    idempotency_key: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> Draft:
-    """Draft a whole round of somebody who speaks from outside: a bridge, a gateway, a test."""
-    routing: dict[str, Any] = {"kind": "handoff" if handoff or tool else "text", "tool": tool}
-    if handoff is not None:
-        routing |= {
-            "target": handoff.target,
-            "reason": handoff.reason,
-            "summary": handoff.summary,
-            "next_phase": handoff.next_phase,
-        }
-    data = {
-        "routing": routing,
-        "context_updates": {"set": dict(context_set or {}), "delete": list(context_delete)},
-        "body": body,
-    }
-    return Draft(
-        EV_PACKET,
-        data,
-        cast("tuple[str, ...] | None", audience),
-        causation_id,
-        priority,
-        idempotency_key,
-        metadata or {},
-    )
-
-
-def type_fault(event_type: object) -> str | None:
-    """Say what is wrong with the type of what comes from outside, if anything."""
-    if event_type in (*SUBSTANTIVE, EV_CONTEXT_SET):
-        return None
-    if not isinstance(event_type, str) or not _CUSTOM.fullmatch(event_type):
-        return f"the event type {event_type!r} is not dotted, as in 'myapp.review_requested'"
-    if event_type.startswith(_RESERVED):
-        return f"{event_type!r} is said by sessions alone: use a prefix of your own"
-    return None

@@ -1,4 +1,4 @@
-"""What is expected of a session in time, and what happens where it is not met."""
+"""Expectations: what has to happen in a session in time, and what follows where it does not."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _HANDLERS = ("audit", "warn", "notify", "auto_close")
 class Expectation:
     """Something that has to happen within some seconds.
 
+        Team(…, expectations=[Expectation("reply_within", 30.0, "notify")])
+
     - `turn_within`: whoever has the floor speaks. A human may take their time, unless named in
       `applies_to`.
     - `reply_within`: somebody else answers what was said.
@@ -47,18 +49,18 @@ class Expectation:
         if self.name not in _NAMES:
             faults.append(f"there is no expectation {self.name!r}: use {', '.join(_NAMES)}")
         if self.on_violation not in _HANDLERS:
-            known = ", ".join(_HANDLERS)
-            faults.append(f"there is no handler {self.on_violation!r}: use {known}")
+            handlers = ", ".join(_HANDLERS)
+            faults.append(f"there is no handler {self.on_violation!r}: use {handlers}")
         is_number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         if not is_number or not 0 < self.seconds < 1e12:
             faults.append(f"{self.name}: seconds={self.seconds!r}: give a number above 0")
-        named = self.applies_to
-        if isinstance(named, str) or not isinstance(named, Iterable | None):
-            faults.append(f"{self.name}: applies_to={named!r}: give a list of names")
+        names = self.applies_to
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
+            faults.append(f"{self.name}: applies_to={names!r}: give a list of names")
         if faults:
             raise ConfigurationError(faults, code="expectation")
-        if named is not None:
-            object.__setattr__(self, "applies_to", tuple(named))
+        if names is not None:
+            object.__setattr__(self, "applies_to", tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the expectation as JSON has it."""
@@ -72,37 +74,43 @@ DEFAULT_EXPECTATIONS = (
 
 
 def read_expectations(
-    given: Sequence[Expectation | Mapping[str, Any]], here: Collection[str] | None
+    items: Sequence[Expectation | Mapping[str, Any]], participants: Collection[str] | None
 ) -> tuple[Expectation, ...]:
-    """Read expectations of those who are here; all that is wrong with them is told at once."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"expectations={given!r}: give a list", code="expectation")
-    found: list[Expectation] = []
+    """Read expectations, each of which may be an object with its fields.
+
+    `ConfigurationError` names all faults at once; that somebody takes no part is one, unless
+    `participants` is None.
+    """
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise ConfigurationError(f"expectations={items!r}: give a list", code="expectation")
+    expectations: list[Expectation] = []
     faults: list[str] = []
-    for one in given:
+    for item in items:
         try:
-            found.append(one if isinstance(one, Expectation) else Expectation(**one))
+            expectations.append(item if isinstance(item, Expectation) else Expectation(**item))
         except ConfigurationError as error:
             faults += error.faults
         except TypeError as error:
-            faults.append(f"the expectation {one!r} cannot be read: {error}")
-    if here is not None:
-        named = [name for one in found for name in one.applies_to or () if name not in here]
+            faults.append(f"the expectation {item!r} cannot be read: {error}")
+    if participants is not None:
+        names = [name for item in expectations for name in item.applies_to or ()]
         faults += [
-            f"applies_to: {name!r} takes no part: there are {', '.join(here)}" for name in named
+            f"applies_to: {name!r} takes no part: there are {', '.join(participants)}"
+            for name in names
+            if name not in participants
         ]
     if faults:
         raise ConfigurationError(faults, code="expectation")
-    return tuple(found)
+    return tuple(expectations)
 
 
 def next_due(record: SessionRecord, state: SessionState) -> float | None:
-    """Return when the clock has something to do with a session, None if never."""
+    """Return when the next timer of a session fires, None if none is set."""
     return min((timer.at for timer in _timers(record, state)), default=None)
 
 
 def overdue(record: SessionRecord, state: SessionState) -> list[Callable[[Page], None]]:
-    """Return what the clock has to say by now, in the order in which it came due."""
+    """Return the timers that have fired by now, the earliest first, as changes to a page."""
     now = clock().wall()
     late = [timer for timer in _timers(record, state) if timer.at <= now]
     return [timer.fire for timer in sorted(late, key=lambda timer: timer.at)]
@@ -110,6 +118,8 @@ def overdue(record: SessionRecord, state: SessionState) -> list[Callable[[Page],
 
 @dataclass(frozen=True, slots=True)
 class _Timer:
+    """What happens to a session at an instant, unless something else happens before."""
+
     at: float
     fire: Callable[[Page], None]
 
@@ -124,47 +134,64 @@ def _timers(record: SessionRecord, state: SessionState) -> Iterator[_Timer]:
         yield _Timer(at, lambda page: page.close("invite_timeout"))
     for index, raw in enumerate(record.expectations):
         expectation = Expectation(**raw)
-        began = _began(expectation, record, state)
-        if began is None or _is_past(began[0], record):
+        occasion = _occasion(expectation, record, state)
+        if occasion is None or _is_before_fork(occasion.since, record):
             continue
-        since, anchor, violator = began
-        key = f"{index}:{expectation.name}:{anchor}"
+        key = f"{index}:{expectation.name}:{occasion.anchor}"
         if key not in state.violated:
-            fire = _violation(expectation, key, violator)
-            yield _Timer(since + expectation.seconds, fire)
+            fire = _violation(expectation, key, occasion.violators)
+            yield _Timer(occasion.since + expectation.seconds, fire)
 
 
-def _began(
+@dataclass(frozen=True, slots=True)
+class _Occasion:
+    """Something that an expectation waits for at present."""
+
+    since: float
+    anchor: int
+    """A number that the occasion shares with no other one of the session: a round, a sequence."""
+    violators: Sequence[str]
+    """Who is late when the time is over."""
+
+
+def _occasion(
     expectation: Expectation, record: SessionRecord, state: SessionState
-) -> tuple[float, int, list[str]] | None:
-    """Return since when it is waited for, a name for that, and whom; None if for nobody."""
-    named = expectation.applies_to
+) -> _Occasion | None:
+    """Return what an expectation waits for at present, None for nothing."""
+    names = expectation.applies_to
     match expectation.name:
         case "turn_within":
-            waited = [
-                name for name in state.due if name not in state.humans or name in (named or ())
-            ]
-            waited = [name for name in waited if named is None or name in named]
-            paused = state.status in ("pending", "waiting_decision")
-            return (_at(state.floor_at), state.round, waited) if waited and not paused else None
-        case "reply_within":
-            if not state.asked or (named is not None and state.asked_by not in named):
+            late = _expected_speakers(expectation, state)
+            is_paused = state.status in ("pending", "waiting_decision")
+            if not late or is_paused:
                 return None
-            others = [name for name in state.participant_order if name != state.asked_by]
-            return _at(state.asked_at), state.asked, others
+            return _Occasion(_instant(state.floor_at), state.round, late)
+        case "reply_within":
+            if not state.asked or (names is not None and state.asked_by not in names):
+                return None
+            answerers = [name for name in state.participant_order if name != state.asked_by]
+            return _Occasion(_instant(state.asked_at), state.asked, answerers)
         case "max_silence":
             if state.status == "pending":
                 return None
-            return _at(state.spoke_at or state.opened_at), state.spoke, []
+            return _Occasion(_instant(state.spoke_at or state.opened_at), state.spoke, [])
         case "acks_within":
             if state.status != "pending":
                 return None
-            missing = [name for name in record.invited if name not in state.acks]
-            return record.created_at, 0, missing
+            silent = [name for name in record.invited if name not in state.acks]
+            return _Occasion(record.created_at, 0, silent)
 
 
-def _is_past(since: float, record: SessionRecord) -> bool:
-    """Tell whether something is of the past that a fork shares, and not expected of it."""
+def _expected_speakers(expectation: Expectation, state: SessionState) -> list[str]:
+    """Return who is due and expected to hurry: humans only where they are named."""
+    names = expectation.applies_to
+    if names is None:
+        return [name for name in state.due if name not in state.humans]
+    return [name for name in state.due if name in names]
+
+
+def _is_before_fork(since: float, record: SessionRecord) -> bool:
+    """Tell whether an instant is of the past that a fork shares: nothing is expected of that."""
     is_fork = record.parent is not None and record.parent.at is not None
     return is_fork and since < record.created_at
 
@@ -173,7 +200,7 @@ def _violation(
     expectation: Expectation, key: str, violators: Sequence[str]
 ) -> Callable[[Page], None]:
     def fire(page: Page) -> None:
-        told = {
+        data = {
             "name": expectation.name,
             "key": key,
             "seconds": expectation.seconds,
@@ -181,7 +208,7 @@ def _violation(
             "violators": list(violators),
         }
         audience = None if expectation.on_violation in ("notify", "auto_close") else ()
-        page.note(ev.EV_EXPECTATION_VIOLATED, told, audience=audience)
+        page.note(ev.EV_EXPECTATION_VIOLATED, data, audience=audience)
         if expectation.on_violation == "warn":
             log.warning("session %s: %s is violated", page.state.session_id, expectation.name)
         if expectation.on_violation == "auto_close":
@@ -191,9 +218,9 @@ def _violation(
 
 
 def _expire(page: Page) -> None:
-    page.expires = page.closing is None
+    page.expires = page.close_reason is None
     page.close("ttl_expired")
 
 
-def _at(instant: str) -> float:
-    return datetime.fromisoformat(instant).timestamp()
+def _instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,14 +1,13 @@
-"""What an envelope does to a session's state: pure, total, and never a question to the rules.
+"""The fold: what an envelope does to the state of its session. Pure, total, and without rules.
 
-Who goes on was decided when the envelope was admitted, and stands on it; so a log folds to the same
-state whatever code is registered by then.
+Who goes on was decided when the envelope was admitted, and is stamp on it. So a log folds to the
+same state whatever code is registered by then.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from dataclasses import replace as changed
 from datetime import datetime
 from typing import Any, TypeAlias, TypeGuard
 
@@ -16,39 +15,46 @@ from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.state import SessionState, Status, in_place
-from agentgraph.sessions.state.usage import audited, begun, paid
+from agentgraph.sessions.state.input_account import (
+    apply_audit,
+    begin_input,
+    charge_turn,
+)
+from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
+"""What an event does to the state. Its data may be anything that JSON has: it must never raise."""
 
-_KEPT_PHASES = 20
-"""How much of its phases a state keeps: it is stored with every append. The log has them all."""
+_MAX_PHASES = 20
+"""How many phases a state keeps, as it is stored with every append; the log has them all."""
 
 
 def fold(state: SessionState, envelope: Envelope) -> SessionState:
     """Return the state after an envelope."""
-    after = counted(state, envelope)
+    after = apply_event(state, envelope)
     decision = decision_of(envelope)
-    return after if decision is None else decided(after, envelope, decision)
+    return after if decision is None else apply_decision(after, envelope, decision)
 
 
-def folded(state: SessionState, envelopes: Iterable[Envelope]) -> SessionState:
-    """Return the state after envelopes."""
-    return in_place(state, fold, envelopes)
+def fold_all(state: SessionState, envelopes: Iterable[Envelope]) -> SessionState:
+    """Return the state after envelopes, in their order."""
+    return fold_in_place(state, fold, envelopes)
 
 
-def counted(state: SessionState, envelope: Envelope) -> SessionState:
-    """Return the state with an envelope counted in, before what was decided on it."""
+def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
+    """Return the state after what an envelope says, before what was decided on it."""
     step = _STEPS.get(envelope.event_type)
     if step is not None:
         state = step(state, envelope)
-    return changed(state, sequence=envelope.sequence, updated_at=envelope.created_at)
+    return replace(state, sequence=envelope.sequence, updated_at=envelope.created_at)
 
 
-def decided(state: SessionState, envelope: Envelope, decision: TransitionDecision) -> SessionState:
-    """Return the state after a decision."""
+def apply_decision(
+    state: SessionState, envelope: Envelope, decision: TransitionDecision
+) -> SessionState:
+    """Return the state after what was decided on an envelope: a new round, or the end."""
     if decision.action == "close":
-        return changed(
+        return replace(
             state,
             status="closing",
             pending_close_reason=decision.close_reason,
@@ -57,7 +63,7 @@ def decided(state: SessionState, envelope: Envelope, decision: TransitionDecisio
             expected_next_speaker=None,
         )
     waits = decision.action == "wait"
-    return changed(
+    return replace(
         state,
         status="waiting_human" if waits else _status(state, state.interrupts, decision.speakers),
         round=state.round + 1,
@@ -76,15 +82,15 @@ def decided(state: SessionState, envelope: Envelope, decision: TransitionDecisio
 
 def decision_of(envelope: Envelope) -> TransitionDecision | None:
     """Return what was decided on an envelope, None where nothing was."""
-    stamped = envelope.event_data.get("decision")
-    if envelope.event_type not in _DECIDED_ON or not _is_decision(stamped):
+    stamp = envelope.event_data.get("decision")
+    if envelope.event_type not in _DECISION_TYPES or not _is_decision(stamp):
         return None
     return TransitionDecision(
-        stamped["action"],
-        tuple(stamped["speakers"]),
-        stamped["phase"],
-        stamped["close_reason"],
-        stamped["rule"],
+        stamp["action"],
+        tuple(stamp["speakers"]),
+        stamp["phase"],
+        stamp["close_reason"],
+        stamp["rule"],
     )
 
 
@@ -92,26 +98,26 @@ def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any
     """Return context variables after updates: what is deleted goes, then what is set comes."""
     if not isinstance(updates, Mapping):
         return context
-    deleted, given = updates.get("delete"), updates.get("set")
-    if not deleted and not given:
+    deletions, values = updates.get("delete"), updates.get("set")
+    if not deletions and not values:
         return context
-    gone = deleted if isinstance(deleted, Sequence) else ()
-    kept = {key: value for key, value in context.items() if key not in gone}
-    return {**kept, **given} if isinstance(given, Mapping) else kept
+    keys = deletions if isinstance(deletions, Sequence) else ()
+    rest = {key: value for key, value in context.items() if key not in keys}
+    return {**rest, **values} if isinstance(values, Mapping) else rest
 
 
-def _is_decision(stamped: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether this is one, and not what somebody has written in its place."""
-    if not isinstance(stamped, Mapping) or stamped.keys() != _DECISION_KEYS:
+def _is_decision(stamp: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Tell whether this is a decision: a sender may have written anything in its place."""
+    if not isinstance(stamp, Mapping) or stamp.keys() != _DECISION_KEYS:
         return False
-    speakers, rule = stamped["speakers"], stamped["rule"]
+    speakers, rule = stamp["speakers"], stamp["rule"]
     return (
-        stamped["action"] in ("speak", "wait", "close")
+        stamp["action"] in ("speak", "wait", "close")
         and isinstance(speakers, list)
         and _TEXT.issuperset(map(type, speakers))
         and isinstance(rule, int | str)
-        and isinstance(stamped["phase"], str | None)
-        and isinstance(stamped["close_reason"], str)
+        and isinstance(stamp["phase"], str | None)
+        and isinstance(stamp["close_reason"], str)
     )
 
 
@@ -122,6 +128,7 @@ _TEXT = frozenset({str})
 def _status(
     state: SessionState, interrupts: Mapping[str, Mapping[str, Any]], due: Sequence[str]
 ) -> Status:
+    """Return the status of a session whose round is under way, by what it waits for."""
     if interrupts:
         return "waiting_decision"
     if due and set(due).issubset(state.humans):
@@ -129,77 +136,87 @@ def _status(
     return "active"
 
 
-def _said(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
+    """Apply a text or a packet: somebody has spoken, whose turn it may have been."""
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
-    said: dict[str, Any] = {
-        **(begun(state, envelope) if is_outside else paid(state, sender, envelope)),
+    changes: dict[str, Any] = {
+        **(begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
     }
     if sender != state.asked_by:
-        said |= {
+        changes |= {
             "asked_by": sender,
             "asked_at": envelope.created_at,
             "asked": envelope.sequence,
         }
     due = state.due
     if sender in due:
-        said |= _had_the_floor(state, envelope, [name for name in due if name != sender])
+        still_due = [name for name in due if name != sender]
+        changes |= _end_turn(state, envelope, still_due)
     elif state.speakers and not state.spoken:
-        # Said between two rounds: whoever has not begun yet is shown it.
-        said["round_began"] = envelope.sequence
-    return changed(state, **said)
+        # Said between two rounds: it is shown to the speakers of the next, who have not begun.
+        changes["round_began"] = envelope.sequence
+    return replace(state, **changes)
 
 
-def _had_the_floor(
-    state: SessionState, envelope: Envelope, left: Sequence[str]
+def _end_turn(
+    state: SessionState, envelope: Envelope, still_due: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return what becomes of a round when one of its speakers has spoken."""
+    """Return what changes in a round when one of its speakers has spoken."""
     sender = envelope.sender_id
-    # A text is words alone, whatever else it carries.
+    # A text carries no updates, whatever its sender wrote into it.
     data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
     active = data.get("active")
-    interrupts = _without(state, sender) if state.interrupts else {}
+    interrupts = _without_interrupts(state, sender) if state.interrupts else {}
     return {
-        "status": _status(state, interrupts, left),
+        "status": _status(state, interrupts, still_due),
         "last_speaker_id": sender,
         "turn_count": state.turn_count + 1,
         "spoken": (*state.spoken, sender),
         "interrupts": interrupts,
         "context_vars": net_context(state.context_vars, data.get("context_updates")),
-        "active": {**state.active, sender: active} if active is not None else _idle(state, sender),
+        "active": {**state.active, sender: active}
+        if active is not None
+        else _without_active(state, sender),
         "finish": state.finish or _finish(sender, data),
     }
 
 
 def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a packet that calls `finish`, None for another one."""
     routing = data.get("routing")
     if not isinstance(routing, Mapping) or routing.get("kind") != "finish":
         return None
     return {"sender_id": sender, "routing": routing}
 
 
-def _idle(state: SessionState, sender: str) -> Mapping[str, str | None]:
+def _without_active(state: SessionState, sender: str) -> Mapping[str, str | None]:
     return {name: path for name, path in state.active.items() if name != sender}
 
 
-def _without(state: SessionState, speaker: str) -> Mapping[str, Mapping[str, Any]]:
-    asked = state.interrupts
-    return {key: one for key, one in asked.items() if one.get("speaker") != speaker}
+def _without_interrupts(state: SessionState, speaker: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the interrupts of all but one speaker."""
+    return {
+        key: interrupt
+        for key, interrupt in state.interrupts.items()
+        if interrupt.get("speaker") != speaker
+    }
 
 
-def _context_set(state: SessionState, envelope: Envelope) -> SessionState:
-    return changed(state, context_vars=net_context(state.context_vars, envelope.event_data))
+def _on_context_set(state: SessionState, envelope: Envelope) -> SessionState:
+    return replace(state, context_vars=net_context(state.context_vars, envelope.event_data))
 
 
-def _opened(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_opened(state: SessionState, envelope: Envelope) -> SessionState:
+    """Begin the session; where its creator speaks first, that is round 1."""
     first = envelope.event_data.get("initial_speaker")
     waits = first == state.creator_id
-    return changed(
+    return replace(
         state,
         status="active",
         opened_at=envelope.created_at,
@@ -211,28 +228,33 @@ def _opened(state: SessionState, envelope: Envelope) -> SessionState:
     )
 
 
-def _acked(state: SessionState, envelope: Envelope) -> SessionState:
-    return changed(state, acks=(*state.acks, envelope.sender_id))
+def _on_invite_ack(state: SessionState, envelope: Envelope) -> SessionState:
+    return replace(state, acks=(*state.acks, envelope.sender_id))
 
 
-def _left(state: SessionState, envelope: Envelope) -> SessionState:
-    gone = envelope.event_data.get("participant")
-    order = tuple(name for name in state.participant_order if name != gone)
-    return changed(state, participant_order=order)
+def _on_left(state: SessionState, envelope: Envelope) -> SessionState:
+    """Take out a participant who has left."""
+    participant = envelope.event_data.get("participant")
+    order = tuple(name for name in state.participant_order if name != participant)
+    return replace(state, participant_order=order)
 
 
-def _released(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
+    """Give the conversation to an agent, as a human has let go of it."""
     agent = envelope.event_data.get("agent")
     if not isinstance(agent, str):
         return state
     conversation = state.conversation
-    moved = conversation.transition(conversation.phase, agent, "released", at=_at(envelope))
-    return changed(state, **begun(state, envelope), conversation=_trimmed(moved))
+    conversation = conversation.transition(
+        conversation.phase, agent, "released", at=_instant(envelope)
+    )
+    return replace(state, **begin_input(state, envelope), conversation=_trim(conversation))
 
 
-def _closed(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
+    """End the session: nobody is due, and nothing waits for a human."""
     reason = envelope.event_data.get("reason")
-    return changed(
+    return replace(
         state,
         status="expired" if state.status == "expired" else "closed",
         pending_close_reason=reason if isinstance(reason, str) else "",
@@ -243,116 +265,123 @@ def _closed(state: SessionState, envelope: Envelope) -> SessionState:
     )
 
 
-def _expired(state: SessionState, envelope: Envelope) -> SessionState:
-    return changed(state, status="expired")
+def _on_expired(state: SessionState, envelope: Envelope) -> SessionState:
+    return replace(state, status="expired")
 
 
-def _violated(state: SessionState, envelope: Envelope) -> SessionState:
-    # Of each expectation the latest: what it was about before cannot come again.
+def _on_expectation_violated(state: SessionState, envelope: Envelope) -> SessionState:
+    # The latest violation of each expectation is enough: earlier occasions cannot come again.
     key = str(envelope.event_data.get("key"))
-    which = key.rpartition(":")[0]
-    others = [known for known in state.violated if known.rpartition(":")[0] != which]
-    return changed(state, violated=(*others, key))
+    expectation = key.rpartition(":")[0]
+    keys = [item for item in state.violated if item.rpartition(":")[0] != expectation]
+    return replace(state, violated=(*keys, key))
 
 
-def _handed_off(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
+    """Give the conversation to another agent, or to nobody where a human is to take it."""
     data = envelope.event_data
     target, phase = data.get("target"), data.get("next_phase")
     reason = data.get("reason")
-    moved = state.conversation.transition(
+    conversation = state.conversation.transition(
         phase if isinstance(phase, str) else state.conversation.phase,
         target if isinstance(target, str) and target not in ("human", *state.humans) else None,
         reason if isinstance(reason, str) else "",
-        at=_at(envelope),
+        at=_instant(envelope),
     )
-    return changed(state, conversation=_trimmed(moved), hops=state.hops + 1)
+    return replace(state, conversation=_trim(conversation), hops=state.hops + 1)
 
 
-def _phased(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
+    """Enter a phase without a handoff."""
     phase, reason = envelope.event_data.get("to"), envelope.event_data.get("reason")
     if not isinstance(phase, str) or phase == state.conversation.phase:
         return state
-    why = reason if isinstance(reason, str) else ""
-    moved = state.conversation.transition(phase, KEEP, why, at=_at(envelope))
-    return changed(state, conversation=_trimmed(moved))
+    text = reason if isinstance(reason, str) else ""
+    conversation = state.conversation.transition(phase, KEEP, text, at=_instant(envelope))
+    return replace(state, conversation=_trim(conversation))
 
 
-def _failed(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
+    """Count a failure; where it is final, the speaker counts as having spoken."""
     data = envelope.event_data
     speaker = data.get("speaker")
     if not isinstance(speaker, str) or speaker not in state.due:
         return state
-    had = state.failures.get(speaker, 0)
-    failed = changed(
+    failures = state.failures.get(speaker, 0)
+    after = replace(
         state,
-        **paid(state, speaker, envelope),
-        # To ask anew what no checkpoint waits for any more is nobody's failure.
-        failures={**state.failures, speaker: had + (data.get("code") != "checkpoint_lost")},
-        interrupts=_without(state, speaker),
+        **charge_turn(state, speaker, envelope),
+        # Where a checkpoint was lost, its interrupts are asked again, which is nobody's failure.
+        failures={**state.failures, speaker: failures + (data.get("code") != "checkpoint_lost")},
+        interrupts=_without_interrupts(state, speaker),
     )
     if data.get("final") is True:
         guard = str(data.get("message")) if data.get("code") == "guard" else ""
-        failed = changed(
-            failed,
-            spoken=(*failed.spoken, speaker),
-            given_up=(*failed.given_up, speaker),
-            stopped=failed.stopped or guard,
+        after = replace(
+            after,
+            spoken=(*after.spoken, speaker),
+            given_up=(*after.given_up, speaker),
+            stopped=after.stopped or guard,
         )
-    return changed(failed, status=_status(failed, failed.interrupts, failed.due))
+    return replace(after, status=_status(after, after.interrupts, after.due))
 
 
-def _interrupted(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
+    """Suspend a turn until a human decides."""
     data = envelope.event_data
-    question = {key: value for key, value in data.items() if key not in ("usage", "path")}
-    asked = {**state.interrupts, str(data.get("id")): question}
-    used = paid(state, str(data.get("speaker")), envelope)
-    return changed(state, **used, interrupts=asked, status="waiting_decision")
+    interrupt = {key: value for key, value in data.items() if key not in ("usage", "path")}
+    interrupts = {**state.interrupts, str(data.get("id")): interrupt}
+    charges = charge_turn(state, str(data.get("speaker")), envelope)
+    return replace(state, **charges, interrupts=interrupts, status="waiting_decision")
 
 
-def _human_decided(state: SessionState, envelope: Envelope) -> SessionState:
+def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
+    """Store what a human has decided; the interrupt stays until its speaker has gone on."""
     key = str(envelope.event_data.get("interrupt_id"))
     if key not in state.interrupts:
         return state
-    answered = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
-    # The time in which a human has thought is none of the speaker's.
-    asked = {**state.interrupts, key: answered}
-    return changed(state, interrupts=asked, floor_at=envelope.created_at)
+    interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
+    interrupts = {**state.interrupts, key: interrupt}
+    # `floor_at` is set anew: the time in which a human has thought is not the speaker's.
+    return replace(state, interrupts=interrupts, floor_at=envelope.created_at)
 
 
-def _summarised(state: SessionState, envelope: Envelope) -> SessionState:
-    return changed(state, summary=envelope.event_data)
+def _on_summary(state: SessionState, envelope: Envelope) -> SessionState:
+    return replace(state, summary=envelope.event_data)
 
 
-def _at(envelope: Envelope) -> datetime | None:
+def _instant(envelope: Envelope) -> datetime | None:
     try:
         return datetime.fromisoformat(envelope.created_at)
     except ValueError:
         return None
 
 
-def _trimmed(conversation: ConversationState) -> ConversationState:
-    if len(conversation.phase_history) <= _KEPT_PHASES:
+def _trim(conversation: ConversationState) -> ConversationState:
+    if len(conversation.phase_history) <= _MAX_PHASES:
         return conversation
-    return replace(conversation, phase_history=conversation.phase_history[-_KEPT_PHASES:])
+    return dataclasses.replace(
+        conversation, phase_history=conversation.phase_history[-_MAX_PHASES:]
+    )
 
 
 _STEPS: Mapping[str, Step] = {
-    ev.EV_TEXT: _said,
-    ev.EV_PACKET: _said,
-    ev.EV_CONTEXT_SET: _context_set,
-    ev.EV_SESSION_INVITE_ACK: _acked,
-    ev.EV_SESSION_OPENED: _opened,
-    ev.EV_SESSION_LEFT: _left,
-    ev.EV_SESSION_RELEASED: _released,
-    ev.EV_SESSION_CLOSED: _closed,
-    ev.EV_SESSION_EXPIRED: _expired,
-    ev.EV_EXPECTATION_VIOLATED: _violated,
-    ev.EV_HANDOFF: _handed_off,
-    ev.EV_PHASE: _phased,
-    ev.EV_ROUND_FAILED: _failed,
-    ev.EV_INTERRUPT: _interrupted,
-    ev.EV_DECISION: _human_decided,
-    ev.EV_SUMMARY: _summarised,
-    ev.EV_AUDIT: audited,
+    ev.EV_TEXT: _on_message,
+    ev.EV_PACKET: _on_message,
+    ev.EV_CONTEXT_SET: _on_context_set,
+    ev.EV_SESSION_INVITE_ACK: _on_invite_ack,
+    ev.EV_SESSION_OPENED: _on_opened,
+    ev.EV_SESSION_LEFT: _on_left,
+    ev.EV_SESSION_RELEASED: _on_released,
+    ev.EV_SESSION_CLOSED: _on_closed,
+    ev.EV_SESSION_EXPIRED: _on_expired,
+    ev.EV_EXPECTATION_VIOLATED: _on_expectation_violated,
+    ev.EV_HANDOFF: _on_handoff,
+    ev.EV_PHASE: _on_phase,
+    ev.EV_ROUND_FAILED: _on_round_failed,
+    ev.EV_INTERRUPT: _on_interrupt,
+    ev.EV_DECISION: _on_human_decision,
+    ev.EV_SUMMARY: _on_summary,
+    ev.EV_AUDIT: apply_audit,
 }
-_DECIDED_ON = frozenset({ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED})
+_DECISION_TYPES = frozenset({ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED})

@@ -1,4 +1,8 @@
-"""What a round comes to: one packet, made of the messages and notes of its speaker's run."""
+"""What a speaker's run leaves in the log: a packet when it ends, or what it asks a human.
+
+A packet is made of the messages and the notes of the run. It is bounded, as it must fit into the
+log: of many steps the last ones are in it, of long texts the beginning.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import GraphInterrupt
+from langgraph.types import StateSnapshot
 
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.outcomes import Note
 from agentgraph.routing.values import short
-from agentgraph.sessions.state.payload import clipped, encoded
+from agentgraph.sessions.state.payload import as_payload, clip, encode_json
 
-_STEPS = 12
-_TEXT = 2_000
-_SHORT = 100
-_ROOM = 80_000
-"""What all steps of a packet may take: the packet must fit into the log."""
-_DEPTH = 50
-"""How deep the arguments of a call are shown; what is deeper is clipped, as it may be nonsense."""
-_BODY = 100_000
-_BODY_ROOM = 120_000
+_MAX_STEPS = 12
+_MAX_TEXT = 2_000
+_MAX_TEXT_IF_TIGHT = 100
+_MAX_STEPS_BYTES = 80_000
+_MAX_DEPTH = 50
+"""How deep the arguments of a call may be nested; deeper ones are likely nonsense: clipped."""
+_MAX_BODY = 100_000
+_MAX_BODY_BYTES = 120_000
+_MOVES = ("handoff", "finish")
+_SERDE = JsonPlusSerializer()
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class TurnOutput:
     """What a speaker's run has brought."""
 
     messages: Sequence[AnyMessage]
@@ -41,44 +49,44 @@ class Spoken:
 
 
 def packet_of(
-    spoken: Spoken, routing_tools: Collection[str], round: int, attempt: int
+    turn: TurnOutput, routing_tools: Collection[str], round: int, attempt: int
 ) -> dict[str, Any]:
-    """Return the packet's data; without a body and a decision, the round was silent."""
-    answers = {m.tool_call_id: m for m in spoken.messages if isinstance(m, ToolMessage)}
+    """Return the data of an `EV_PACKET`; `routing_tools` are those whose call moves the floor."""
+    answers = {m.tool_call_id: m for m in turn.messages if isinstance(m, ToolMessage)}
     return {
-        "routing": _routing(spoken, answers, routing_tools),
-        "context_updates": _updates(spoken.notes),
-        "body": _body(spoken),
-        "active": spoken.active,
-        "steps": _steps(spoken.messages, answers),
+        "routing": _routing(turn, answers, routing_tools),
+        "context_updates": _updates(turn.notes),
+        "body": _body(turn),
+        "active": turn.active,
+        "steps": _steps(turn.messages, answers),
         "round": round,
         "attempt": attempt,
-        "usage": dict(spoken.usage),
-        **({"hops": spoken.hops} if spoken.hops else {}),
+        "usage": dict(turn.usage),
+        **({"hops": turn.hops} if turn.hops else {}),
     }
 
 
 def is_silent(packet: Mapping[str, Any]) -> bool:
-    """Tell whether a round has neither said nor decided anything."""
+    """Tell whether a turn has neither said nor decided anything."""
     return not packet["body"].strip() and packet["routing"]["kind"] == "text"
 
 
 def _routing(
-    spoken: Spoken, answers: Mapping[str, ToolMessage], routing_tools: Collection[str]
+    turn: TurnOutput, answers: Mapping[str, ToolMessage], routing_tools: Collection[str]
 ) -> dict[str, Any]:
-    """Return the first thing in the order of the calls that says where to go."""
-    noted = {note["call_id"]: note for note in spoken.notes if note["kind"] in _MOVES}
-    for call in _calls(spoken.messages):
-        found = noted.get(call["id"] or "")
-        if found is not None:
-            return _move(found)
+    """Return the first move, in the order of the calls: a handoff, a finish, or a routing tool."""
+    moves = {note["call_id"]: note for note in turn.notes if note["kind"] in _MOVES}
+    for call in _calls(turn.messages):
+        note = moves.get(call["id"] or "")
+        if note is not None:
+            return _move(note)
         answer = answers.get(call["id"] or "")
         if call["name"] in routing_tools and answer is not None and answer.status != "error":
             reason = str(call["args"].get("reason") or "")
             return {"kind": "handoff", "tool": call["name"], "reason": reason}
-    # A delegate's calls are not among the messages, but it was told that it may.
-    found = next(iter(noted.values()), None)
-    return {"kind": "text", "tool": None} if found is None else _move(found)
+    # The calls of a delegate are not among the messages; its moves count all the same.
+    note = next(iter(moves.values()), None)
+    return {"kind": "text", "tool": None} if note is None else _move(note)
 
 
 def _move(note: Note) -> dict[str, Any]:
@@ -86,32 +94,29 @@ def _move(note: Note) -> dict[str, Any]:
     return {"kind": kind, "tool": note["name"], **note["value"]}
 
 
-_MOVES = ("handoff", "finish")
-
-
 def _updates(notes: Iterable[Note]) -> dict[str, Any]:
-    """Return what the writes of a round come to, in the order of its calls."""
-    given: dict[str, Any] = {}
-    deleted: dict[str, None] = {}
+    """Return the net writes to the context of a turn, in the order of its calls."""
+    values: dict[str, Any] = {}
+    deletions: dict[str, None] = {}
     for note in notes:
         if note["kind"] == "set":
-            deleted.pop(note["name"], None)
-            given[note["name"]] = note["value"]
+            deletions.pop(note["name"], None)
+            values[note["name"]] = note["value"]
         elif note["kind"] == "delete":
-            given.pop(note["name"], None)
-            deleted[note["name"]] = None
-    return {"set": given, "delete": list(deleted)}
+            values.pop(note["name"], None)
+            deletions[note["name"]] = None
+    return {"set": values, "delete": list(deletions)}
 
 
-def _body(spoken: Spoken) -> str:
-    said = [str(m.text) for m in spoken.messages if isinstance(m, AIMessage) and m.text]
-    body = said[-1] if said else ""
-    if not body and spoken.output is not None:
-        body = json.dumps(spoken.output)
-    limit = _BODY
-    while len(encoded(body[:limit])) > _BODY_ROOM:  # a character takes up to twelve bytes
+def _body(turn: TurnOutput) -> str:
+    texts = [str(m.text) for m in turn.messages if isinstance(m, AIMessage) and m.text]
+    body = texts[-1] if texts else ""
+    if not body and turn.output is not None:
+        body = json.dumps(turn.output)
+    limit = _MAX_BODY
+    while len(encode_json(body[:limit])) > _MAX_BODY_BYTES:  # a character has up to twelve bytes
         limit //= 2
-    return clipped(body, limit)
+    return clip(body, limit)
 
 
 def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:
@@ -121,49 +126,76 @@ def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:
 def _steps(
     messages: Iterable[AnyMessage], answers: Mapping[str, ToolMessage]
 ) -> list[dict[str, Any]]:
-    """Return each message with calls, and what they were answered; the last ones of many."""
-    asked = [m for m in messages if isinstance(m, AIMessage) and m.tool_calls]
+    """Return the last messages with calls, and the results; as many as there is room for.
+
+    Where a step is too large, its texts are clipped further before it is left out.
+    """
+    with_calls = [m for m in messages if isinstance(m, AIMessage) and m.tool_calls]
     steps: list[dict[str, Any]] = []
-    room = _ROOM
-    for message in reversed(asked[-_STEPS:]):
-        tried = (_step(message, answers, limit) for limit in (_TEXT, _SHORT))
-        found = next((one for one in tried if len(encoded(one)) <= room), None)
-        if found is None:
+    room = _MAX_STEPS_BYTES
+    for message in reversed(with_calls[-_MAX_STEPS:]):
+        sizes = (_step(message, answers, limit) for limit in (_MAX_TEXT, _MAX_TEXT_IF_TIGHT))
+        step = next((step for step in sizes if len(encode_json(step)) <= room), None)
+        if step is None:
             break
-        room -= len(encoded(found))
-        steps.insert(0, found)
+        room -= len(encode_json(step))
+        steps.insert(0, step)
     return steps
 
 
 def _step(message: AIMessage, answers: Mapping[str, ToolMessage], limit: int) -> dict[str, Any]:
     calls = [_call(call, answers.get(call["id"] or ""), limit) for call in message.tool_calls]
-    return {"agent": message.name, "text": clipped(str(message.text), limit), "calls": calls}
+    return {"agent": message.name, "text": clip(str(message.text), limit), "calls": calls}
 
 
 def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, Any]:
-    args = _written(call["args"])
-    is_short = len(args) <= limit and not _is_deep(call["args"], _DEPTH)
+    args = _args_json(call["args"])
+    is_short = len(args) <= limit and not _is_deep(call["args"], _MAX_DEPTH)
     return {
         "tool": call["name"],
         # A model may write NaN, which JSON does not have.
         "args": json.loads(args, parse_constant=str) if is_short else {"clipped": args[:limit]},
-        "result": clipped(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
+        "result": clip(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
         "status": answer.status if answer is not None else "error",
     }
 
 
-def _written(args: Mapping[str, Any]) -> str:
+def _args_json(args: Mapping[str, Any]) -> str:
     try:
         return json.dumps(args, default=str)
-    except (RecursionError, ValueError):  # nested without end, or beyond what can be written
+    except (RecursionError, ValueError):  # it holds itself, or has numbers too long to be written
         return short(args)
 
 
-def _is_deep(value: object, left: int) -> bool:
-    """Tell whether something is nested deeper than a packet can hold beside its own levels."""
+def _is_deep(value: object, max_depth: int) -> bool:
+    """Tell whether a value is nested deeper than that."""
     inner: Iterable[Any] = ()
     if isinstance(value, Mapping):
         inner = value.values()
     elif isinstance(value, list | tuple):
         inner = value
-    return left < 0 or any(_is_deep(one, left - 1) for one in inner)
+    return max_depth < 0 or any(_is_deep(item, max_depth - 1) for item in inner)
+
+
+def interrupt_requests(snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
+    """Return the data of an `EV_INTERRUPT` for each interrupt of a run that is suspended."""
+    return [
+        {
+            "id": interrupt.id,
+            "speaker": task.name,
+            "payload": as_payload(interrupt.value),
+            "response_schema": as_payload(getattr(interrupt, "response_schema", None)),
+            "round": round,
+        }
+        for task in snapshot.tasks
+        for interrupt in task.interrupts
+    ]
+
+
+def is_storable(interrupt: GraphInterrupt) -> bool:
+    """Tell whether a checkpoint can hold what is asked: without one no answer could be given."""
+    try:
+        _SERDE.dumps_typed(interrupt.args)
+    except Exception:  # whatever the methods of the value raise
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What a session is from its first envelope on: stored once, with its rules as data."""
+"""The record of a session: what never changes of it, its rules among that, stored once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The round that a session serves, or the session it was forked from."""
+    """Where a session comes from: the round that it serves, or the session it is a fork of."""
 
     session_id: str
     round: int = 0
     speaker: str | None = None
     at: int | None = None
-    """For a fork: the sequence up to which it is the same."""
+    """For a fork, the sequence up to which the two are the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """Enough to go on with a session when the agents' code is there."""
+    """All that is needed to go on with a session, beside the code of its agents."""
 
     session_id: str
     team: str
@@ -50,12 +50,12 @@ class SessionRecord:
 
     @property
     def serves(self) -> bool:
-        """Whether it is there for one round of another session."""
+        """Whether the session is there for one round of another one."""
         return self.parent is not None and self.parent.speaker is not None
 
     @property
     def people(self) -> tuple[str, ...]:
-        """Everybody whom no agent speaks for: the creator too, unless it is an agent."""
+        """All participants who are no agents, the creator among them unless it is one."""
         own = () if self.creator in (*self.agents, *self.humans) else (self.creator,)
         return (*self.humans, *own)
 
@@ -65,7 +65,7 @@ class SessionRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
-        """Read a record."""
+        """Read a record; `ValueError` or `TypeError` for what this version cannot read."""
         if data.get("version") != 1:
             raise ValueError(f"version {data.get('version')!r} is newer than this agentgraph")
         values: dict[str, Any] = {
@@ -76,8 +76,11 @@ class SessionRecord:
         return cls(**values)
 
 
-def seconds_of(what: str, duration: str | float | None) -> float | None:
-    """Return the seconds of a duration such as "30s", "2h" or 90; None and 0 are for ever."""
+def seconds_of(name: str, duration: str | float | None) -> float | None:
+    """Return the seconds of a duration such as "30s", "2h" or 90; None for ever, also for 0.
+
+    `ConfigurationError`, which calls it by its name, for what is none.
+    """
     if duration is None:
         return None
     if isinstance(duration, str):
@@ -89,6 +92,6 @@ def seconds_of(what: str, duration: str | float | None) -> float | None:
         seconds = float("nan")
     if not 0 <= seconds < 1e12:
         raise ConfigurationError(
-            f"{what}={duration!r} is no duration: write '30s', '15m', '2h', '7d', or seconds"
+            f"{name}={duration!r} is no duration: write '30s', '15m', '2h', '7d', or seconds"
         )
     return seconds or None

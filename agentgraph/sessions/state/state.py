@@ -1,4 +1,7 @@
-"""Where a session stands: what its log comes to, as one value."""
+"""The state of a session: what its log comes to, as one value.
+
+The names of the fields are also the keys of the snapshots that logs store.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ T = TypeVar("T")
 Status: TypeAlias = Literal[
     "pending", "active", "waiting_human", "waiting_decision", "closing", "closed", "expired"
 ]
-ENDED = frozenset({"closed", "expired"})
+FINAL_STATUSES = frozenset({"closed", "expired"})
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,25 @@ class SessionState:
     sequence: int = 0
 
     serves: bool = False
-    """Whether it serves a round of another session, which has its rounds run."""
+    """Whether the session serves a round of another one, whose hub then drives it."""
     humans: tuple[str, ...] = ()
     """The participants whom no agent speaks for."""
     speakers: tuple[str, ...] = ()
     """Who has the floor in this round."""
     spoken: tuple[str, ...] = ()
-    """Which of them have had it."""
+    """Which of the speakers have had it."""
     given_up: tuple[str, ...] = ()
-    """Which of those have failed for good."""
+    """Which of the speakers have failed for good."""
     stopped: str = ""
     """The guard that has ended a turn of this round."""
     finish: Mapping[str, Any] | None = None
-    """What one of several speakers has said that ends it, once the others have spoken."""
+    """The packet data of one of several speakers who has called `finish`: the others go first."""
     decision: Mapping[str, Any] | None = None
-    """What gave them the floor."""
+    """The decision that gave the speakers the floor."""
     round_began: int = 0
-    """The sequence at which it did: what a speaker is shown ends there."""
+    """The sequence of that decision: what a speaker is shown ends there."""
     failures: Mapping[str, int] = field(default_factory=dict)
+    """How often the round has failed, by speaker."""
     interrupts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What a human must decide, by id; with `decision` once they have."""
     hops: int = 0
@@ -65,15 +69,15 @@ class SessionState:
     input: int = 0
     """The sequence of what came from outside last."""
     used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What has been used for it, by agent."""
+    """The usage for that input, by agent."""
     account: Mapping[str, Any] = field(default_factory=dict)
-    """What guards have counted for it, as of the last turn."""
+    """What guards have counted for that input, as of the last turn."""
     held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Which share of which budget rounds may have used beyond that, by speaker."""
+    """The shares of budgets that turns may have used beyond that, by speaker."""
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What has been done for it that changed the world, by its key."""
+    """What was done for that input that changed the world, by idempotency key."""
     undoing: Mapping[str, Any] = field(default_factory=dict)
-    """In which round that began to be undone, and why; such a round does nothing else any more."""
+    """The round in which effects are being undone, and why; such a round does nothing else."""
     said: Mapping[str, int] = field(default_factory=dict)
     """How often everybody has spoken."""
     summary: Mapping[str, Any] | None = None
@@ -81,7 +85,7 @@ class SessionState:
     acks: tuple[str, ...] = ()
     """The invited who have accepted."""
     violated: tuple[str, ...] = ()
-    """The latest expectations that were found violated, each with what it was about."""
+    """The latest violation of each expectation, as a key that names the occasion."""
     opened_at: str = ""
     floor_at: str = ""
     """When the floor was given."""
@@ -91,7 +95,7 @@ class SessionState:
     asked_at: str = ""
     asked: int = 0
     asked_by: str | None = None
-    """Whose words nobody else has answered yet, and since when."""
+    """Whose words nobody else has answered yet, since when and since which sequence."""
     updated_at: str = ""
 
     @classmethod
@@ -127,7 +131,7 @@ class SessionState:
     @property
     def is_ended(self) -> bool:
         """Whether nothing is accepted any more."""
-        return self.status in ENDED
+        return self.status in FINAL_STATUSES
 
     @property
     def is_runnable(self) -> bool:
@@ -143,36 +147,48 @@ class SessionState:
     @property
     def decisions(self) -> Mapping[str, Any]:
         """What can be carried out, by id: the decisions of speakers who wait for no other one."""
-        asked = self.interrupts
-        waiting = [one.get("speaker") for one in asked.values() if "decision" not in one]
+        suspended_speakers = [
+            interrupt.get("speaker")
+            for interrupt in self.interrupts.values()
+            if "decision" not in interrupt
+        ]
         return {
-            key: one["decision"] for key, one in asked.items() if one.get("speaker") not in waiting
+            key: interrupt["decision"]
+            for key, interrupt in self.interrupts.items()
+            if interrupt.get("speaker") not in suspended_speakers
         }
 
-    def _waiting(self) -> list[str]:
-        """Show whom or what it waits for."""
-        asked = [(key, one) for key, one in self.interrupts.items() if "decision" not in one]
-        shown = [row("asked as", f"{code(key)}: {code(one.get('payload'))}") for key, one in asked]
-        if self.due and not asked:
-            shown.append(row("waits for", escaped(", ".join(self.due))))
-        return shown
+    def open_questions_html(self) -> list[str]:
+        """Return rows that show whom or what the session waits for."""
+        questions = {
+            key: interrupt
+            for key, interrupt in self.interrupts.items()
+            if "decision" not in interrupt
+        }
+        rows = [
+            row("asked as", f"{code(key)}: {code(interrupt.get('payload'))}")
+            for key, interrupt in questions.items()
+        ]
+        if self.due and not questions:
+            rows.append(row("waits for", escaped(", ".join(self.due))))
+        return rows
 
-    def handed_out(self) -> SessionState:
-        """Return the state for somebody who may write into it: what is live is not theirs."""
-        held = (
+    def detached_copy(self) -> SessionState:
+        """Return a copy that shares nothing mutable: whoever gets it may write into it."""
+        mutable = (
             *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
             *("used", "account", "held", "effects", "undoing"),
         )
-        return changed(self, **{name: deepcopy(getattr(self, name)) for name in held})
+        return replace(self, **{name: deepcopy(getattr(self, name)) for name in mutable})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        values = {one.name: getattr(self, one.name) for one in _FIELDS}
+        values = {item.name: getattr(self, item.name) for item in _FIELDS}
         return {**values, "conversation": self.conversation.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionState:
-        """Read a state."""
+        """Read a state; `TypeError` where a key is none of its fields."""
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -184,35 +200,41 @@ _FIELDS = fields(SessionState)
 
 
 class _Private(SessionState):
-    """A state that nobody else has: `changed` need not make another one."""
+    """A state that nobody else refers to: `replace` changes it, and makes no other one."""
 
 
-def in_place(
-    state: SessionState, step: Callable[[SessionState, T], SessionState], all: Iterable[T]
+def fold_in_place(
+    state: SessionState, step: Callable[[SessionState, T], SessionState], items: Iterable[T]
 ) -> SessionState:
-    """Return the state after steps, none of which reads what it was given once that is changed."""
+    """Return the state after a step for each item, made on one private copy.
+
+    A step must make its changes by `replace` of this module, and must not read the state that it
+    was given after it has changed it.
+    """
     private: SessionState = _copy(_Private, state, {})
-    for one in all:
-        private = step(private, one)
+    for item in items:
+        private = step(private, item)
     return _copy(SessionState, private, {})
 
 
 def _copy(
     kind: type[SessionState], state: SessionState, changes: Mapping[str, Any]
 ) -> SessionState:
-    other = object.__new__(kind)
+    copy = object.__new__(kind)
     values = state.__dict__.copy()  # twice as fast as to fill an empty one
     values.update(changes)
-    object.__setattr__(other, "__dict__", values)
-    return other
+    object.__setattr__(copy, "__dict__", values)
+    return copy
 
 
+# Type checkers know that of the standard library, and check the names of the fields by it. It is
+# not to be used for states: it sets each of the fields anew, and knows no private state.
 if TYPE_CHECKING:
-    from dataclasses import replace as changed
+    from dataclasses import replace as replace
 else:
 
-    def changed(state, **changes):
-        """Return a state with other values: as `replace` does, which would set every field anew."""
+    def replace(state, **changes):
+        """Return a state with other values in some fields."""
         if type(state) is _Private:
             state.__dict__.update(changes)
             return state

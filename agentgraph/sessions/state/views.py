@@ -1,8 +1,8 @@
-"""What a speaker is shown of a session: a bounded look back, legal for every provider.
+"""Views: what a speaker's model is shown of a session, as messages that every provider accepts.
 
-Its own packets are its messages, tool calls with their answers; what others said are lines of one
-human message, each with its speaker's name. So it begins and ends with a human message, and the two
-alternate, also where an agent speaks twice in a row or before anybody else.
+A speaker's own packets are its messages, with tool calls and their results. What others said are
+lines of human messages, each with its speaker's name. Human and own messages alternate, and a human
+one is first and last, also where an agent speaks twice in a row or before anybody else.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from agentgraph.sessions.state.fold import decision_of
 from agentgraph.sessions.state.state import SessionState
 
 CONTINUE = "Continue."
-_BEGINS = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
-_MARK = re.compile(_BEGINS + r"\[([^\]\n]*)\](?=\s*[:\uff1a])")
+_LINE_START = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
+_NAME_MARK = re.compile(_LINE_START + r"\[([^\]\n]*)\](?=\s*[:\uff1a])")
 _NOTICE = re.compile(
-    _BEGINS + r"\[(Earlier in this conversation[^\]\n]*|[^\]\n]* handed over to [^\]\n]*)\]"
+    _LINE_START + r"\[(Earlier in this conversation[^\]\n]*|[^\]\n]* handed over to [^\]\n]*)\]"
 )
 
 
 class View(Protocol):
-    """How far a speaker looks back."""
+    """How far a speaker looks back: `FullTranscript`, `WindowedSummary`, or a class of your own."""
 
     def reach(self, state: SessionState) -> int | None:
         """Return how many of the last messages are shown as they are; None shows all."""
@@ -37,7 +37,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FullTranscript:
-    """All that was ever said; its cost grows with the session."""
+    """Show all that was ever said; the cost of a turn grows with the session."""
 
     def reach(self, state: SessionState) -> int | None:
         return None
@@ -45,7 +45,12 @@ class FullTranscript:
 
 @dataclass(frozen=True, slots=True)
 class WindowedSummary:
-    """The last messages, and a line about those before; by default two for each participant."""
+    """Show the last messages, and a line about those before them.
+
+        Team([ann, bob], rules, view=WindowedSummary(6))
+
+    By default two messages for each participant are shown, and four at least.
+    """
 
     recent_n: int | None = None
 
@@ -57,24 +62,29 @@ class WindowedSummary:
         return self.recent_n or max(4, 2 * len(state.participant_order))
 
 
-def rendered(
+def render_view(
     envelopes: Sequence[Envelope], reader: str, state: SessionState, *, sees_all: bool = False
 ) -> list[AnyMessage]:
-    """Return envelopes, which are substantive and in order, as messages to a reader's model."""
-    shown = [one for one in envelopes if sees_all or visible_to(one, reader)]
-    page = _Page(reader)
-    page.hear(*_before(envelopes, state))
-    giving = next((one for one in reversed(envelopes) if decision_of(one) is not None), None)
-    for envelope in shown:
+    """Return envelopes as messages to the model of a reader.
+
+    The envelopes are substantive and in order; of those before them only a summary line is shown.
+    `sees_all` is for a supervisor, who sees what is addressed to others too.
+    """
+    visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
+    transcript = _Transcript(reader)
+    transcript.add_line(*_summary_line(envelopes, state))
+    latest = next((item for item in reversed(envelopes) if decision_of(item) is not None), None)
+    for envelope in visible:
         if envelope.sender_id == reader:
-            page.speak(envelope)
+            transcript.add_own(envelope)
         else:
-            page.hear(envelope.envelope_id, _line(envelope, reader, is_giving=envelope is giving))
-    return page.closed(envelopes[-1].envelope_id if envelopes else "nothing")
+            line = _line(envelope, reader, gives_floor=envelope is latest)
+            transcript.add_line(envelope.envelope_id, line)
+    return transcript.finish(envelopes[-1].envelope_id if envelopes else "nothing")
 
 
-def _before(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
-    """Say in a line what came before the first of the envelopes."""
+def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
+    """Return an id for the line about what came before the first of the envelopes, and the line."""
     summary = state.summary
     text = str(summary.get("text") or "") if summary is not None else ""
     earlier = dict(state.said)
@@ -84,77 +94,77 @@ def _before(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, st
     names = ", ".join(name for name, count in earlier.items() if count > 0)
     if total <= 0:
         return "", ""
-    told = f"[Earlier in this conversation: {total} messages from {names}]"
-    return f"before_{envelopes[0].envelope_id if envelopes else 0}", f"{told}\n{text}".strip()
+    notice = f"[Earlier in this conversation: {total} messages from {names}]"
+    return f"before_{envelopes[0].envelope_id if envelopes else 0}", f"{notice}\n{text}".strip()
 
 
-def _line(envelope: Envelope, reader: str, *, is_giving: bool) -> str:
+def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:
     name = envelope.sender_id
-    text = _own_words(envelope.text)
+    text = _without_marks(envelope.text)
     lines = [f"[{name}]: {text}"] if text.strip() else []
     routing = envelope.event_data.get("routing")
     if envelope.event_type == EV_PACKET and isinstance(routing, Mapping) and routing.get("target"):
         reason = " ".join(str(routing.get("reason") or "").split())
-        told = f"{routing['target']}: {reason}" if reason else routing["target"]
-        lines.append(f"[{name} handed over to {told}]")
-        if is_giving and routing["target"] == reader and routing.get("summary"):
-            lines.append(f"[Context from {name}]: {_own_words(str(routing['summary']))}")
+        target = f"{routing['target']}: {reason}" if reason else routing["target"]
+        lines.append(f"[{name} handed over to {target}]")
+        if gives_floor and routing["target"] == reader and routing.get("summary"):
+            lines.append(f"[Context from {name}]: {_without_marks(str(routing['summary']))}")
     return "\n".join(lines)
 
 
-def _own_words(text: str) -> str:
-    """Return a text in which nobody speaks in another's name, or in the session's."""
-    for marked in (_MARK, _NOTICE):
-        text = marked.sub(r"\1\2(\3)", text)
+def _without_marks(text: str) -> str:
+    """Return a text that does not look like another speaker's line, or like a notice of ours."""
+    for pattern in (_NAME_MARK, _NOTICE):
+        text = pattern.sub(r"\1\2(\3)", text)
     return text
 
 
 @dataclass(slots=True)
-class _Page:
-    """Messages in the making."""
+class _Transcript:
+    """Messages in the making: lines of others are collected into one human message."""
 
     reader: str
     messages: list[AnyMessage] = field(default_factory=list)
-    heard: list[str] = field(default_factory=list)
-    heard_id: str = ""
+    lines: list[str] = field(default_factory=list)
+    first_line_id: str = ""
 
-    def hear(self, message_id: str, line: str) -> None:
+    def add_line(self, message_id: str, line: str) -> None:
         if line:
-            self.heard_id = self.heard_id if self.heard else message_id
-            self.heard.append(line)
+            self.first_line_id = self.first_line_id if self.lines else message_id
+            self.lines.append(line)
 
-    def speak(self, envelope: Envelope) -> None:
-        own = _own(envelope, self.reader)
+    def add_own(self, envelope: Envelope) -> None:
+        own = _own_messages(envelope, self.reader)
         if own:
-            self._turn_over(f"before_{envelope.envelope_id}")
+            self._end_human_turn(f"before_{envelope.envelope_id}")
             self.messages += own
 
-    def closed(self, last: str) -> list[AnyMessage]:
-        self._turn_over(f"after_{last}")
+    def finish(self, last_id: str) -> list[AnyMessage]:
+        self._end_human_turn(f"after_{last_id}")
         return self.messages
 
-    def _turn_over(self, otherwise: str) -> None:
-        """Let the others have said what was heard; where that is nothing, the turn goes on."""
-        text = "\n\n".join(self.heard) or CONTINUE
-        self.messages.append(HumanMessage(text, id=self.heard_id or otherwise))
-        self.heard, self.heard_id = [], ""
+    def _end_human_turn(self, default_id: str) -> None:
+        """Make one message of the lines, or of a neutral word where there are none."""
+        text = "\n\n".join(self.lines) or CONTINUE
+        self.messages.append(HumanMessage(text, id=self.first_line_id or default_id))
+        self.lines, self.first_line_id = [], ""
 
 
-def _own(envelope: Envelope, reader: str) -> list[AnyMessage]:
+def _own_messages(envelope: Envelope, reader: str) -> list[AnyMessage]:
     key = envelope.envelope_id
     steps = envelope.event_data.get("steps") if envelope.event_type == EV_PACKET else None
     messages: list[AnyMessage] = []
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
-        messages += _step(step, f"{key[-20:]}_{number}", reader)
-    said = envelope.text.strip() or (_silent(envelope) if messages else "")
-    if said:
-        messages.append(AIMessage(said, id=key, name=reader))
+        messages += _step_messages(step, f"{key[-20:]}_{number}", reader)
+    text = envelope.text.strip() or (_closing_words(envelope) if messages else "")
+    if text:
+        messages.append(AIMessage(text, id=key, name=reader))
     return messages
 
 
-def _step(step: Mapping[str, Any], key: str, reader: str) -> list[AnyMessage]:
+def _step_messages(step: Mapping[str, Any], key: str, reader: str) -> list[AnyMessage]:
     calls = step.get("calls") or ()
-    asked = [
+    tool_calls = [
         {"id": f"{key}_{n}", "name": call["tool"], "args": call["args"], "type": "tool_call"}
         for n, call in enumerate(calls)
     ]
@@ -168,11 +178,11 @@ def _step(step: Mapping[str, Any], key: str, reader: str) -> list[AnyMessage]:
         )
         for n, call in enumerate(calls)
     ]
-    return [AIMessage(step.get("text") or "", id=key, name=reader, tool_calls=asked), *answers]
+    return [AIMessage(step.get("text") or "", id=key, name=reader, tool_calls=tool_calls), *answers]
 
 
-def _silent(envelope: Envelope) -> str:
-    """Say what a turn without words came to: after an answer of a tool the assistant speaks."""
+def _closing_words(envelope: Envelope) -> str:
+    """Return words for a turn that has none: providers want some after the result of a tool."""
     routing = envelope.event_data.get("routing") or {}
     target = routing.get("target")
     return f"[I handed over to {target}]" if target else "[I have finished my turn]"

@@ -13,7 +13,7 @@ from agentgraph.guards.records.accounts import account_of
 from agentgraph.sessions.hub.ledger import Around, RoundLedger
 from agentgraph.sessions.hub.live import RETRIES, LiveSession
 from agentgraph.sessions.hub.round import Round
-from agentgraph.sessions.state.packet import Spoken
+from agentgraph.sessions.state.packet import TurnOutput
 from agentgraph.sessions.team.outcome import outcome_of
 from agentgraph.sessions.team.private_session import at_table, given_back, held_inside, left
 from agentgraph.sessions.team.speaker import Speaker, heard_by, view_of
@@ -37,7 +37,7 @@ class TeamSpeaker(Speaker):
         if stored is not None and not (stored.state and stored.state.is_ended):
             await left(await self._session(round))
 
-    async def run(self, round: Round) -> Spoken:
+    async def run(self, round: Round) -> TurnOutput:
         ledger, account = RoundLedger(round), None
         if self.guards is not None:
             account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
@@ -59,10 +59,10 @@ class TeamSpeaker(Speaker):
         came = outcome_of(await inner.log.read(inner.id), inner.people)
         used = {f"{self.name}/{path}": figures for path, figures in came.used.items()}
         if came.stopped_by is not None:
-            return Spoken((), stopped_by=came.stopped_by, usage=used, hops=inner.state.hops)
+            return TurnOutput((), stopped_by=came.stopped_by, usage=used, hops=inner.state.hops)
         last = came.last
         said = [] if last is None else [AIMessage(last.text, id=last.envelope_id, name=self.name)]
-        return Spoken(said, usage=used, hops=inner.state.hops)
+        return TurnOutput(said, usage=used, hops=inner.state.hops)
 
     def _id(self, round: Round) -> str:
         failures = round.state.failures.get(self.name, 0)

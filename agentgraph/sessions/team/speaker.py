@@ -32,10 +32,9 @@ from agentgraph.running import Run, current_run, handed_over, inside_part, insid
 from agentgraph.sessions.hub.ledger import RoundLedger
 from agentgraph.sessions.hub.round import Round, inside
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.state.packet import Spoken, is_silent, packet_of
-from agentgraph.sessions.state.questions import is_storable
+from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.state.views import View, rendered
+from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.input_records import begin_input, end_input
 from agentgraph.sessions.team.summary import Summarize, summarise, unsummarised
 from agentgraph.stream import ErrorEvent, emit
@@ -91,7 +90,7 @@ class Speaker:
         await self._commit(round, spoken)
         end_input(self.audit, round)
 
-    async def run(self, round: Round) -> Spoken:
+    async def run(self, round: Round) -> TurnOutput:
         """Run the participant on what it is shown."""
         live = round.live
         reach = self.view.reach(round.state)
@@ -107,7 +106,7 @@ class Speaker:
         known = {message.id for message in shown}
         own = [*(result.get("past") or ()), *result["messages"]]
         fresh = [m for m in own if m.id not in known and isinstance(m, AIMessage | ToolMessage)]
-        return Spoken(
+        return TurnOutput(
             list({m.id: m for m in fresh}.values()),
             result.get("notes") or (),
             result.get("current_active_agent"),
@@ -119,7 +118,7 @@ class Speaker:
 
     async def _run_foreign(
         self, shown: Sequence[AnyMessage], listeners: Sequence[BaseCallbackHandler]
-    ) -> Spoken:
+    ) -> TurnOutput:
         messages = repair(shown)
         known = {message.id for message in messages}
         with handed_over(()):
@@ -130,9 +129,9 @@ class Speaker:
             if message.id not in known and isinstance(message, AIMessage | ToolMessage)
         ]
         notes, guard = result.get("notes") or (), result.get("stopped_by")
-        return Spoken(fresh, notes, stopped_by=guard, usage=self._usage(fresh))
+        return TurnOutput(fresh, notes, stopped_by=guard, usage=self._usage(fresh))
 
-    async def _commit(self, round: Round, spoken: Spoken) -> None:
+    async def _commit(self, round: Round, spoken: TurnOutput) -> None:
         live = round.live
         if spoken.stopped_by is not None:
             await live.fail(round, "guard", spoken.stopped_by, spoken.usage)
@@ -213,7 +212,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
     else:
         envelopes = await log.tail(state.session_id, reach, state.round_began)
     shown = await _as_it_began(log, state)
-    return rendered(envelopes, speaker.name, shown, sees_all=speaker.sees_all)
+    return render_view(envelopes, speaker.name, shown, sees_all=speaker.sees_all)
 
 
 async def _as_it_began(log: Log, state: SessionState) -> SessionState:

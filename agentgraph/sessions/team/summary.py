@@ -11,7 +11,8 @@ from langgraph.errors import GraphBubbleUp
 
 from agentgraph.errors import kind_of
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from agentgraph.running import Run, inside_round, inside_run
 from agentgraph.sessions.hub.live import LiveSession
 from agentgraph.sessions.hub.round import Round, inside
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Draft, Envelope
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import is_silent, packet_of
 from agentgraph.sessions.team.speaker import Speaker, within
 

@@ -35,9 +35,9 @@ from agentgraph.sessions.hub.opening import new_record
 from agentgraph.sessions.hub.watching import stream_until_settled
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import DEFAULT_EXPECTATIONS, Expectation
-from agentgraph.sessions.state.page import Rules
 from agentgraph.sessions.state.payload import canonical
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import FullTranscript, View, WindowedSummary
 from agentgraph.sessions.team.checks import Durability, Routing, faults_of
@@ -83,7 +83,7 @@ class TeamResult:
         if self.close_reason is not None:
             shown.append(row("closed", code(self.close_reason)))
         else:
-            shown += self.state._waiting()
+            shown += self.state.open_questions_html()
         if self.usage.total_tokens:
             shown.append(row("used", escaped(self.usage._told())))
         return panel(self.state.last_speaker_id or "nobody", *shown)

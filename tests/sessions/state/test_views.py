@@ -40,7 +40,7 @@ from agentgraph.sessions import (
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.state.views import View, rendered
+from agentgraph.sessions.state.views import View, render_view
 from agentgraph.testing import ScriptedModel, call, check_history
 from tests.sessions.talk import after, agent, asked, heard, held, of_type, settled, shown, until
 
@@ -146,8 +146,8 @@ def test_what_is_shown_of_20_000_random_logs_is_legal_for_providers(seed: int) -
         state, log = random_log(random)
         envelopes = a_view(random, state, log)
         reader = random.choice(AGENTS)
-        check_view(rendered(envelopes, reader, state), envelopes)
-        check_view(rendered(envelopes, "stranger", state, sees_all=True), envelopes)
+        check_view(render_view(envelopes, reader, state), envelopes)
+        check_view(render_view(envelopes, "stranger", state, sees_all=True), envelopes)
 
 
 def test_of_random_logs_everybody_sees_what_they_may_and_nothing_else() -> None:
@@ -157,7 +157,7 @@ def test_of_random_logs_everybody_sees_what_they_may_and_nothing_else() -> None:
         marked = [_marked(one) for one in log]
         state = SessionState(participant_order=AGENTS)
         reader = random.choice(AGENTS)
-        told = "\n".join(str(one.text) for one in rendered(marked, reader, state))
+        told = "\n".join(str(one.text) for one in render_view(marked, reader, state))
         for one in marked:
             may_see = one.audience is None or reader in (one.sender_id, *one.audience)
             assert (f"<{one.envelope_id}>" in told) == may_see
@@ -173,7 +173,7 @@ def test_the_same_envelopes_are_always_the_same_messages() -> None:
     for _ in range(300):
         state, log = random_log(random)
         envelopes = a_view(random, state, log)
-        assert rendered(envelopes, "a", state) == rendered(envelopes, "a", state)
+        assert render_view(envelopes, "a", state) == render_view(envelopes, "a", state)
 
 
 # Who is who.
@@ -189,7 +189,7 @@ def said(number: int, sender: str, text: str, **more: Any) -> Envelope:
 
 def test_ones_own_words_are_the_assistants_and_those_of_others_one_human_message() -> None:
     log = [said(1, "user", "hi"), said(2, "b", "me too"), said(3, "a", "mine"), said(4, "b", "yes")]
-    found = rendered(log, "a", SessionState(participant_order=AGENTS))
+    found = render_view(log, "a", SessionState(participant_order=AGENTS))
     assert [(one.type, one.text) for one in found] == [
         ("human", "[user]: hi\n\n[b]: me too"),
         ("ai", "mine"),
@@ -200,7 +200,7 @@ def test_ones_own_words_are_the_assistants_and_those_of_others_one_human_message
 
 def test_whoever_speaks_twice_in_a_row_is_asked_to_go_on() -> None:
     log = [said(1, "a", "first"), said(2, "a", "second")]
-    found = rendered(log, "a", SessionState(participant_order=AGENTS))
+    found = render_view(log, "a", SessionState(participant_order=AGENTS))
     assert [one.type for one in found] == ["human", "ai", "human", "ai", "human"]
     assert {str(one.text) for one in found if one.type == "human"} == {"Continue."}
 
@@ -215,11 +215,11 @@ def test_tool_calls_are_shown_to_their_caller_with_their_answers_and_to_nobody_e
         ],
     }
     log = [said(1, "user", "hi"), said(2, "a", "done", steps=[step])]
-    mine = rendered(log, "a", SessionState(participant_order=AGENTS))
+    mine = render_view(log, "a", SessionState(participant_order=AGENTS))
     assert [one.type for one in mine] == ["human", "ai", "tool", "tool", "ai", "human"]
     answers = [(one.text, one.status) for one in mine if isinstance(one, ToolMessage)]
     assert answers == [("found 1", "success"), ("nothing", "error")]
-    theirs = rendered(log, "b", SessionState(participant_order=AGENTS))
+    theirs = render_view(log, "b", SessionState(participant_order=AGENTS))
     assert [one.text for one in theirs] == ["[user]: hi\n\n[a]: done"]
 
 
@@ -235,13 +235,13 @@ def test_a_handoff_is_told_to_all_and_its_summary_to_the_receiver_once() -> None
     passed = said(2, "a", "over", routing=routing, decision=given)
     log = [said(1, "user", "hi"), passed]
     state = SessionState(participant_order=AGENTS)
-    receiver = str(rendered(log, "b", state)[0].text)
+    receiver = str(render_view(log, "b", state)[0].text)
     assert "[a handed over to b: it is theirs]" in receiver
     assert "[Context from a]: They paid." in receiver
-    other = str(rendered(log, "c", state)[0].text)
+    other = str(render_view(log, "c", state)[0].text)
     assert "handed over" in other and "They paid" not in other
     later = [*log, said(3, "b", "mine", decision=given)]
-    assert "They paid" not in str(rendered(later, "b", state)[0].text)
+    assert "They paid" not in str(render_view(later, "b", state)[0].text)
 
 
 FORGED = [
@@ -279,7 +279,7 @@ def test_nobody_speaks_in_anothers_name(text: str, where: str) -> None:
     one = said(1, "b", body, routing=routing, decision=given)
     if where == "text":
         one = replace(one, event_type=EV_TEXT, event_data={"text": text})
-    told = str(rendered([one], "a", SessionState(participant_order=AGENTS))[0].text)
+    told = str(render_view([one], "a", SessionState(participant_order=AGENTS))[0].text)
     assert "publish it" in told
     for line in told.splitlines():
         line = line.strip(" \t\u200b")
@@ -289,7 +289,7 @@ def test_nobody_speaks_in_anothers_name(text: str, where: str) -> None:
 
 def test_brackets_that_name_nobody_stay_as_they_are() -> None:
     text = "x[0]: int\nsee [1] and [2]\n- [ ] open\n[x] done"
-    told = str(rendered([said(1, "user", text)], "a", SessionState())[0].text)
+    told = str(render_view([said(1, "user", text)], "a", SessionState())[0].text)
     assert told == f"[user]: {text}"
 
 

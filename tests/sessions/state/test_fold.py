@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state import fold as fold_module
 from agentgraph.sessions.state.envelope import Envelope, Priority
-from agentgraph.sessions.state.fold import decision_of, fold, folded
+from agentgraph.sessions.state.fold import decision_of, fold, fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
@@ -143,7 +144,7 @@ def test_no_envelope_makes_the_fold_raise_and_each_one_moves_the_sequence(
 @settings(max_examples=300)
 @given(logs())
 def test_a_snapshot_comes_back_from_json_as_it_was(log: list[Envelope]) -> None:
-    state = folded(begun(), log)
+    state = fold_all(begun(), log)
     stored = json.dumps(state.to_dict(), allow_nan=False)
     assert SessionState.from_dict(json.loads(stored)) == state
 
@@ -151,8 +152,8 @@ def test_a_snapshot_comes_back_from_json_as_it_was(log: list[Envelope]) -> None:
 @settings(max_examples=150)
 @given(logs(), st.integers(0, 6))
 def test_going_on_from_a_snapshot_is_folding_all_of_it(log: list[Envelope], at: int) -> None:
-    stored = json.loads(json.dumps(folded(begun(), log[:at]).to_dict()))
-    assert folded(SessionState.from_dict(stored), log[at:]) == folded(begun(), log)
+    stored = json.loads(json.dumps(fold_all(begun(), log[:at]).to_dict()))
+    assert fold_all(SessionState.from_dict(stored), log[at:]) == fold_all(begun(), log)
 
 
 @settings(max_examples=150)
@@ -178,9 +179,29 @@ def test_a_log_folds_as_a_whole_to_what_it_folds_to_step_by_step(log: list[Envel
     assert {type(one) for one in steps} == {SessionState}
     for start, state in enumerate(steps):
         before = {one.name: getattr(state, one.name) for one in fields(state)}
-        whole = folded(state, log[start:])
+        whole = fold_all(state, log[start:])
         assert type(whole) is SessionState and whole == steps[-1]
         assert {one.name: getattr(state, one.name) for one in fields(state)} == before
+
+
+def test_a_log_is_folded_on_one_private_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else each envelope sets all fields of a new state, which takes several times as long.
+    states: list[SessionState] = []
+
+    def recorded(state: SessionState, envelope: Envelope) -> SessionState:
+        states.append(state)
+        return fold(state, envelope)
+
+    monkeypatch.setattr(fold_module, "fold", recorded)
+    log = [
+        Envelope(f"e{n}", "s", "a", None, ev.EV_TEXT, {"text": "hello"}, sequence=n)
+        for n in range(1, 4)
+    ]
+
+    fold_all(begun(), log)
+
+    assert len(states) == 3
+    assert len({id(state) for state in states}) == 1
 
 
 def test_of_an_envelope_only_what_it_has_need_be_told() -> None:

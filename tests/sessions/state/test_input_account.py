@@ -9,6 +9,8 @@ import pytest
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Team, sequence
+from agentgraph.guards.mechanisms.spending.purse import ALL
+from agentgraph.sessions.state.input_account import ALL_BUDGETS
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import after, held
 
@@ -58,3 +60,7 @@ async def test_runs_of_one_id_on_two_stores_are_counted_apart() -> None:
             said.append((await agent.aresume("t", {question.id: "yes"})).text)
 
     assert said == ["I have looked.", "I have looked."]
+
+
+def test_every_budget_is_called_the_same_by_guards_and_by_the_state() -> None:
+    assert ALL_BUDGETS == ALL

@@ -59,7 +59,7 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.sessions.log import MemoryLog
-from agentgraph.sessions.state.fold import folded
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S
 
@@ -225,11 +225,11 @@ class World:
         await self.check()
 
     async def check(self) -> None:
-        """Compare what is live, what is stored and what is folded."""
+        """Compare what is live, what is stored and what is fold_all."""
         hub, session = self.hub, self.session
         log = await hub.log.read("s")
         assert [one.sequence for one in log] == list(range(1, len(log) + 1))
-        state = folded(SessionState.initial(session.record), log)
+        state = fold_all(SessionState.initial(session.record), log)
         stored = await hub.log.load("s")
         assert stored is not None and stored.state == state and stored.head == len(log)
         assert session.state == state
@@ -246,7 +246,7 @@ class World:
         closes = [one.sequence for one in log if one.event_type == EV_SESSION_CLOSED]
         assert closes in ([], [len(log)]) and bool(closes) == state.is_ended
         # Nothing that was accepted is missing.
-        waiting = {one.envelope_id for one in await hub.log.waiting("s")}
+        waiting = {one.envelope_id for one in await hub.log.inbox("s")}
         missing = {key: self.accepted[key] for key in self.accepted.keys() - {*ids}}
         if state.status in ("waiting_decision", "pending"):
             missing = {key: text for key, text in missing.items() if key not in waiting}

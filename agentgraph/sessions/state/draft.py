@@ -1,0 +1,196 @@
+"""Drafts: what a sender fills in of an envelope, and what is wrong with one from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.outcomes import Handoff
+from agentgraph.routing.values import short
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Priority
+from agentgraph.sessions.state.payload import canonical
+
+_CUSTOM_TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+_OWN_PREFIX = "ag."
+_STAMPED_KEYS = ("decision",)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a sender fills in of an envelope; the hub stamps the rest.
+
+        await session.send("user", text_envelope("for you two", audience=["ann", "bob"]))
+
+    `audience` None is everybody, a list only those. `event_data` and `metadata` become canonical
+    JSON; `ConfigurationError` for what is none.
+    """
+
+    event_type: str
+    event_data: Mapping[str, Any]
+    audience: tuple[str, ...] | None = None
+    causation_id: str | None = None
+    priority: Priority = Priority.NORMAL
+    idempotency_key: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        faults = [*_field_faults(self)]
+        if faults:
+            raise ConfigurationError(faults, code="draft")
+        if self.audience is not None:
+            object.__setattr__(self, "audience", tuple(self.audience))
+        object.__setattr__(self, "priority", Priority(self.priority))
+        object.__setattr__(self, "event_data", canonical(self.event_data, "event_data"))
+        object.__setattr__(self, "metadata", canonical(self.metadata, "metadata"))
+
+
+def text_envelope(
+    text: str,
+    *,
+    audience: Sequence[str] | None = None,
+    causation_id: str | None = None,
+    priority: Priority = Priority.NORMAL,
+    idempotency_key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Draft a text, which anybody may send."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"a text is a string, not {type(text).__name__}", code="draft")
+    return Draft(
+        ev.EV_TEXT,
+        {"text": text},
+        cast("tuple[str, ...] | None", audience),
+        causation_id,
+        priority,
+        idempotency_key,
+        metadata or {},
+    )
+
+
+def packet_envelope(
+    body: str,
+    *,
+    handoff: Handoff | None = None,
+    context_set: Mapping[str, Any] | None = None,
+    context_delete: Sequence[str] = (),
+    tool: str | None = None,
+    audience: Sequence[str] | None = None,
+    causation_id: str | None = None,
+    priority: Priority = Priority.NORMAL,
+    idempotency_key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Draft:
+    """Draft a whole turn of a participant who is no agent: a bridge, a gateway, a test.
+
+        packet_envelope("over to you", handoff=Handoff("bob"), context_set={"done": True})
+
+    It may be sent only by who holds the floor.
+    """
+    routing: dict[str, Any] = {"kind": "handoff" if handoff or tool else "text", "tool": tool}
+    if handoff is not None:
+        routing |= {
+            "target": handoff.target,
+            "reason": handoff.reason,
+            "summary": handoff.summary,
+            "next_phase": handoff.next_phase,
+        }
+    data = {
+        "routing": routing,
+        "context_updates": {"set": dict(context_set or {}), "delete": list(context_delete)},
+        "body": body,
+    }
+    return Draft(
+        ev.EV_PACKET,
+        data,
+        cast("tuple[str, ...] | None", audience),
+        causation_id,
+        priority,
+        idempotency_key,
+        metadata or {},
+    )
+
+
+def make_draft(content: object, **fields: Any) -> Draft:
+    """Return a text as a draft, or a draft with more fields filled in; None leaves a field out."""
+    overrides = {key: value for key, value in fields.items() if value is not None}
+    if isinstance(content, Draft):
+        return replace(content, **overrides)
+    if not isinstance(content, str):
+        raise ConfigurationError(
+            f"{type(content).__name__} cannot be sent: give a text, or a Draft such as "
+            "text_envelope(…) makes",
+            code="draft",
+        )
+    return text_envelope(content, **overrides)
+
+
+def draft_faults(draft: Draft) -> list[str]:
+    """Return what is wrong with a draft from outside: its type, or data that sessions alone write.
+
+    What lifecycle events say must not be forged, so no reserved type is accepted.
+    """
+    faults = [] if (fault := type_fault(draft.event_type)) is None else [fault]
+    data = draft.event_data
+    faults += [
+        f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
+    ]
+    if draft.event_type == ev.EV_TEXT and not isinstance(data.get("text"), str):
+        faults.append("event_data: a text has a 'text'")
+    if draft.event_type == ev.EV_PACKET:
+        faults += _packet_faults(data)
+    if draft.event_type == ev.EV_CONTEXT_SET:
+        faults += _update_faults(data, "event_data")
+    return faults
+
+
+def _packet_faults(data: Mapping[str, Any]) -> list[str]:
+    faults = []
+    if not isinstance(data.get("body"), str):
+        faults.append("event_data: a packet has a 'body'")
+    if not isinstance(data.get("routing"), Mapping):
+        faults.append("event_data: a packet has its 'routing'")
+    extra_keys = sorted(set(data) - {"body", "routing", "context_updates"})
+    faults += [
+        f"event_data: {key!r} is filled in by rounds"
+        for key in extra_keys
+        if key not in _STAMPED_KEYS
+    ]
+    return faults + _update_faults(data.get("context_updates", {}), "context_updates")
+
+
+def _update_faults(updates: Any, where: str) -> list[str]:
+    if not isinstance(updates, Mapping):
+        return [f"{where}: give an object with 'set' and 'delete'"]
+    faults = []
+    if not isinstance(updates.get("set", {}), Mapping):
+        faults.append(f"{where}: 'set' is an object of values by key")
+    deletions = updates.get("delete", [])
+    if not isinstance(deletions, list) or not all(isinstance(key, str) for key in deletions):
+        faults.append(f"{where}: 'delete' is a list of keys")
+    return faults
+
+
+def type_fault(event_type: object) -> str | None:
+    """Return what is wrong with the event type of a draft from outside, None if nothing is."""
+    if event_type in (*ev.SUBSTANTIVE, ev.EV_CONTEXT_SET):
+        return None
+    if not isinstance(event_type, str) or not _CUSTOM_TYPE.fullmatch(event_type):
+        return f"the event type {event_type!r} is not dotted, as in 'myapp.review_requested'"
+    if event_type.startswith(_OWN_PREFIX):
+        return f"{event_type!r} is said by sessions alone: use a prefix of your own"
+    return None
+
+
+def _field_faults(draft: Draft) -> Iterator[str]:
+    if isinstance(draft.audience, str) or not isinstance(draft.audience, Iterable | None):
+        yield f"audience={short(draft.audience)}: give a list of names, or None for everybody"
+    if draft.priority not in [*Priority]:
+        yield f"priority={short(draft.priority)}: use Priority.LOW, NORMAL, HIGH or URGENT"
+    for name in ("causation_id", "idempotency_key"):
+        value = getattr(draft, name)
+        if not isinstance(value, str | None):
+            yield f"{name}={short(value)}: give a string"

@@ -1,0 +1,122 @@
+"""The account of an input, as the state has it: what was used for it, and what was done.
+
+An input is what comes from outside; all rounds up to the next one serve it. The state's fields
+`used`, `account`, `held`, `effects`, `undoing`, `hops` and `input` are about the present one. The
+functions here are the steps of the fold that change them, as pure and total as the fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeGuard
+
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.state import SessionState, replace
+
+ALL_BUDGETS: Final = "*"
+"""Stands for every budget there is in what is reserved, as it does for guards."""
+
+
+def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
+    """Return the changes to the account where something has come from outside.
+
+    What the present round has done stays, where agents are to run it again: it must not be done a
+    second time.
+    """
+    empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_effects_of_round(state)}
+    return {**empty, "hops": 0, "input": envelope.sequence}
+
+
+def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
+    """Return the changes to the account where a turn has ended, failed or been suspended.
+
+    What it has used takes the place of what was reserved for it.
+    """
+    changes: dict[str, Any] = {}
+    data = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
+    usage, hops = data.get("usage"), data.get("hops")
+    if usage and isinstance(usage, Mapping):
+        changes["used"] = _add_usage(state.used, usage)
+    account, lost_share = envelope.event_data.get("account"), envelope.event_data.get("lost")
+    if isinstance(account, Mapping):
+        changes["account"] = account
+        if speaker in state.held:
+            changes["held"] = {
+                name: shares for name, shares in state.held.items() if name != speaker
+            }
+    elif _is_share(lost_share):
+        changes["held"] = _reserve(state, speaker, ALL_BUDGETS, lost_share)
+    if isinstance(hops, int) and hops > 0:
+        changes["hops"] = state.hops + hops
+    return changes
+
+
+def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
+    """Return the state after a record of what is about to be spent, done or undone."""
+    data = envelope.event_data
+    match data.get("kind"):
+        case "reserved":
+            speaker, share = str(data.get("speaker")), data.get("share")
+            if _is_share(share):
+                shares = _reserve(state, speaker, str(data.get("of") or ""), share)
+                return replace(state, held=shares)
+        case "effect":
+            entry = data.get("entry")
+            if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
+                return replace(state, effects=_add_effect(state, entry, data.get("round")))
+        case "undoing":
+            undo = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
+            return replace(state, undoing=undo)
+    return state
+
+
+def _effects_of_round(state: SessionState) -> Mapping[str, Any]:
+    """Return what the present round has done, nothing where only humans are due in it."""
+    if set(state.due).issubset(state.humans):
+        return {"effects": {}, "undoing": {}}
+    number = state.round
+    effects = {key: entry for key, entry in state.effects.items() if entry.get("round") == number}
+    undo = state.undoing if state.undoing.get("round") == number else {}
+    return {"effects": effects, "undoing": undo}
+
+
+def _reserve(
+    state: SessionState, speaker: str, budget: str, share: float
+) -> Mapping[str, Mapping[str, float]]:
+    shares = state.held.get(speaker, {})
+    return {**state.held, speaker: {**shares, budget: shares.get(budget, 0.0) + share}}
+
+
+def _is_share(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _add_usage(
+    totals: Mapping[str, Mapping[str, Any]], usage: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    sums = dict(totals)
+    for path, figures in usage.items():
+        if isinstance(figures, Mapping):
+            before = sums.get(path, {})
+            sums[path] = {
+                key: figure + (previous if _is_count(previous := before.get(key)) else 0)
+                if _is_count(figure)
+                else figure
+                for key, figure in figures.items()
+            }
+    return sums
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _add_effect(
+    state: SessionState, entry: Mapping[str, Any], round: object
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the effects with one more, or with what has become of one."""
+    earlier = state.effects.get(entry["key"], {})
+    if "args" not in entry and "args" not in earlier:
+        return state.effects
+    return {**state.effects, entry["key"]: {"round": round, **earlier, **entry}}

@@ -1,0 +1,165 @@
+"""Who goes on after an envelope: a team's rules, applied to it, and explained afterwards.
+
+A rule decides once, when its envelope is admitted. The decision is stamped on the envelope, and the
+fold reads it there: a log folds to the same state whatever rules are registered by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentgraph.routing import Explanation, TransitionDecision, TransitionGraph
+from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.fold import apply_event, decision_of, fold_all
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who decides in a session: its graph, and who may move the floor without having it."""
+
+    graph: TransitionGraph
+    supervisor: str | None = None
+    failure_target: str | None = None
+    """Who goes on after a round that failed for good; None closes."""
+
+    def decide(
+        self, before: SessionState, after: SessionState, envelope: Envelope
+    ) -> TransitionDecision | None:
+        """Return what an envelope decides, None where it decides nothing.
+
+        `before` is the state without the envelope, `after` the state with its event applied.
+        """
+        if before.status == "closing":
+            return None  # what comes in beside the end does not undo it
+        routing_input = RoutingInput.of(envelope)
+        if before.round == 0 and envelope.sender_id == before.creator_id:
+            return self.graph.resolve(after, routing_input)
+        if envelope.sender_id == self.supervisor and envelope.event_type == ev.EV_PACKET:
+            return _intervention(envelope, before)
+        if envelope.sender_id not in before.due or after.due:
+            return None
+        if len(before.speakers) == 1:
+            return _give_back_to_asker(before, self.graph.resolve(after, routing_input))
+        if after.given_up:
+            return self.after_failure(before, after)
+        fan_out = TransitionDecision.from_dict(before.decision or {})
+        return self.graph.join(fan_out, after, _FinishingTurn.of(before) or routing_input)
+
+    def after_failure(self, before: SessionState, after: SessionState) -> TransitionDecision:
+        """Return who goes on after a round that failed for good."""
+        target = self.failure_target
+        reachable = (*before.participant_order, before.creator_id, HUMAN)
+        is_excluded = target in (*before.given_up, *before.due)
+        if target is None or target not in reachable or is_excluded:
+            reason = after.stopped or "round_failed"
+            return TransitionDecision("close", close_reason=reason, rule="default")
+        if target in (*before.humans, HUMAN):
+            human = before.creator_id if target == HUMAN else target
+            return TransitionDecision("wait", (human,), rule="default")
+        return TransitionDecision("speak", (target,), rule="default")
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingInput:
+    """An envelope as rules see it: a text has no `routing`, whatever its sender wrote into it."""
+
+    sender_id: str
+    event_type: str
+    event_data: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> RoutingInput:
+        """Return what rules see of an envelope."""
+        data = envelope.event_data
+        if envelope.event_type != ev.EV_PACKET and "routing" in data:
+            data = {key: value for key, value in data.items() if key != "routing"}
+        return cls(envelope.sender_id, envelope.event_type, data, envelope.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _FinishingTurn:
+    """Of several speakers' turns, the one that called `finish`: the others were still awaited."""
+
+    sender_id: str
+    event_data: Mapping[str, Any]
+    event_type: str = ev.EV_PACKET
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: SessionState) -> _FinishingTurn | None:
+        return None if state.finish is None else cls(state.finish["sender_id"], state.finish)
+
+
+def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> TransitionDecision:
+    """Return the floor to the agent who asked a human, where no rule says what follows."""
+    previous = before.decision or {}
+    was_asked = previous.get("action") == "wait" and previous.get("rule") == "handoff"
+    asker = before.last_speaker_id
+    if not was_asked or decision.rule != "default" or asker not in before.participant_order:
+        return decision
+    return TransitionDecision("speak", (str(asker),), rule="default")
+
+
+def _intervention(envelope: Envelope, state: SessionState) -> TransitionDecision | None:
+    """Return where a supervisor moves the floor, if it does."""
+    routing = envelope.event_data.get("routing")
+    if not isinstance(routing, Mapping):
+        return None
+    reason, target, phase = (routing.get(key) for key in ("reason", "target", "next_phase"))
+    if routing.get("kind") == "finish":
+        return TransitionDecision("close", close_reason=str(reason or "finished"), rule="finish")
+    phase = phase if isinstance(phase, str) else None
+    if routing.get("kind") != "handoff" or not isinstance(target, str):
+        return None
+    if target == HUMAN:
+        return TransitionDecision("wait", (state.creator_id,), phase, rule="handoff")
+    if target not in (*state.participant_order, state.creator_id):
+        return None  # they have left meanwhile
+    return TransitionDecision("speak", (target,), phase, rule="handoff")
+
+
+def wait_for_human(decision: TransitionDecision, state: SessionState) -> TransitionDecision:
+    """Let the session wait where a human is to speak: rules may name them as they name agents."""
+    is_human = decision.action == "speak" and decision.next_speaker in state.humans
+    return replace(decision, action="wait") if is_human else decision
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExplanation:
+    """What was decided on an envelope, and why by that rule.
+
+        print(await session.explain(sequence=7))
+
+    `explanation` is None where no rule has decided: a human released the floor, a round failed.
+    """
+
+    envelope: Envelope
+    decision: TransitionDecision | None
+    explanation: Explanation | None
+
+    def __str__(self) -> str:
+        if self.decision is None:
+            return f"{self.envelope.sequence}: nothing was decided on it"
+        return str(self.explanation or self.decision)
+
+
+def explain_last(
+    record: SessionRecord, rules: Rules, envelopes: Sequence[Envelope]
+) -> SessionExplanation:
+    """Explain the last of a session's envelopes, which are given from the first on."""
+    envelope = envelopes[-1]
+    decision = decision_of(envelope)
+    if decision is None:
+        return SessionExplanation(envelope, None, None)
+    before = fold_all(SessionState.initial(record), envelopes[:-1])
+    explanation = rules.graph.explain(apply_event(before, envelope), RoutingInput.of(envelope))
+    # A human lets go, a round fails, several speakers join: no rule has decided that.
+    is_by_rule = envelope.is_substantive and explanation.decision == decision
+    return SessionExplanation(envelope, decision, explanation if is_by_rule else None)
