@@ -12,9 +12,9 @@ from pydantic_core import to_json
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, ConfigurationError, kind_of
 from agentgraph.guards.decision import Action, Decision, FailureClass
-from agentgraph.guards.mechanisms.actions import Entry, EntryState, entries_of, rank
 from agentgraph.guards.mechanisms.canonical import exact_digest
 from agentgraph.guards.mechanisms.deadlines import is_finite
+from agentgraph.guards.mechanisms.saga_entry import Entry, EntryState, entries_of, rank
 
 _OPEN = frozenset({"started", "waiting", "done"})
 _BEGINS_AGAIN = frozenset({"waiting", "failed"})

@@ -12,11 +12,11 @@ from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import Entry
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.mechanisms.loop import INSTEAD
 from agentgraph.guards.mechanisms.saga import Begun, Saga
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.stage import current_stage, in_time
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards

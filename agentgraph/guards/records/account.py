@@ -16,16 +16,16 @@ from weakref import WeakSet
 
 from agentgraph.clock import clock
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import merge_entries
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.limits import ReplanLimit
 from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
 from agentgraph.guards.mechanisms.spending.budget import Spend
 from agentgraph.guards.mechanisms.spending.estimates import Estimates
-from agentgraph.guards.mechanisms.spending.purse import Purse
+from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.channel import BY_PATH, BY_SPOT, Dumped, decisions_of
@@ -85,7 +85,7 @@ class Account:
         self._free_until = 0.0
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
-        self.purse = Purse()
+        self.purse = InputSpend()
         self._spends: dict[Guards, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}

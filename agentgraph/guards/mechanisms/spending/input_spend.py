@@ -34,7 +34,7 @@ _Paid = tuple[int, int, Decimal]
 """Which of a purse's notes it is, and the tokens and dollars in it."""
 
 
-class Purse:
+class InputSpend:
     """The accounts from which the calls of one input are paid."""
 
     def __init__(self) -> None:
