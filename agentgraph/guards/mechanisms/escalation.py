@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.deadlines import is_finite
-from agentgraph.guards.mechanisms.gates.gate import Subject, is_control_flow, takes_one
+from agentgraph.guards.mechanisms.failures import is_control_flow
+from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.mechanisms.settings import is_positive, takes_one_argument
 
 Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
 """Says how sure one can be of a result, from 0 to 1."""
@@ -96,10 +97,10 @@ class Escalation:
             faults.append(f"Escalation(threshold={self.threshold!r}): give a number from 0 to 1")
         if self.critic is not None and not callable(self.critic):
             faults.append(f"Escalation(critic={self.critic!r}): give a function of a Subject")
-        elif self.critic is not None and not takes_one(self.critic):
+        elif self.critic is not None and not takes_one_argument(self.critic):
             told = "it is given a Subject: let it take that alone"
             faults.append(f"Escalation(critic={self.critic!r}): {told}")
-        if self.ttl_s is not None and not _is_wait(self.ttl_s):
+        if self.ttl_s is not None and not is_positive(self.ttl_s):
             faults.append(f"Escalation(ttl_s={self.ttl_s!r}): give seconds above 0, or None")
         if faults:
             raise ConfigurationError(faults)
@@ -255,7 +256,3 @@ def _shown(value: object) -> str:
         return repr(value)[:_LONGEST]
     except Exception:  # whatever a critic of somebody else gives
         return type(value).__name__
-
-
-def _is_wait(value: object) -> bool:
-    return is_finite(value) and value > 0

@@ -1,4 +1,8 @@
-"""The actions that a saga remembers, and which of two memories of one is further."""
+"""The entries of a saga: one for each action, as it is stored, and how two copies are merged.
+
+An input that was interrupted is found in several stored copies of its state. Merging them is
+independent of their order, so that whichever is read first, no finished action looks open again.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 EntryState = Literal["started", "waiting", "done", "failed", "compensated", "compensation_failed"]
+"""How far an action has come.
 
-_PROGRESS = {
+- started: registered before it ran; until it is done, nobody knows whether it changed anything
+- waiting: it has asked a human before it did anything
+- failed: it surely changed nothing
+- compensated, compensation_failed: it was undone, or could not be
+"""
+
+_PROGRESS: Mapping[EntryState, int] = {
     "started": 0,
     "waiting": 0,
     "failed": 0,
@@ -21,67 +32,72 @@ _PROGRESS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action, from before it starts.
-
-    "waiting" is one that has asked a human before it did anything, "failed" one that surely changed
-    nothing.
-    """
+    """One action of a tool, registered before it starts."""
 
     number: int
+    """In which order the actions of the run began; they are undone in the opposite one."""
     key: str
+    """By what the action is known again when its call is repeated."""
     tool: str
     args: Mapping[str, object]
     input_hash: str
+    """A digest of tool and arguments: another action under the same key is refused by it."""
     state: EntryState = "started"
     result: object = None
     compensates: bool = False
+    """Whether there is a function that undoes it."""
     tries: int = 1
     beside: Mapping[str, object] = field(default_factory=dict)
-    """What it has led to beside its result, and leads to again where that is given again."""
+    """What it led to beside its result, such as a handoff: replayed together with the result."""
     session: str = ""
     """The inner session in which it began, "" where it was none."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the entry as JSON-able values, which are its own: they are not to be changed."""
+        """Return the entry as JSON-able values; the nested ones are shared, do not change them."""
         return {name: getattr(self, name) for name in _FIELDS if name != "session" or self.session}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, object]) -> Entry:
-        """Read what `to_dict` has told; what a later version adds is left out."""
-        return cls(**{name: told[name] for name in _FIELDS if name in told})  # type: ignore[arg-type]
+    def from_dict(cls, values: Mapping[str, object]) -> Entry:
+        """Read what `to_dict` gave; fields that a later version has added are left out."""
+        return cls(**{name: values[name] for name in _FIELDS if name in values})  # type: ignore[arg-type]
 
 
-_FIELDS = tuple(one.name for one in fields(Entry))
+_FIELDS = tuple(entry_field.name for entry_field in fields(Entry))
+
+
+def entries_of(state: Mapping[str, object]) -> dict[str, Entry]:
+    """Read the entries from the dump of a saga, by their keys."""
+    return {key: Entry.from_dict(values) for key, values in _raw_entries(state).items()}
 
 
 def merge_entries(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, object]:
-    """Merge what two sagas have dumped: of each action the state that is further."""
-    merged = _told_of(left)
-    for key, told in _told_of(right).items():
-        known = merged.setdefault(key, told)
-        # Most are the same, and the very same in one process: only what differs is read.
-        if known is not told and known != told:
-            further = max(Entry.from_dict(known), Entry.from_dict(told), key=_exact_rank)
+    """Merge the dumps of two sagas: of each action the state that is further."""
+    merged = _raw_entries(left)
+    for key, values in _raw_entries(right).items():
+        present = merged.setdefault(key, values)
+        # Most are equal, and within one process the very same object: only those that differ are
+        # parsed.
+        if present is not values and present != values:
+            further = max(Entry.from_dict(present), Entry.from_dict(values), key=_exact_rank)
             merged[key] = further.to_dict()
     order = sorted(merged.items(), key=lambda item: (item[1]["number"], item[0]))
     return {"entries": dict(order)}
 
 
 def rank(entry: Entry) -> tuple[int, int, bool]:
-    """Return how far an action has come, for comparison with the same one."""
-    # One that failed is begun again by the same key, and then is further than before.
+    """Return how far an action has come, to compare two states of the same one.
+
+    An action that failed or waited begins again under the same key, with one more of `tries`:
+    that is further than its earlier end.
+    """
     return _PROGRESS[entry.state], entry.tries, entry.state in ("failed", "waiting")
 
 
 def _exact_rank(entry: Entry) -> tuple[object, ...]:
+    # The text of the entry decides between equal ranks: a merge must not depend on the order.
     return *rank(entry), entry.number, json.dumps(entry.to_dict(), sort_keys=True)
 
 
-def entries_of(dumped: Mapping[str, object]) -> dict[str, Entry]:
-    """Read what a saga has dumped."""
-    return {key: Entry.from_dict(told) for key, told in _told_of(dumped).items()}
-
-
-def _told_of(dumped: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    entries = dumped.get("entries")
+def _raw_entries(state: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+    entries = state.get("entries")
     return dict(entries) if isinstance(entries, Mapping) else {}

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FailureClass
+from agentgraph.guards.mechanisms.failures import is_control_flow
+from agentgraph.guards.mechanisms.settings import takes_one_argument
 
 _LONGEST = 500
 
@@ -136,7 +138,7 @@ class Gate:
             for one in _each(getattr(self, name)):
                 if not callable(one):
                     yield f"Gate({name}={one!r}): give a function of a Subject"
-                elif not takes_one(one):
+                elif not takes_one_argument(one):
                     yield f"Gate({name}={one!r}): it is given a Subject: let it take that alone"
 
     @property
@@ -198,11 +200,6 @@ _CODES: Mapping[_Kind, str] = {
     "invariant": "invariant_broken",
     "grounding": "ungrounded",
 }
-
-
-def is_control_flow(error: BaseException) -> bool:
-    """Tell whether it is how LangGraph pauses or leaves a node: no failure, and never caught."""
-    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
 
 
 async def _checked(
@@ -302,16 +299,3 @@ def _each(given: object) -> tuple[Policy, ...]:
 
 def _name_of(check: object) -> str:
     return getattr(check, "__name__", None) or type(check).__name__
-
-
-def takes_one(function: object) -> bool:
-    """Tell whether it can be called with one argument, as far as it says what it takes."""
-    try:
-        signature = inspect.signature(function)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # some that are written in C have none
-        return True
-    try:
-        signature.bind(None)
-    except TypeError:
-        return False
-    return True
