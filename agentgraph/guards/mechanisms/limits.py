@@ -30,20 +30,20 @@ class StepLimit:
     def __post_init__(self) -> None:
         _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
 
-    def check(self, taken: int, granted: int = 1) -> Decision:
+    def check(self, count: int, grants: int = 1) -> Decision:
         """Decide on one more model call after `taken` of them.
 
         Each grant of a human allows the whole limit once more: `granted` counts the first one too.
         """
-        limit = self.steps * granted
-        if taken < limit:
+        limit = self.steps * grants
+        if count < limit:
             return _STEP_ALLOWED
         return Decision(
             "abort",
             "max_steps",
-            f"{taken} model calls were made for one input; {limit} are allowed",
+            f"{count} model calls were made for one input; {limit} are allowed",
             "infinite_loop",
-            {"taken": taken, "limit": limit},
+            {"taken": count, "limit": limit},
         )
 
 
@@ -56,18 +56,18 @@ class HopLimit:
     def __post_init__(self) -> None:
         _require_whole(self.hops, 0, f"HopLimit({self.hops!r}): give 0 or more")
 
-    def check(self, made: int, granted: int = 1) -> Decision:
+    def check(self, count: int, grants: int = 1) -> Decision:
         """Decide on one more handoff after `made` of them; for grants see `StepLimit.check`."""
-        limit = self.hops * granted
-        if made < limit:
+        limit = self.hops * grants
+        if count < limit:
             return Decision("allow", "hop_limit")
         return Decision(
             "deny",
             "hop_limit",
-            f"{made} handoffs were made for one input; {limit} are allowed: "
+            f"{count} handoffs were made for one input; {limit} are allowed: "
             "answer with what is there",
             "deadlock",
-            {"made": made, "limit": limit},
+            {"made": count, "limit": limit},
         )
 
 

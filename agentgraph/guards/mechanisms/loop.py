@@ -12,7 +12,7 @@ from typing import NamedTuple, Self, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.canonical import digest, exact_digest, parsed
+from agentgraph.guards.mechanisms.canonical import digest, exact_digest, parse_json
 
 INSTEAD = "Do something else, or answer with what you have."
 
@@ -323,7 +323,7 @@ def _digest(value: object) -> str:
 
 def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
     """Hash what a call asks for, as the model may spell it in several ways."""
-    held = args if type(args) is dict else parsed(args)
+    held = args if type(args) is dict else parse_json(args)
     if volatile and isinstance(held, Mapping):
         held = {name: value for name, value in held.items() if name not in volatile}
     return f"{tool} {digest(held)[:32]}"

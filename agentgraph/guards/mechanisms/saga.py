@@ -187,16 +187,16 @@ class Saga:
         error = await self._run_with_retries(entry, run, ends_at)
         evidence: dict[str, object] = {"tool": entry.tool, "key": entry.key, "number": entry.number}
         if error is None:
-            changed = self.compensated(entry.key)
+            updated_entry = self.compensated(entry.key)
             decision = _decision("allow", f"{entry.tool} was undone", evidence)
         else:
-            changed = self.compensation_failed(entry.key)
+            updated_entry = self.compensation_failed(entry.key)
             kind = evidence["error"] = kind_of(error)
             cause = f"{entry.tool} could not be undone ({kind}): undo it by hand"
             decision = _decision("escalate", cause, evidence, "unsafe_output")
         if persist is not None:
             try:
-                await persist(changed)
+                await persist(updated_entry)
             except Exception as fault:
                 if is_control_flow(fault):
                     raise

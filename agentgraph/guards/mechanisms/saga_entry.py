@@ -70,17 +70,17 @@ def entries_of(state: Mapping[str, object]) -> dict[str, Entry]:
     return {key: Entry.from_dict(values) for key, values in _raw_entries(state).items()}
 
 
-def merge_entries(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, object]:
+def merge_entries(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
     """Merge the dumps of two sagas: of each action the state that is further."""
-    merged = _raw_entries(left)
-    for key, values in _raw_entries(right).items():
-        present = merged.setdefault(key, values)
+    entries = _raw_entries(first)
+    for key, values in _raw_entries(second).items():
+        present = entries.setdefault(key, values)
         # Most are equal, and within one process the very same object: only those that differ are
         # parsed.
         if present is not values and present != values:
             further = max(Entry.from_dict(present), Entry.from_dict(values), key=_exact_rank)
-            merged[key] = further.to_dict()
-    order = sorted(merged.items(), key=lambda item: (item[1]["number"], item[0]))
+            entries[key] = further.to_dict()
+    order = sorted(entries.items(), key=lambda item: (item[1]["number"], item[0]))
     return {"entries": dict(order)}
 
 
