@@ -44,7 +44,7 @@ def _least(own: float | None, around: float | None) -> float | None:
 
 
 def _loop(own: LoopDetector, around: LoopDetector) -> LoopDetector:
-    return own.held_to(around)
+    return own.combine(around)
 
 
 def _retry(own: RetryBudget, around: RetryBudget) -> RetryBudget:
