@@ -1,4 +1,4 @@
-"""Protections around a run; each decides, and only the graph acts on its decision."""
+"""Guards around a run: policies, the mechanisms that decide, and the trail of what they decided."""
 
 from agentgraph.guards.decision import Action, Decision, FailureClass, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit

@@ -1,4 +1,4 @@
-"""When a human is asked, what for, and what the human may answer."""
+"""Escalation to a human: when one is asked, the request, and the answers that are allowed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Verb: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
 CONFIDENCE: Final = "escalation"
-"""The guard that asks because nobody is sure, and not because something has failed."""
-_LONGEST = 80
+"""The guard of a decision to ask because a critic is not sure, and not because of a failure."""
+_MAX_REPR = 80
 _EDIT_FIELDS = ("edited", "edited_action")
 _FIELDS: Mapping[Verb, Sequence[str]] = {
     "approve": (),
@@ -42,7 +42,7 @@ _SHAPES: Mapping[Verb, str] = {
 
 
 class Request(BaseModel):
-    """What a human is asked."""
+    """What a human is asked, as it is stored while the run waits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,7 +57,10 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the human decided, and who it was, if that is known."""
+    """What the human decided, and who it was, if that is known.
+
+    `edited` replaces the arguments of the call, or the text; `message` is told to the model.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,7 +71,11 @@ class Answer(BaseModel):
 
     @classmethod
     def read(cls, raw: object, allowed: Sequence[str] = VERBS) -> Self:
-        """Read an answer in any of the forms that LangChain knows, or say what is allowed."""
+        """Read an answer in any of the forms that LangChain knows.
+
+        `True`, `"approve"`, `{"type": "edit", …}` or `{"decisions": [{…}]}`. Raises `ValueError`,
+        with the forms of the verbs that are `allowed`, for anything else.
+        """
         raw_fields = _fields_of(raw)
         verb = next(
             (verb for verb in VERBS if verb in allowed and verb == raw_fields.get("type")), None
@@ -90,7 +97,10 @@ class Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Ask a human where a critic is not sure enough, and wait no longer than `ttl_s`."""
+    """Ask a human where a critic's score is below the threshold, and wait at most `ttl_s`.
+
+    The critic is a function of a `Subject`, sync or async, that returns a score from 0 to 1.
+    """
 
     threshold: float = 0.5
     critic: Critic | None = None
@@ -111,7 +121,7 @@ class Escalation:
             raise ConfigurationError(faults)
 
     def judge(self, score: object) -> Decision:
-        """Let a score pass that reaches the threshold; what is no score does not."""
+        """Decide on a score: what is below the threshold, or is no score, is escalated."""
         number = _as_score(score)
         text = _repr_of(score) if number is None else number
         evidence = {"score": text, "threshold": self.threshold}
@@ -124,7 +134,10 @@ class Escalation:
         return Decision("escalate", CONFIDENCE, cause, evidence=evidence)
 
     async def score(self, subject: Subject) -> Decision:
-        """Ask the critic; without one everything passes."""
+        """Ask the critic and decide on its score; without a critic everything passes.
+
+        A critic that raises is not sure: it is escalated.
+        """
         if self.critic is None:
             return Decision("allow", CONFIDENCE)
         try:
@@ -146,7 +159,11 @@ class Escalation:
         allowed: Sequence[Verb] = VERBS,
         payload: JsonValue = None,
     ) -> Request:
-        """Return the request to a human; make it once and store it, since a node may run again."""
+        """Return a new request to a human.
+
+        Make it once and store it: a node runs again from its start when the answer comes, and a
+        second request would have another id and a later end.
+        """
         now = clock().wall()
         return Request(
             id=clock().new_id(),
@@ -161,7 +178,7 @@ class Escalation:
 
 
 def late(request: Request) -> Decision:
-    """Deny what nobody answered in time."""
+    """Deny a request that nobody answered in time."""
     now, end = clock().wall(), request.expires_at
     if end is None or now <= end:
         return Decision("allow", "escalation_timeout")
@@ -213,7 +230,7 @@ def _object(properties: Mapping[str, object], *required: str) -> dict[str, objec
 
 
 def _fields_of(raw: object) -> Mapping[str, object]:
-    """Return the fields of an answer, none for what has no such form; a null is not given."""
+    """Return the fields of an answer, none for what has no known form; nulls are left out."""
     match raw:
         case Answer():
             return raw.model_dump(exclude_defaults=True)
@@ -260,6 +277,6 @@ def _as_score(value: object) -> float | None:
 
 def _repr_of(value: object) -> str:
     try:
-        return repr(value)[:_LONGEST]
-    except Exception:  # whatever a critic of somebody else gives
+        return repr(value)[:_MAX_REPR]
+    except Exception:  # the object is a critic's, and its `__repr__` may do anything
         return type(value).__name__
