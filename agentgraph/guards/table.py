@@ -21,7 +21,7 @@ from agentgraph.guards.decision import (
     Tier,
 )
 
-_CONTINUING = ("correct", "deny", "fallback", "replan")
+_NON_FINAL = ("correct", "deny", "fallback", "replan")
 _FINAL = ("escalate", "abort")
 _FOR_GATES = ("correct", "replan", "fallback")
 _POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
@@ -59,12 +59,12 @@ class Cell:
 
     def _faults(self) -> Iterator[str]:
         if self.action not in get_args(Action) or self.action == "allow":
-            yield f"give {_one_of((*_CONTINUING, *_FINAL))} as the action"
+            yield f"give {_one_of((*_NON_FINAL, *_FINAL))} as the action"
         if self.then not in _FINAL:
             yield f"give {_one_of(_FINAL)} as then: every chain has an end"
         if isinstance(self.bound, bool) or not isinstance(self.bound, int) or self.bound < 0:
             yield "give a whole number of 0 or more as the bound"
-        elif self.action in _CONTINUING and self.bound == 0:
+        elif self.action in _NON_FINAL and self.bound == 0:
             yield f"give a bound of 1 or more: after {self.action!r} the run goes on"
         if not isinstance(self.alert, bool):
             yield "give True or False as the alert"

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.settings import is_finite, is_positive, is_whole
+from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
 
 FailureKind = Literal["provider", "schema", "identical", "cost"]
 State = Literal["closed", "open", "half_open", "stopped"]
@@ -289,11 +289,7 @@ class CircuitBreaker:
             for name in ("identical", "schema", "window", "min_calls", "consecutive", "max_trips")
             if not is_whole(value := getattr(self, name), 1)
         ]
-        faults += [
-            f"CircuitBreaker({name}={value!r}): give seconds above 0"
-            for name in ("cooldown_s", "cooldown_cap_s", "probe_lease_s")
-            if not is_positive(value := getattr(self, name))
-        ]
+        faults += seconds_faults(self, ("cooldown_s", "cooldown_cap_s", "probe_lease_s"))
         if not (is_finite(self.rate) and 0 < self.rate <= 1):
             faults.append(f"CircuitBreaker(rate={self.rate!r}): give a number above 0, up to 1")
         if faults:

@@ -59,7 +59,7 @@ class Request(BaseModel):
 class Answer(BaseModel):
     """What the human decided, and who it was, if that is known.
 
-    `edited` replaces the arguments of the call, or the text; `message` is told to the model.
+    `edited` replaces the arguments of the call, or the text; `message` goes to the model.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -238,11 +238,11 @@ def _fields_of(raw: object) -> Mapping[str, object]:
             return {"type": "approve" if raw else "reject"}
         case str():
             return {"type": raw}
-        case {"decisions": [one], **rest} if rest.keys() <= {"reviewer"} and not _has_decisions(
-            one
-        ):
-            # The reviewer of the whole, unless the decision names its own.
-            return {**_without_nulls(rest), **_fields_of(one)}
+        case {"decisions": [decision], **rest} if rest.keys() <= {
+            "reviewer"
+        } and not _has_decisions(decision):
+            # The reviewer of the list, unless the decision names its own.
+            return {**_without_nulls(rest), **_fields_of(decision)}
         case Mapping():
             return _without_nulls(raw)
     return {}

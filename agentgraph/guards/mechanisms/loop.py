@@ -153,8 +153,8 @@ class LoopDetector:
 
     def _on_loops(self, call: _Call, loops: Sequence[_Loop]) -> Iterator[Decision]:
         """Decide on one of the loops, first on one that was corrected already; note them all."""
-        repeated = [loop for loop in loops if loop.key in self._corrections]
-        for loop in (repeated or loops)[:1]:
+        corrected_loops = [loop for loop in loops if loop.key in self._corrections]
+        for loop in (corrected_loops or loops)[:1]:
             yield _decision(call, loop, self._corrections.get(loop.key, 0))
         for loop in loops:
             self._corrections[loop.key] = self._corrections.pop(loop.key, 0) + 1
@@ -203,7 +203,7 @@ class LoopDetector:
     def _enter(self, call: _Call, message: str) -> bool:
         """Note a call; False where its message has asked for the same already."""
         joins_last = bool(message and self._tail and self._tail[-1].id == message)
-        if joins_last and any(call.digest == other.digest for other in self._tail[-1].calls):
+        if joins_last and any(call.digest == call_.digest for call_ in self._tail[-1].calls):
             return False
         if self._corrected_message is not None and self._follows_correction(call, message):
             self._tail.clear()

@@ -15,7 +15,7 @@ from threading import Lock
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.settings import is_finite, is_positive, is_whole
+from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
 
 # One retry, in whole billionths: ten deposits of 0.1 have to make exactly one.
 _TOKEN = 10**9
@@ -41,9 +41,9 @@ class RetryBudget:
     _limit: int = field(init=False, repr=False)
     _full_reserve: int = field(init=False, repr=False)
     _reserve_left: int = field(init=False, repr=False)
-    _earned: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
+    _deposits: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
     """The deposits beyond the reserve, each with its instant, the oldest first."""
-    _earned_sum: int = field(init=False, repr=False, default=0)
+    _deposits_sum: int = field(init=False, repr=False, default=0)
     _lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -81,11 +81,11 @@ class RetryBudget:
         return Decision("deny", "retry_budget", cause, "provider_error", evidence)
 
     def _balance(self) -> int:
-        return self._reserve_left + self._earned_sum
+        return self._reserve_left + self._deposits_sum
 
     def _earn(self, now: float, amount: int) -> None:
-        deposits = self._earned
-        self._earned_sum += amount
+        deposits = self._deposits
+        self._deposits_sum += amount
         # Deposits close to each other are joined and expire with the first of them: with a small
         # ratio there would be millions in the deque.
         if deposits and now - deposits[-1][0] < self.ttl_s / _MAX_DEPOSITS:
@@ -93,21 +93,21 @@ class RetryBudget:
             deposits[-1] = (since, before + amount)
         else:
             deposits.append((now, amount))
-        if (beyond := self._reserve_left + self._earned_sum - self._limit) > 0:
+        if (beyond := self._reserve_left + self._deposits_sum - self._limit) > 0:
             self._take(beyond)
 
     def _expire(self, now: float) -> None:
-        while self._earned and now - self._earned[0][0] >= self.ttl_s:
-            self._earned_sum -= self._earned.popleft()[1]
+        while self._deposits and now - self._deposits[0][0] >= self.ttl_s:
+            self._deposits_sum -= self._deposits.popleft()[1]
 
     def _take(self, amount: int) -> int:
         """Take from the deposits, the oldest first, and return what they do not cover."""
-        while amount > 0 and self._earned:
-            since, available = self._earned.popleft()
+        while amount > 0 and self._deposits:
+            since, available = self._deposits.popleft()
             part = min(amount, available)
             if available > part:
-                self._earned.appendleft((since, available - part))
-            self._earned_sum -= part
+                self._deposits.appendleft((since, available - part))
+            self._deposits_sum -= part
             amount -= part
         return amount
 
@@ -120,9 +120,7 @@ class RetryBudget:
         least = self.reserve if is_whole(self.reserve) else 0
         if not (is_finite(self.cap) and self.cap >= least):
             faults.append(f"RetryBudget(cap={self.cap!r}): give {least} or more, as the reserve")
-        if not is_positive(self.ttl_s):
-            faults.append(f"RetryBudget(ttl_s={self.ttl_s!r}): give seconds above 0")
-        return faults
+        return [*faults, *seconds_faults(self, ("ttl_s",))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
-"""Checks that guards make of their settings, so that a bad one is refused before anything runs."""
+"""Checks that guards make of their settings, so that a bad one is refused before anything runs.
+
+A guard collects the faults of all its settings and raises one `ConfigurationError`. Each of them
+names the guard, the setting and its value, and says what to give instead.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 
@@ -31,6 +35,13 @@ def whole_number_faults(guard: object, minimums: Mapping[str, int]) -> Iterator[
     for name, least in minimums.items():
         if not is_whole(value := getattr(guard, name), least):
             yield f"{type(guard).__name__}({name}={value!r}): give {least} or more"
+
+
+def seconds_faults(guard: object, names: Iterable[str]) -> Iterator[str]:
+    """Yield which fields of a guard are no durations above 0."""
+    for name in names:
+        if not is_positive(value := getattr(guard, name)):
+            yield f"{type(guard).__name__}({name}={value!r}): give seconds above 0"
 
 
 def takes_one_argument(function: object) -> bool:

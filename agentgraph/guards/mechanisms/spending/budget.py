@@ -54,7 +54,8 @@ class CostBudget:
         if faults:
             raise ConfigurationError(faults)
         prices = {
-            name: (_amount(read), _amount(written)) for name, (read, written) in self.prices.items()
+            name: (_amount(read_price), _amount(written_price))
+            for name, (read_price, written_price) in self.prices.items()
         }
         object.__setattr__(self, "prices", prices)
 

@@ -100,9 +100,9 @@ _tool_sizes: dict[int, tuple[ReferenceType[object], int]] = {}
 
 
 def _bytes_of_tool(tool: object) -> int:
-    cached = _tool_sizes.get(id(tool))
-    if cached is not None and cached[0]() is tool:
-        return cached[1]
+    entry = _tool_sizes.get(id(tool))
+    if entry is not None and entry[0]() is tool:
+        return entry[1]
     size, key = _PER_MESSAGE + _bytes_of_content(_json_of_tool(tool)), id(tool)
     with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
         _tool_sizes[key] = ref(tool, lambda _: _tool_sizes.pop(key, None)), size
