@@ -207,11 +207,11 @@ class Using:
             return _answer(use, f"Not executed: {late.cause}.", failed=True)
         if not self._policy.gates:
             return None
-        context = {"agent": self._place.path, "steps": self._account.purse.steps}
+        context = {"agent": self._place.path, "steps": self._account.spending.steps}
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
-            validation = result.told()
+            validation = result.to_dict()
             if result.checks:
                 self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:

@@ -108,7 +108,7 @@ class ValidationResult(BaseModel):
     failure_class: FailureClass | Literal[""] = ""
     confidence: float | None = None
 
-    def told(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-able values, which are shared: do not change them."""
         return self._json
 

@@ -56,9 +56,9 @@ class InputSpend:
         self._snapshots = 0
         self.steps = 0
         """How many model calls were made."""
-        self.granted = 1
+        self.grants = 1
         """How often the limits hold: a human who lets a stopped run go on grants them once more."""
-        self.filing = asyncio.Lock()
+        self.log_lock = asyncio.Lock()
         """Held while shares are written to the log: no call may overtake its record."""
         self._spends: dict[str, Spend] = {}
         self._payments: dict[str, dict[str, _Payment]] = {}
@@ -69,7 +69,7 @@ class InputSpend:
         """The log of the session, and those of the sessions around it."""
         self._logged_shares: dict[str, float] | None = None
         """Up to which share of each budget the log allows to spend, None outside of a session."""
-        self.recalled: set[str] = set()
+        self.read_levels: set[str] = set()
         """The graph levels whose snapshots, left by another process, were read."""
 
     def spend(self, name: str, budget: CostBudget) -> Spend:
@@ -84,7 +84,7 @@ class InputSpend:
 
     def grant(self) -> None:
         """Allow as much again of everything: a human has agreed to it."""
-        self.granted += 1
+        self.grants += 1
         for spend in self._spends.values():
             spend.grant()
 
@@ -92,7 +92,7 @@ class InputSpend:
         """Begin an attempt at a round: from here on it may spend one share that is not logged."""
         self._logged_shares = {name: spend.share + SHARE for name, spend in self._spends.items()}
 
-    def off_file(self) -> dict[str, float]:
+    def unlogged_shares(self) -> dict[str, float]:
         """Return the shares, by budget, that must be written to the log before the next call."""
         shares: dict[str, float] = {}
         for name, logged_share in (self._logged_shares or {}).items():
@@ -100,7 +100,7 @@ class InputSpend:
                 shares[name] = math.ceil(excess / SHARE) * SHARE
         return shares
 
-    def filed(self, shares: Mapping[str, float]) -> None:
+    def mark_logged(self, shares: Mapping[str, float]) -> None:
         """Note that shares were written to the log."""
         if self._logged_shares is not None:
             for name, share in shares.items():
@@ -112,12 +112,12 @@ class InputSpend:
         `shares` were written ahead, by budget or for `ALL`. `dead_share` of each budget may have
         been spent by attempts whose process was killed. Both count as spent.
         """
-        self.meet(figures)
+        self.merge(figures)
         self._logs.append(_LogBalance(figures, shares, dead_share))
         for name, spend in self._spends.items():
             self._count_shares(name, spend)
 
-    def meet(self, snapshot: Figures) -> None:
+    def merge(self, snapshot: Figures) -> None:
         """Count in what other payers have paid, from the snapshot of any of them."""
         for budget, figures in snapshot.items():
             payments = self._payments.setdefault(budget, {})
