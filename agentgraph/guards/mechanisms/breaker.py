@@ -45,7 +45,10 @@ class Permit:
             breaker._on_success(self._generation, valid)
 
     def failure(self, kind: FailureKind, retry_after: float | None = None) -> None:
-        """Report what went wrong; a client's own fault (400, 401, 403) is none of these."""
+        """Report what went wrong, with the provider's Retry-After in seconds.
+
+        A fault of the client itself (400, 401, 403) is no failure of the provider: release instead.
+        """
         if kind not in _KINDS:
             raise ValueError(f"failure({kind!r}): give one of {', '.join(_KINDS)}")
         if breaker := self._take_breaker():

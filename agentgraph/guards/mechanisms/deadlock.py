@@ -130,7 +130,7 @@ class DeadlockMonitor:
         return Decision("correct", _GUARD, cause, "deadlock", evidence)
 
     def _weight(self, times: int) -> int:
-        """Return to how many replies to one brief so many to different briefs amount."""
+        """Return as how many replies to one brief so many replies to different briefs count."""
         # Ten items of a kind may well be answered alike. A supervisor that puts one brief into new
         # words again and again looks the same, and differs only by the number of times.
         weight, rest = divmod(times - 1, _LENIENCE)

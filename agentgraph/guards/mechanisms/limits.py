@@ -31,9 +31,9 @@ class StepLimit:
         _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
 
     def check(self, count: int, grants: int = 1) -> Decision:
-        """Decide on one more model call after `taken` of them.
+        """Decide on one more model call after `count` of them.
 
-        Each grant of a human allows the whole limit once more: `granted` counts the first one too.
+        Each grant of a human allows the whole limit once more: `grants` counts the first time too.
         """
         limit = self.steps * grants
         if count < limit:
@@ -57,7 +57,7 @@ class HopLimit:
         _require_whole(self.hops, 0, f"HopLimit({self.hops!r}): give 0 or more")
 
     def check(self, count: int, grants: int = 1) -> Decision:
-        """Decide on one more handoff after `made` of them; for grants see `StepLimit.check`."""
+        """Decide on one more handoff after `count` of them; for grants see `StepLimit.check`."""
         limit = self.hops * grants
         if count < limit:
             return Decision("allow", "hop_limit")

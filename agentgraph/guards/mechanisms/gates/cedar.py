@@ -163,7 +163,7 @@ def _unguarded_in(expression: object, facts: _Facts) -> Iterator[_Path]:
 def _unguarded_path(read: Mapping[str, Mapping[str, object]], facts: _Facts) -> Iterator[_Path]:
     path = _path(read)
     if path is None:
-        # What is read of a context that was put into a record or an `if` cannot be told: refused.
+        # Once the context was put into a record or an `if`, it cannot be told what is read of it.
         if _mentions_context(read["."]["left"]):
             yield ("context", "…", str(read["."]["attr"]))
     elif path not in facts:

@@ -51,7 +51,7 @@ class InputSpend:
     """The spending of one input: a `Spend` for each of its budgets, and what other payers paid."""
 
     def __init__(self) -> None:
-        # Not a fake clock's id: in two processes under test it would be the same.
+        # Never the id of a fake clock: two processes under test would be one payer.
         self._payer = SystemClock().new_id()[:12]
         self._snapshots = 0
         self.steps = 0
