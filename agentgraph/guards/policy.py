@@ -9,7 +9,6 @@ from typing import Any, Final, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import TIERS, Tier
-from agentgraph.guards.html import policy_html, shown
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -28,7 +27,7 @@ from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
+from agentgraph.guards.overrides import Overrides, call_text, fallback_faults, guard_of, policy_html
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.audit import AuditTrail
 from agentgraph.guards.records.channel import GuardedState
@@ -101,7 +100,7 @@ class Guards:
     audit: AuditTrail | None
     stages: Mapping[str, Guards]
 
-    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides]) -> None:
+    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Guards]]) -> None:
         self._names_tier = tier is not None
         tier = "interactive" if tier is None else tier
         faults: list[str] = []
@@ -109,7 +108,7 @@ class Guards:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
         given: dict[str, Any] = {}
         for name, value in overrides.items():
-            given[name] = coerced(name, value, Guards, faults)
+            given[name] = guard_of(name, value, Guards, faults)
         if tier == "regulated" and given.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
@@ -138,7 +137,7 @@ class Guards:
         return self._given
 
     @classmethod
-    def interactive(cls, **overrides: Unpack[Overrides]) -> Guards:
+    def interactive(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
         """Return the policy for somebody who waits for the answer.
 
         It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
@@ -147,7 +146,7 @@ class Guards:
         return cls("interactive", **overrides)
 
     @classmethod
-    def batch(cls, **overrides: Unpack[Overrides]) -> Guards:
+    def batch(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
         """Return the policy for long work that nobody waits for.
 
         It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
@@ -156,7 +155,7 @@ class Guards:
         return cls("batch", **overrides)
 
     @classmethod
-    def regulated(cls, **overrides: Unpack[Overrides]) -> Guards:
+    def regulated(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
         """Return the policy for high stakes: humans decide, and nothing is swapped in silence.
 
         It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
@@ -271,7 +270,7 @@ class Guards:
         return twin
 
     def __repr__(self) -> str:
-        told = "".join(f", {name}={shown(getattr(self, name))}" for name in sorted(self._given))
+        told = "".join(f", {name}={call_text(getattr(self, name))}" for name in sorted(self._given))
         return f"Guards({self.tier!r}{told})"
 
     def _repr_html_(self) -> str:

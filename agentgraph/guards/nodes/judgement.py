@@ -82,7 +82,7 @@ class Judging:
             raise Held(await self._recorder.decided(decision), text)
         failed = await self._gated(subject_of(self._place, messages, text, self._account))
         if failed is not None:
-            told = {"validation": failed.told()}
+            told = {"validation": failed.to_dict()}
             cause = f"the edit does not pass: {failed.cause}"
             decision = Decision("escalate", "gate", cause, failed.failure_class, told)
             raise Held(await self._recorder.decided(decision), text)
@@ -93,7 +93,7 @@ class Judging:
     async def _gated(self, subject: Subject) -> ValidationResult | None:
         for gate in self._policy.gates:
             result = await gate.check(subject, "post", self._place.path)
-            self._recorder.note("gate", **result.told())
+            self._recorder.note("gate", **result.to_dict())
             if not result.passed:
                 return result
         return None
@@ -129,7 +129,7 @@ class Judging:
         self, result: ValidationResult, failure: FailureClass, made: int, text: str
     ) -> Decision:
         """Decide by the table, as long as another try may bring something new."""
-        evidence: Mapping[str, Any] = {"validation": result.told()}
+        evidence: Mapping[str, Any] = {"validation": result.to_dict()}
         decide = partial(self._policy.decisions.decide, tier=self._policy.tier, made=made)
         told: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
         decision = decide(failure, possible=self._is_possible(failure), **told)

@@ -116,24 +116,24 @@ class Paying:
 
     async def _recall(self, notes: SideNotes) -> None:
         """Count in what a process has written down that was killed in this very node."""
-        purse = self._account.purse
-        if notes.level not in purse.recalled:
+        spending = self._account.spending
+        if notes.level not in spending.read_levels:
             for figures in await notes.read():
-                purse.meet(figures)
-            purse.recalled.add(notes.level)
+                spending.merge(figures)
+            spending.read_levels.add(notes.level)
 
     async def _file(self) -> None:
         """Have it written down what may be spent now, before it is: a kill would forget it."""
         if self._recorder.notes is not None:
-            await self._recorder.notes.write(self._account.purse.dump())
+            await self._recorder.notes.write(self._account.spending.dump())
         if self._recorder.ledger is None:
             return
-        purse = self._account.purse
-        async with purse.filing:
-            shares = purse.off_file()
+        spending = self._account.spending
+        async with spending.log_lock:
+            shares = spending.unlogged_shares()
             for of, share in shares.items():
                 await self._recorder.keep(kind="reserved", of=of, share=share)
-            purse.filed(shares)
+            spending.mark_logged(shares)
 
 
 def _release(held: Sequence[Reservation]) -> None:

@@ -12,11 +12,11 @@ from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import Entry
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.mechanisms.loop import INSTEAD
-from agentgraph.guards.mechanisms.saga import Begun, Saga
+from agentgraph.guards.mechanisms.saga import Registration, Saga
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.stage import current_stage, in_time
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Guards
@@ -131,7 +131,7 @@ class Using:
         return await self._not_done(use, begun)
 
     async def _done_otherwise(
-        self, saga: Saga, effect: Effect, use: ToolUse, begun: Begun
+        self, saga: Saga, effect: Effect, use: ToolUse, begun: Registration
     ) -> ToolMessage | None:
         """Tell what was done in the place of a call: a round that runs again may word it anew."""
         entry = begun.entry
@@ -148,7 +148,7 @@ class Using:
         told = f"Not executed anew: `{use.name}` was called with {args} before, and answered: "
         return answer.model_copy(update={"content": told + str(answer.text)})
 
-    async def _register(self, begun: Begun, use: ToolUse, has_waited: bool) -> None:
+    async def _register(self, begun: Registration, use: ToolUse, has_waited: bool) -> None:
         """Have an action stored before it runs, in the log or in the graph's state."""
         entry = begun.entry.to_dict() if begun.entry is not None else {}
         self._recorder.note("effect", tool=use.name, key=use.key, state="started")
@@ -158,7 +158,7 @@ class Using:
             raise RegisterFirst
 
     async def _looked_up(
-        self, saga: Saga, effect: Effect, use: ToolUse, begun: Begun
+        self, saga: Saga, effect: Effect, use: ToolUse, begun: Registration
     ) -> ToolMessage | None:
         """Find out what came of an action that was cut off; None where it is to run (again)."""
         if effect.lookup is not None:
@@ -177,7 +177,7 @@ class Using:
             return False
         return await self._resumption.begins(use.key)
 
-    async def _not_done(self, use: ToolUse, begun: Begun) -> ToolMessage:
+    async def _not_done(self, use: ToolUse, begun: Registration) -> ToolMessage:
         # The model is told, whatever it makes of that.
         decision = await self._recorder.by_table(begun.decision, possible=True)
         if decision.action in ("escalate", "abort"):
@@ -207,11 +207,11 @@ class Using:
             return _answer(use, f"Not executed: {late.cause}.", failed=True)
         if not self._policy.gates:
             return None
-        context = {"agent": self._place.path, "steps": self._account.purse.steps}
+        context = {"agent": self._place.path, "steps": self._account.spending.steps}
         subject = Subject(self._place.name, use.name, use.args, context=context)
         for gate in self._policy.gates:
             result = await gate.check_call(subject, self._place.path)
-            validation = result.told()
+            validation = result.to_dict()
             if result.checks:
                 self._recorder.note("gate", tool=use.name, **validation)
             if not result.passed:
@@ -315,7 +315,7 @@ def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
     return beside
 
 
-def given_again(begun: Begun, tool: str) -> ToolMessage:
+def given_again(begun: Registration, tool: str) -> ToolMessage:
     """Answer a call with what came of it before."""
     beside: Mapping[str, Any] = begun.entry.beside if begun.entry is not None else {}
     for note in beside.get("notes", ()):

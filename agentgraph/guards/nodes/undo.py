@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped
-from agentgraph.guards.mechanisms.actions import Entry
 from agentgraph.guards.mechanisms.effects import Effect
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.record import RecordKind
 from agentgraph.guards.records.recorder import Recorder

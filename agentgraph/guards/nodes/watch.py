@@ -113,12 +113,12 @@ class Watch:
         account, policy = self.account, self.policy
         decision = _ALLOWED
         if policy.steps is not None:
-            decision = policy.steps.check(account.purse.steps, account.purse.granted)
+            decision = policy.steps.check(account.spending.steps, account.spending.grants)
         deadline = current_stage(account.deadline)
         if decision.allows and deadline is not None:
             decision = deadline.check()
         if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
-            account.purse.steps += 1
+            account.spending.steps += 1
         return decision
 
     async def _step(self) -> None:

@@ -16,16 +16,16 @@ from weakref import WeakSet
 
 from agentgraph.clock import clock
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import merge_entries
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.limits import ReplanLimit
 from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
 from agentgraph.guards.mechanisms.spending.budget import Spend
 from agentgraph.guards.mechanisms.spending.estimates import Estimates
-from agentgraph.guards.mechanisms.spending.purse import Purse
+from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.channel import BY_PATH, BY_SPOT, Dumped, decisions_of
@@ -85,7 +85,7 @@ class Account:
         self._free_until = 0.0
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
-        self.purse = Purse()
+        self.spending = InputSpend()
         self._spends: dict[Guards, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
@@ -123,7 +123,11 @@ class Account:
         """
         self.around, self.run_id = around, around.run_id
         self.part = f"{around.part}{part}/"
-        self.purse, self.velocity, self.undoing = around.purse, around.velocity, around.undoing
+        self.spending, self.velocity, self.undoing = (
+            around.spending,
+            around.velocity,
+            around.undoing,
+        )
         self._spends = {}
         around._parts.add(self)
         found = [one for one in (around.deadline, deadline) if one is not None]
@@ -140,12 +144,12 @@ class Account:
     @property
     def steps(self) -> int:
         """Return how many model calls were made, on all levels."""
-        return self.purse.steps
+        return self.spending.steps
 
     @property
     def granted(self) -> int:
         """Return how often the limits hold."""
-        return self.purse.granted
+        return self.spending.grants
 
     @property
     def hops(self) -> int:
@@ -171,9 +175,9 @@ class Account:
             "input": self.input_id,
             "version": self.version,
             "seen_at": self.seen_at,
-            "spends": self.purse.dump(),
-            "steps": self.purse.steps,
-            "granted": self.purse.granted,
+            "spends": self.spending.dump(),
+            "steps": self.spending.steps,
+            "granted": self.spending.grants,
         }
         self._tell_memories(values)
         for name in _KEPT:
@@ -228,7 +232,7 @@ class Account:
             known, told = self.saga.dump(), dumped["saga"]
             if known != told:
                 self.saga.load(merge_entries(known, told))
-        self.purse.meet(dumped.get("spends", {}))
+        self.spending.merge(dumped.get("spends", {}))
 
     def load(self, dumped: Dumped) -> None:
         """Go on from what another process has written."""
@@ -252,9 +256,9 @@ class Account:
         self.pending |= decisions_of(dumped.get("pending", {}))
 
     def _meet_counts(self, known: Mapping[str, Any]) -> None:
-        purse = self.purse
-        purse.steps = max(purse.steps, known.get("steps", 0))
-        purse.granted = max(purse.granted, known.get("granted", 1))
+        spending = self.spending
+        spending.steps = max(spending.steps, known.get("steps", 0))
+        spending.grants = max(spending.grants, known.get("granted", 1))
 
     def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one run: parallel ones do not fill each other's windows."""
@@ -291,7 +295,7 @@ class Account:
         """Return from what calls under a policy are paid: the run's account, then inner ones."""
         found = self._spends.get(policy)
         if found is None:
-            found = [self.purse.spend(name, budget) for name, budget in policy.budgets]
+            found = [self.spending.spend(name, budget) for name, budget in policy.budgets]
             self._spends[policy] = found
         return found
 
@@ -305,14 +309,16 @@ class Account:
         if "deadline" in logged:
             known_at = self.deadline.at if self.stored and self.deadline is not None else 0
             self.deadline = Deadline(max(known_at, logged["deadline"]), "workflow")
-        self.purse.reconcile(logged.get("spends", {}), known.get("held", {}), known.get("dead", 0))
+        self.spending.reconcile(
+            logged.get("spends", {}), known.get("held", {}), known.get("dead", 0)
+        )
         if self.saga is not None and known.get("effects"):
             effects = {"entries": known["effects"]}
             self.saga.load(merge_entries(self.saga.dump(), effects))
 
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
-        values: dict[str, Any] = {"steps": self.steps, "spends": self.purse.dump()}
+        values: dict[str, Any] = {"steps": self.steps, "spends": self.spending.dump()}
         if self.granted > 1:
             values["granted"] = self.granted
         if self.deadline is not None:
@@ -354,7 +360,7 @@ class Account:
 
         What was decided on other agents stands, unless a limit that is granted was the ground.
         """
-        self.purse.grant()
+        self.spending.grant()
         level: Account | None = self
         while level is not None:
             level._begin_limits()

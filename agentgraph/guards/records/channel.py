@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import merge_entries
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
 
 BY_SPOT = ("corrections", "tries")
 """What is kept as it is, by the spots of agents."""

@@ -98,7 +98,7 @@ class Recorder:
             kind,
             agent=f"{self.account.part}{self.place.path}",
             thread=self.thread_id,
-            step=self.account.purse.steps,
+            step=self.account.spending.steps,
             decision=decision,
             data=data,
             parent=parent,

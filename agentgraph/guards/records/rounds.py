@@ -35,7 +35,7 @@ class Rounds:
             self._attempt = ledger.round_key
             account.is_rolling_back = bool(ledger.account.get("undoing"))
             account.closed = ledger.account.get("undoing") or account.closed
-            account.purse.begin_attempt()
+            account.spending.begin_attempt()
         if self._turns.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
             self._turns[ledger.speaker] = ledger.round_key
             if anew:
