@@ -11,18 +11,17 @@ from typing import Any
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.analysis import diagram as picture
 from agentgraph.routing.analysis.check import Finding, check
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.conditions import ToolCalled
 from agentgraph.routing.decision import Rule, TransitionDecision
 from agentgraph.routing.document import document
-from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.document.codec import parse
 from agentgraph.routing.document.registry import Registry, default_registry
 from agentgraph.routing.explain import Explanation, explain
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState
-from agentgraph.routing.resolve import Rules
+from agentgraph.routing.rules import Rules, Transition, compile_rules
 from agentgraph.routing.simulate import Script, Simulation, simulate
 from agentgraph.routing.targets import Target, TerminateTarget, as_target
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import is_whole, short
 
 
@@ -122,7 +121,7 @@ class TransitionGraph:
 
     @cached_property
     def _rules(self) -> Rules:
-        return Rules.compiled(*self._parts)
+        return compile_rules(*self._parts)
 
     @property
     def _parts(self) -> document.Parts:

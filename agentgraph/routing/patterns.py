@@ -16,8 +16,8 @@ from agentgraph.routing.conditions import (
 )
 from agentgraph.routing.graph import TransitionGraph
 from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.rules import Transition
 from agentgraph.routing.targets import AgentTarget, RoundRobinTarget, TerminateTarget
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import short
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing.decision import TransitionDecision
-from agentgraph.routing.resolve import Rules
+from agentgraph.routing.rules import Rules
 from agentgraph.routing.values import as_json
 
 

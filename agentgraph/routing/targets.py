@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.decision import TransitionDecision
-from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.protocols import (
     HUMAN,
     RoutingEnvelope,

@@ -22,9 +22,9 @@ from agentgraph.routing import (
     sequence,
     star,
 )
-from agentgraph.routing.analysis.moves import moves_of
-from agentgraph.routing.analysis.shadows import Earlier, _Implications
-from agentgraph.routing.resolve import Rules
+from agentgraph.routing.analysis.floor_graph import floor_graph
+from agentgraph.routing.analysis.shadowed_rules import EarlierRules, _Implications
+from agentgraph.routing.rules import compile_rules
 from tests.routing.graphs import composed, few_leaves, graphs, names, simple_targets
 from tests.routing.own import NAMES
 
@@ -61,7 +61,7 @@ conditions = composed(few_leaves | st.builds(FromSpeaker, names | st.just("human
 @settings(max_examples=300)
 @given(st.lists(conditions, max_size=8), conditions)
 def test_first_earlier_rule_that_is_implied_is_found(earlier: list[Any], asked: Any) -> None:
-    indexed, known = Earlier(), _Implications()
+    indexed, known = EarlierRules(), _Implications()
     for index, when in enumerate(earlier):
         indexed.add(index, when)
 
@@ -73,23 +73,23 @@ def test_first_earlier_rule_that_is_implied_is_found(earlier: list[Any], asked: 
 @settings(max_examples=200)
 @given(graphs(conditions, simple_targets))
 def test_moves_of_one_are_the_same_whoever_else_is_asked(graph: TransitionGraph) -> None:
-    rules = Rules.compiled(
+    rules = compile_rules(
         graph.initial_speaker,
         tuple(graph.transitions),
         graph.default_target,  # type: ignore[arg-type]  # it is a target once it is built
         None,
     )
-    moves = moves_of(rules, NAMES)
+    moves = floor_graph(rules, NAMES)
 
     for speaker in NAMES:
         told = [
             Transition(FromSpeaker(speaker) & one.when, one.then, one.priority)
             for one in graph.transitions
         ]
-        alone = Rules.compiled("a", told, rules.default, None)
+        alone = compile_rules("a", told, rules.default, None)
         assert [(m.speakers, m.floor, m.ends, m.rule, m.is_open) for m in moves[speaker]] == [
             (m.speakers, m.floor, m.ends, m.rule, m.is_open)
-            for m in moves_of(alone, NAMES)[speaker]
+            for m in floor_graph(alone, NAMES)[speaker]
         ]
 
 

@@ -36,7 +36,7 @@ from agentgraph.routing import (
     TurnIs,
 )
 from agentgraph.routing.composites import judge
-from agentgraph.routing.resolve import in_order
+from agentgraph.routing.rules import in_order
 from tests.routing.graphs import envelopes, graphs, hostile_envelopes, hostile_states, states
 from tests.routing.own import Answers, Decides, Envelope, Raises, State, packet
 

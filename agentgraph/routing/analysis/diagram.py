@@ -9,8 +9,9 @@ from agentgraph.drawing import Edge, Node, draw
 from agentgraph.routing.composites import AllOf, AnyOf
 from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.describe import describe, describe_target
 from agentgraph.routing.protocols import TransitionCondition
-from agentgraph.routing.resolve import Rules, in_order
+from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
     AgentTarget,
     HumanTarget,
@@ -22,7 +23,6 @@ from agentgraph.routing.targets import (
     TerminateTarget,
     as_target,
 )
-from agentgraph.routing.words import describe, describe_target
 
 _START, _ANYONE, _END = "start", "anyone", "end"
 

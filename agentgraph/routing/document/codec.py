@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from types import MemberDescriptorType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin
 
@@ -13,7 +13,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.document.arguments import Argument, Keys, arguments_of, keys_of
+from agentgraph.routing.arguments import Argument, arguments_of
 from agentgraph.routing.document.registry import Registry
 from agentgraph.routing.protocols import has_name
 from agentgraph.routing.targets import AgentTarget, as_target
@@ -28,7 +28,31 @@ MAX_FAULTS = 1_000
 Place: TypeAlias = tuple[str | int, ...]
 """Where in a document something is: keys and indices."""
 
-_NAMED = Keys(("name", "args"))
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys that an object must have, and may have."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def faults_of(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """Yield which keys are missing, and which nobody knows."""
+        for key in self.required:
+            if key not in data:
+                yield f"the key {key!r} is missing"
+        for key in data:
+            if key not in self.known:
+                told = ", ".join((*self.required, *self.optional)) or "none"
+                yield f"there is no key {short(key)}: there are {told}"
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset((*self.required, *self.optional))
+
+
+_PART = Keys(("name", "args"))
 
 
 @dataclass(slots=True)
@@ -76,7 +100,7 @@ class Decoder:
         self._nodes += 1
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:
             return self._too_large(place, depth)
-        found = self.mapping(data, place, _NAMED)
+        found = self.mapping(data, place, _PART)
         if found is None or "name" not in found:
             return None
         name = found["name"]
@@ -90,7 +114,7 @@ class Decoder:
 
     def _built(self, kind: Any, args: object, place: Place, depth: int) -> Any:
         before = self.count
-        found = self.mapping(args, place, keys_of(kind))
+        found = self.mapping(args, place, _keys_of(kind))
         if found is None:
             return None
         try:
@@ -213,6 +237,22 @@ def _written(value: object, hint: Any, what: str) -> object:
         return as_json(to_jsonable_python(value), what)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{what} cannot be written as JSON: {cause(error)}") from error
+
+
+@cache
+def _keys_of(kind: Any) -> Keys:
+    """Return the keys of what a class of conditions or targets is built from."""
+    given = [one for one in fields(kind) if one.init] if is_dataclass(kind) else []
+    optional = {
+        one.name
+        for one in given
+        if one.default is not MISSING or one.default_factory is not MISSING
+    }
+    names = [one.name for one in given]
+    return Keys(
+        tuple(name for name in names if name not in optional),
+        tuple(name for name in names if name in optional),
+    )
 
 
 @cache

@@ -7,11 +7,19 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.document.arguments import Keys, inner_of
-from agentgraph.routing.document.codec import MAX_DEPTH, MAX_NODES, VERSION, Decoder, Place, encode
+from agentgraph.routing.arguments import inner_of
+from agentgraph.routing.document.codec import (
+    MAX_DEPTH,
+    MAX_NODES,
+    VERSION,
+    Decoder,
+    Keys,
+    Place,
+    encode,
+)
 from agentgraph.routing.document.registry import Registry
+from agentgraph.routing.rules import Transition
 from agentgraph.routing.targets import Target
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import is_whole, short
 
 Parts: TypeAlias = tuple[str, tuple[Transition, ...], Target, int | None, str | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentgraph.routing.arguments import arguments_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not, judge
 from agentgraph.routing.conditions import (
     ContextEquals,
@@ -20,7 +21,6 @@ from agentgraph.routing.conditions import (
     ToolCalled,
     TurnIs,
 )
-from agentgraph.routing.document.arguments import arguments_of
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState, TransitionCondition
 from agentgraph.routing.targets import ParallelTarget, PhaseTarget, Target, as_target
 from agentgraph.routing.values import short

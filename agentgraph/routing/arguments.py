@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache, cached_property
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from agentgraph.errors import ConfigurationError
@@ -24,29 +24,6 @@ class Argument:
     hint: Any
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The keys that an object must have, and may have."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-    def faults_of(self, data: Mapping[str, Any]) -> Iterator[str]:
-        """Yield which keys are missing, and which nobody knows."""
-        for key in self.required:
-            if key not in data:
-                yield f"the key {key!r} is missing"
-        for key in data:
-            if key not in self.known:
-                told = ", ".join((*self.required, *self.optional)) or "none"
-                yield f"there is no key {short(key)}: there are {told}"
-
-    @cached_property
-    def known(self) -> frozenset[str]:
-        """All of them."""
-        return frozenset((*self.required, *self.optional))
-
-
 @cache
 def arguments_of(kind: Any) -> tuple[Argument, ...]:
     """Return the arguments of a class of conditions or targets; of one without fields, none."""
@@ -59,22 +36,6 @@ def arguments_of(kind: Any) -> tuple[Argument, ...]:
         raise ConfigurationError(told) from error
     wanted = [one.name for one in fields(kind) if one.init]
     return tuple(Argument(name, _held(hints[name]), hints[name]) for name in wanted)
-
-
-@cache
-def keys_of(kind: Any) -> Keys:
-    """Return the keys of what a class of conditions or targets is built from."""
-    given = [one for one in fields(kind) if one.init] if is_dataclass(kind) else []
-    optional = {
-        one.name
-        for one in given
-        if one.default is not MISSING or one.default_factory is not MISSING
-    }
-    names = [one.name for one in given]
-    return Keys(
-        tuple(name for name in names if name not in optional),
-        tuple(name for name in names if name in optional),
-    )
 
 
 def parts_of(part: Any) -> Iterator[Any]:
