@@ -1,4 +1,4 @@
-"""Conditions and targets in words, and why a condition did not fire."""
+"""Describe conditions and targets in words, and why a condition did not fire."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def describe(condition: TransitionCondition) -> str:
     """Say when a condition fires."""
     match condition:
         case AllOf(conditions):
-            return " and ".join(_grouped(part) for part in conditions) or "always"
+            return " and ".join(_in_parentheses(part) for part in conditions) or "always"
         case AnyOf(conditions):
-            return " or ".join(_grouped(part) for part in conditions) or "never"
+            return " or ".join(_in_parentheses(part) for part in conditions) or "never"
         case Not(part):
-            return f"not {_grouped(part)}"
+            return f"not {_in_parentheses(part)}"
         case _:
-            return _called(condition)
+            return _call(condition)
 
 
 def describe_target(target: Target | str) -> str:
@@ -46,8 +46,8 @@ def describe_target(target: Target | str) -> str:
             return f"phase({name!r}) then {describe_target(then)}"
         case ParallelTarget(agents, join):
             return f"parallel({', '.join(agents)}) then {describe_target(join)}"
-        case other:
-            return _called(other)
+        case plain:
+            return _call(plain)
 
 
 def why_not(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
@@ -65,47 +65,47 @@ def why_not(condition: TransitionCondition, state: RoutingState, envelope: Routi
         case Not(part):
             return f"{describe(part)} is the case"
         case _:
-            return _found(condition, state, envelope)
+            return _fact(condition, state, envelope)
 
 
-def _found(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
+def _fact(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
     if isinstance(condition, ContextEquals | ContextIn | ContextThreshold):
         key = condition.key
-        known = key in state.context_vars
-        return f"{key!r} is {short(state.context_vars[key])}" if known else f"{key!r} is not set"
-    tell = _FOUND.get(type(condition))
-    return tell(state, envelope) if tell else f"{_called(condition)} is not the case"
+        is_set = key in state.context_vars
+        return f"{key!r} is {short(state.context_vars[key])}" if is_set else f"{key!r} is not set"
+    fact = _FACTS.get(type(condition))
+    return fact(state, envelope) if fact else f"{_call(condition)} is not the case"
 
 
-def _tool_found(state: RoutingState, envelope: RoutingEnvelope) -> str:
+def _tool_fact(state: RoutingState, envelope: RoutingEnvelope) -> str:
     routing = envelope.event_data.get("routing")
     tool = routing.get("tool") if isinstance(routing, Mapping) else None
     return f"the tool was {short(tool)}" if tool else "no routing tool was called"
 
 
-_FOUND: Mapping[type, Callable[[RoutingState, RoutingEnvelope], str]] = {
-    FromSpeaker: lambda state, said: f"{said.sender_id!r} has spoken",
-    ToolCalled: _tool_found,
-    InPhase: lambda state, said: f"the phase is {state.phase!r}",
-    IntentIn: lambda state, said: f"the intent is {short(said.metadata.get('intent'))}",
-    FromSource: lambda state, said: (
-        f"the source is {short(said.metadata.get('source', said.sender_id))}"
+_FACTS: Mapping[type, Callable[[RoutingState, RoutingEnvelope], str]] = {
+    FromSpeaker: lambda state, envelope: f"{envelope.sender_id!r} has spoken",
+    ToolCalled: _tool_fact,
+    InPhase: lambda state, envelope: f"the phase is {state.phase!r}",
+    IntentIn: lambda state, envelope: f"the intent is {short(envelope.metadata.get('intent'))}",
+    FromSource: lambda state, envelope: (
+        f"the source is {short(envelope.metadata.get('source', envelope.sender_id))}"
     ),
-    FromChannelType: lambda state, said: (
-        f"the channel type is {short(said.metadata.get('channel_type'))}"
+    FromChannelType: lambda state, envelope: (
+        f"the channel type is {short(envelope.metadata.get('channel_type'))}"
     ),
-    HasActiveAgent: lambda state, said: f"the active agent is {state.active_agent!r}",
-    IsAddressed: lambda state, said: "nobody is addressed",
-    TurnIs: lambda state, said: f"it is turn {state.turn_count}",
+    HasActiveAgent: lambda state, envelope: f"the active agent is {state.active_agent!r}",
+    IsAddressed: lambda state, envelope: "nobody is addressed",
+    TurnIs: lambda state, envelope: f"it is turn {state.turn_count}",
 }
 
 
-def _called(part: object) -> str:
+def _call(part: object) -> str:
     kind: Any = type(part)
     values = (getattr(part, argument.name) for argument in arguments_of(kind))
     return f"{kind.name}({', '.join(map(short, values))})"
 
 
-def _grouped(part: TransitionCondition) -> str:
-    told = describe(part)
-    return f"({told})" if isinstance(part, AllOf | AnyOf) else told
+def _in_parentheses(part: TransitionCondition) -> str:
+    text = describe(part)
+    return f"({text})" if isinstance(part, AllOf | AnyOf) else text

@@ -97,9 +97,9 @@ class Rules:
         trace: list[str] = []
         if self._is_opening(state, envelope):
             first, phase = (self.initial_speaker,), self.initial_phase
-            opening = TransitionDecision("speak", first, phase, rule="initial")
-            if _has_known_speakers(opening, "initial", state, trace):
-                return opening
+            first_decision = TransitionDecision("speak", first, phase, rule="initial")
+            if _has_known_speakers(first_decision, "initial", state, trace):
+                return first_decision
             return replace(self._default(state, envelope, trace), trace=tuple(trace))
         decision = self.packet_decision(state, envelope, trace)
         decision = decision or self._first_to_fire(state, envelope, trace)
@@ -122,10 +122,12 @@ class Rules:
         )
         then = next(joins, self.default)
         trace: list[str] = []
-        joined = self.packet_decision(state, envelope, trace)
-        joined = joined or self.target_decision(as_target(then), rule, state, envelope, trace)
-        joined = joined or self._default(state, envelope, trace)
-        return self._within_turns(joined, state, envelope, trace)
+        next_decision = self.packet_decision(state, envelope, trace)
+        next_decision = next_decision or self.target_decision(
+            as_target(then), rule, state, envelope, trace
+        )
+        next_decision = next_decision or self._default(state, envelope, trace)
+        return self._within_turns(next_decision, state, envelope, trace)
 
     def rules_for(self, speaker: str) -> list[tuple[int, Transition]]:
         """Return the rules that a speaker's turn may fire, in the order in which they are tried.

@@ -54,12 +54,12 @@ def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
     findings = [*_limits(rules), *_strangers(rules, participants)]
     if not findings:  # a graph that names strangers cannot be followed
         graph = floor_graph(rules, participants)
-        reached = reachable_from([rules.initial_speaker], graph)
+        reachable = reachable_from([rules.initial_speaker], graph)
         findings += [
-            *_endless_cycles(rules, graph, reached),
-            *_unreached(graph, reached, participants),
+            *_endless_cycles(rules, graph, reachable),
+            *_unreachable_participants(graph, reachable, participants),
         ]
-    findings += [*_shadowed(rules), *_sticky_context(rules)]
+    findings += [*_shadowed_findings(rules), *_sticky_context(rules)]
     return tuple(sorted(findings, key=lambda finding: finding.severity))
 
 
@@ -103,12 +103,14 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
                 yield from (name for name in agents if name not in present)
 
 
-def _endless_cycles(rules: Rules, graph: FloorGraph, reached: Collection[str]) -> Iterator[Finding]:
+def _endless_cycles(
+    rules: Rules, graph: FloorGraph, reachable: Collection[str]
+) -> Iterator[Finding]:
     """Find cycles that the floor never leaves (error), or leaves by a context value (warning)."""
     if rules.max_turns is not None:
         return
     for cycle in cycles_of(graph):
-        if not cycle & set(reached):
+        if not cycle & set(reachable):
             continue
         edges = [edge for name in cycle for edge in graph[name]]
         exits = [edge for edge in edges if not edge.stays_in(cycle)]
@@ -125,15 +127,15 @@ def _endless_cycles(rules: Rules, graph: FloorGraph, reached: Collection[str]) -
             yield Finding("context_exit", "warning", message, indices)
 
 
-def _unreached(
-    graph: FloorGraph, reached: Collection[str], participants: Sequence[str]
+def _unreachable_participants(
+    graph: FloorGraph, reachable: Collection[str], participants: Sequence[str]
 ) -> Iterator[Finding]:
-    edges = [edge for name in reached for edge in graph.get(name, ())]
+    edges = [edge for name in reachable for edge in graph.get(name, ())]
     if any(edge.is_open for edge in edges):
         return
     speakers = {name for edge in edges for name in edge.speakers}
     for name in participants:
-        if name not in reached and name not in speakers:
+        if name not in reachable and name not in speakers:
             message = (
                 f"no rule ever gives {name!r} the floor, only a Handoff could: add one, or leave "
                 "the participant out"
@@ -141,7 +143,7 @@ def _unreached(
             yield Finding("unreached", "warning", message)
 
 
-def _shadowed(rules: Rules) -> Iterator[Finding]:
+def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
     for index, earlier in shadowed_rules(rules):
         message = (
             f"rule {index} never fires: whenever it would, rule {earlier} does before it; "

@@ -61,7 +61,7 @@ FloorGraph: TypeAlias = Mapping[str, Sequence[FloorEdge]]
 def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[FloorEdge]]:
     """Return the floor graph; the last edge of a speaker is taken if no other is."""
     # An edge that is the same for every speaker is made once: large graphs have many of them.
-    shared = {
+    same_for_all = {
         index: _edge(rule, HUMAN, participants, index)
         for index, rule in enumerate(rules.transitions)
         if not _depends_on_speaker(rule)
@@ -73,7 +73,7 @@ def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[Flo
         for index, rule in [*rules.rules_for(speaker), (None, default)]:
             fires = fires_for(rule.when, speaker)
             if fires is not False:
-                edge = None if index is None else shared.get(index)
+                edge = None if index is None else same_for_all.get(index)
                 edges.append(edge or _edge(rule, speaker, participants, index))
             if fires is True:
                 break
@@ -82,13 +82,13 @@ def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[Flo
 
 def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
     """Return who can have the floor, beginning with these."""
-    reached = set(names)
+    reachable = set(names)
     queue = list(names)
     while queue:
         for edge in graph.get(queue.pop(), ()):
-            queue += edge.floor - reached
-            reached |= edge.floor
-    return reached
+            queue += edge.floor - reachable
+            reachable |= edge.floor
+    return reachable
 
 
 def cycles_of(graph: FloorGraph) -> list[frozenset[str]]:
@@ -101,10 +101,10 @@ def cycles_of(graph: FloorGraph) -> list[frozenset[str]]:
     for name, successors in after.items():
         for successor in successors:
             before[successor].add(name)
-    placed: set[str] = set()
+    seen_names: set[str] = set()
     cycles = []
     for name in reversed(_post_order(after)):
-        component = frozenset(_post_order(before, [name], placed))
+        component = frozenset(_post_order(before, [name], seen_names))
         if len(component) > 1 or name in after[name] & component:
             cycles.append(component)
     return sorted(cycles, key=sorted)
@@ -113,20 +113,20 @@ def cycles_of(graph: FloorGraph) -> list[frozenset[str]]:
 def _post_order(
     after: Mapping[str, Collection[str]],
     starts: Collection[str] | None = None,
-    visited: set[str] | None = None,
+    seen_names: set[str] | None = None,
 ) -> list[str]:
     """Return whom a depth-first search reaches, each after all that it leads to."""
-    visited = set() if visited is None else visited
+    seen_names = set() if seen_names is None else seen_names
     order = []
     for start in after if starts is None else starts:
-        path = [] if start in visited else [(start, iter(after[start]))]
-        visited.add(start)
+        path = [] if start in seen_names else [(start, iter(after[start]))]
+        seen_names.add(start)
         while path:
-            successor = next((name for name in path[-1][1] if name not in visited), None)
+            successor = next((name for name in path[-1][1] if name not in seen_names), None)
             if successor is None:
                 order.append(path.pop()[0])
             else:
-                visited.add(successor)
+                seen_names.add(successor)
                 path.append((successor, iter(after[successor])))
     return order
 
@@ -157,9 +157,9 @@ def fires_for(condition: TransitionCondition, speaker: str) -> bool | None:
 def depends_on_context_alone(when: TransitionCondition, speaker: str) -> bool:
     """Tell whether, for this speaker, nothing but context values decides."""
     leaves = [p for p in parts_of(when) if not isinstance(p, AllOf | AnyOf | Not)]
-    undecided = [leaf for leaf in leaves if fires_for(leaf, speaker) is None]
+    open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker) is None]
     context = (ContextEquals, ContextIn, ContextThreshold)
-    return bool(undecided) and all(isinstance(leaf, context) for leaf in undecided)
+    return bool(open_leaves) and all(isinstance(leaf, context) for leaf in open_leaves)
 
 
 def _depends_on_speaker(rule: Transition) -> bool:
