@@ -21,8 +21,8 @@ from agentgraph import (
 )
 from agentgraph.guards import CostBudget, CostVelocity
 from agentgraph.testing import ScriptedModel, call
-from tests.cli.stored import ask, clerk, hold, tear
-from tests.cli.talking import run
+from tests.cli.conversations import run
+from tests.cli.stored_sessions import ask, clerk, hold, tear
 
 
 def release(room: str) -> None:

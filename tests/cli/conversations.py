@@ -18,7 +18,7 @@ from agentgraph.cli import app
 from agentgraph.cli.terminal.conversation import Conversation
 from agentgraph.cli.terminal.screen import Screen
 from agentgraph.testing import ScriptedModel
-from tests.cli.terminal import Terminal, terminal
+from tests.cli.pseudo_terminal import Terminal, terminal
 
 DESK = "agentgraph_server.support_desk:support"
 
@@ -59,7 +59,7 @@ def talk(agent: Agent, *lines: str | type[BaseException], interactive: bool = Tr
         agent, "t", screen=Screen(console), read=read, interactive=interactive
     )
     with asyncio.Runner() as runner:
-        conversation.hold(runner)
+        conversation.run(runner)
     return shown(console)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.talking import chat, solo, talk
-from tests.cli.terminal import CTRL_C, CTRL_D
+from tests.cli.conversations import chat, solo, talk
+from tests.cli.pseudo_terminal import CTRL_C, CTRL_D
 
 
 def test_ctrl_c_cancels_the_turn_and_the_next_one_works(folder: Path) -> None:

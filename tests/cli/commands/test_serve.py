@@ -8,7 +8,7 @@ import pytest
 
 import agentgraph_server
 from agentgraph import Agent
-from tests.cli.talking import DESK, run
+from tests.cli.conversations import DESK, run
 
 
 def test_agents_are_served_where_it_was_asked(

@@ -9,7 +9,7 @@ from agentgraph.agents import Interrupt
 from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.guards import Escalation
 from agentgraph.testing import ScriptedModel
-from tests.cli.talking import solo, talk
+from tests.cli.conversations import solo, talk
 
 
 def doubted(*turns: str) -> Agent:

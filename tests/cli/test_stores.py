@@ -9,8 +9,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent
-from agentgraph.cli.stores import keep
-from tests.cli.talking import DESK, piped, run
+from agentgraph.cli.stores import with_store
+from tests.cli.conversations import DESK, piped, run
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_store_is_chosen_and_named_without_its_password(
     if environment is not None:
         monkeypatch.setenv("POSTGRES_URL", environment)
 
-    kept = keep(Agent("a", checkpointer=own), asked)
+    kept = with_store(Agent("a", checkpointer=own), asked)
 
-    assert kept.place == place
+    assert kept.store_name == place
     assert kept.lasts is (place != "memory")
 
 

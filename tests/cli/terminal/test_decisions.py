@@ -11,8 +11,8 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from agentgraph.agents import Interrupt
 from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.testing import call
-from tests.cli.talking import chat, lookup, solo, talk
-from tests.cli.terminal import CTRL_D
+from tests.cli.conversations import chat, lookup, solo, talk
+from tests.cli.pseudo_terminal import CTRL_D
 
 
 @pytest.mark.parametrize(

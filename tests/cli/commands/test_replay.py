@@ -14,8 +14,8 @@ import pytest
 
 from agentgraph import Session, Team
 from agentgraph.sessions import open_log
-from tests.cli.stored import ask, clerk, desk, hold, tear
-from tests.cli.talking import run
+from tests.cli.conversations import run
+from tests.cli.stored_sessions import ask, clerk, desk, hold, tear
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -27,9 +27,9 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.sessions.state import envelope as ev
-from tests.cli.stored import ask, clerk, desk, hold, tear
-from tests.cli.talking import run, shown
-from tests.cli.terminal import CTRL_C, terminal
+from tests.cli.conversations import run, shown
+from tests.cli.pseudo_terminal import CTRL_C, terminal
+from tests.cli.stored_sessions import ask, clerk, desk, hold, tear
 from tests.postgres import Database
 from tests.sessions.logs import Writer, envelope, record
 

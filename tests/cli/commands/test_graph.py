@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.talking import DESK, run
+from tests.cli.conversations import DESK, run
 
 
 def test_graph_is_printed_as_mermaid_text() -> None:

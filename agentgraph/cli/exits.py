@@ -1,4 +1,4 @@
-"""What a command says when it cannot do what was asked of it."""
+"""How a command ends: its exit statuses, and what it writes to stderr before it fails."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ import typer
 from agentgraph.cli.terminal.text import clean
 from agentgraph.errors import AgentGraphError, ConfigurationError
 
+USAGE_ERROR = 2
+"""The status of a command that cannot do what it was asked for."""
+INTERRUPTED = 130
+"""The status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+
 
 @contextmanager
-def faults_told() -> Iterator[None]:
-    """Tell on stderr what is wrong with the agents or their settings, and end with status 2."""
+def errors_reported() -> Iterator[None]:
+    """Report an error of agentgraph's on stderr, fault by fault, and end with status 2.
+
+    Errors of other kinds are bugs, and pass with their traceback.
+    """
     try:
         yield
     except ConfigurationError as error:
@@ -23,8 +31,8 @@ def faults_told() -> Iterator[None]:
 
 
 def fail(*faults: str) -> None:
-    """End with status 2, for these reasons."""
+    """Write each fault to stderr, and end with status 2."""
     for fault in faults:
         first, *more = clean(fault).split("\n")
         typer.echo("\n".join([f"agentgraph: {first}", *(f"  {line}" for line in more)]), err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(USAGE_ERROR)

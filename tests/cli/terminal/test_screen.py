@@ -22,7 +22,7 @@ from agentgraph.stream import (
     ToolResponseEvent,
 )
 from agentgraph.testing import ScriptedModel, call
-from tests.cli.talking import chat, lookup, shown, solo, talk
+from tests.cli.conversations import chat, lookup, shown, solo, talk
 
 
 def tokens(agent: str, message_id: str, *texts: str) -> list[Event]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from agentgraph import Guards
 from agentgraph.guards import Backoff
 from agentgraph.testing import Fault
-from tests.cli.talking import chat, piped, solo, talk
-from tests.cli.terminal import CTRL_D
+from tests.cli.conversations import chat, piped, solo, talk
+from tests.cli.pseudo_terminal import CTRL_D
 
 
 def test_conversation_goes_on_after_a_failure() -> None:
