@@ -1,57 +1,25 @@
 from __future__ import annotations
 
 import enum
-import logging
-import sys
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     BaseMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import BaseTool, StructuredTool, tool
-from langchain_openai import ChatOpenAI
-from llmock.scenarios import Plan, ToolCall
 from pydantic import BaseModel
 
-from agentgraph.errors import ConfigurationError
-from agentgraph.models import OfflineModel, price_of, resolve, resolve_model
-from agentgraph.testing import FakeClock, ScriptedModel
-from tests.wire import (
-    Wire,
-    call,
-    calls,
-    chat_openai,
-    cut_off,
-    delayed,
-    disconnected,
-    fail,
-    malformed,
-    rate_limit,
-    serve,
-    stalled,
-    text,
-    truncated,
-)
-
-
-def merged(chunks: Sequence[Any]) -> AIMessageChunk:
-    total = chunks[0]
-    for chunk in chunks[1:]:
-        total += chunk
-    assert isinstance(total, AIMessageChunk)
-    return total
+from agentgraph.models import OfflineModel
+from agentgraph.testing import FakeClock
+from tests.models.chunks import merged
 
 
 def tool_named(name: str, description: str, **schema: Any) -> BaseTool:
@@ -95,94 +63,6 @@ def chosen(tools: Sequence[BaseTool], prompt: str) -> str | None:
 def arguments(tool: BaseTool | dict[str, Any], prompt: str) -> dict[str, Any] | None:
     answer = OfflineModel().bind_tools([tool]).invoke(prompt)
     return answer.tool_calls[0]["args"] if answer.tool_calls else None
-
-
-# -- by name
-
-
-@pytest.fixture(autouse=True)
-def no_notice_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    resolve._notice.cache_clear()
-    yield
-    resolve._notice.cache_clear()
-
-
-def test_an_instance_is_itself() -> None:
-    model = ScriptedModel([])
-    assert resolve_model(model) is model
-
-
-def test_openai_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "test")
-    model = resolve_model("openai:gpt-4o")
-    assert isinstance(model, ChatOpenAI)
-    assert model.model_name == "gpt-4o"
-
-
-def test_openai_without_a_key_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
-        resolve_model("openai:gpt-4o")
-
-
-def test_another_provider_goes_through_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ScriptedModel([])
-    monkeypatch.setattr("langchain.chat_models.init_chat_model", {"acme:x:1": model}.get)
-    assert resolve_model("acme:x:1") is model
-
-
-def test_another_provider_without_langchain_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'agentgraph\[langchain\]'"):
-        resolve_model("anthropic:claude")
-
-
-@pytest.mark.parametrize("name", ["nobody:knows", "anthropic:claude"])
-def test_a_provider_that_is_unknown_or_not_installed(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"Model '{name}'"):
-        resolve_model(name)
-
-
-@pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o", "Offline"])
-def test_a_malformed_name_says_what_to_write(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="write 'provider:name'"):
-        resolve_model(name)
-
-
-def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="not 3"):
-        resolve_model(3)  # type: ignore[arg-type]
-
-
-def test_the_environment_names_the_default(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "test")
-    monkeypatch.setenv("AGENTGRAPH_MODEL", "openai:gpt-4o")
-    assert isinstance(resolve_model(None), ChatOpenAI)
-    monkeypatch.setenv("AGENTGRAPH_MODEL", "offline")
-    assert isinstance(resolve_model(None), OfflineModel)
-    assert caplog.records == []
-
-
-@pytest.mark.parametrize("unset", [True, False])
-def test_without_a_model_the_offline_one_answers_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unset: bool
-) -> None:
-    if not unset:
-        monkeypatch.setenv("AGENTGRAPH_MODEL", "")
-    for _ in range(3):
-        assert isinstance(resolve_model(None), OfflineModel)
-    (notice,) = caplog.records
-    assert (notice.name, notice.levelno) == ("agentgraph", logging.WARNING)
-    assert "AGENTGRAPH_MODEL" in notice.getMessage()
-
-
-def test_offline_by_name_needs_no_notice(caplog: pytest.LogCaptureFixture) -> None:
-    assert isinstance(resolve_model("offline"), OfflineModel)
-    assert caplog.records == []
 
 
 # -- the offline model: whom it calls
@@ -459,144 +339,3 @@ async def test_it_streams_by_word_in_async_code_too() -> None:
     chunks = [chunk.text async for chunk in model.astream("a human")]
     assert chunks[:3] == ["Offline", " model:", " I"]
     assert "".join(chunks) == (await model.ainvoke("a human")).text
-
-
-# -- prices
-
-
-def usage(read: int, written: int, *, cached: int = 0) -> UsageMetadata:
-    return UsageMetadata(
-        input_tokens=read,
-        output_tokens=written,
-        total_tokens=read + written,
-        input_token_details={"cache_read": cached},
-    )
-
-
-def test_a_known_model_has_a_price() -> None:
-    assert price_of("gpt-4o", usage(1_000_000, 0)) == Decimal("2.5")
-    assert price_of("openai:gpt-4o", usage(0, 1_000_000)) == Decimal("10")
-    assert price_of("gpt-4o", usage(1_000_000, 0, cached=1_000_000)) == Decimal("1.25")
-
-
-def test_what_is_unknown_has_none() -> None:
-    assert price_of("scripted", usage(1, 1)) is None
-    assert price_of("gpt-4o", None) is None
-    assert price_of(None, usage(1, 1)) is None
-    assert price_of("gpt-4o", usage(1, 1, cached=5)) is None
-
-
-def test_without_the_extra_there_is_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    assert price_of("gpt-4o", usage(1, 1)) is None
-
-
-# -- the wire
-
-
-@pytest.fixture
-def wire() -> Iterator[Wire]:
-    with serve() as served:
-        yield served
-
-
-async def test_a_tool_call_is_streamed_through(wire: Wire) -> None:
-    wire.script(call("refund", reason="I was charged twice"), text("It is done."))
-    model = chat_openai(wire).bind_tools([refund])
-    chunks = [chunk async for chunk in model.astream("hello")]
-    assert sum(bool(c.tool_call_chunks) for c in chunks if isinstance(c, AIMessageChunk)) > 2
-    said = merged(chunks)
-    assert said.tool_calls[0]["args"] == {"reason": "I was charged twice"}
-    assert said.usage_metadata is not None
-    answer = await model.ainvoke([HumanMessage("hello"), said, refund.invoke(said.tool_calls[0])])
-    assert answer.text == "It is done."
-    roles = [[m["role"] for m in body["messages"]] for body in wire.requests]
-    assert roles == [["user"], ["user", "assistant", "tool"]]
-    assert wire.requests[0]["tools"][0]["function"]["name"] == "refund"
-    assert wire.left == 0
-
-
-async def test_several_calls_and_a_text(wire: Wire) -> None:
-    wire.script(calls(ToolCall("a"), ToolCall("b", {"x": 1}), said="Let me see."))
-    said = merged([chunk async for chunk in chat_openai(wire).astream("hello")])
-    assert said.text.strip() == "Let me see."
-    assert [(c["name"], c["args"]) for c in said.tool_calls] == [("a", {}), ("b", {"x": 1})]
-
-
-@pytest.mark.parametrize(
-    ("plan", "error", "status"),
-    [
-        (rate_limit(2), openai.RateLimitError, 429),
-        (fail(), openai.InternalServerError, 500),
-        (fail(503), openai.InternalServerError, 503),
-        (fail(401), openai.AuthenticationError, 401),
-    ],
-)
-async def test_http_errors(
-    wire: Wire, plan: Plan, error: type[openai.APIStatusError], status: int
-) -> None:
-    wire.script(plan, plan)
-    model = chat_openai(wire)
-    with pytest.raises(error) as generated:
-        await model.ainvoke("hello")
-    with pytest.raises(error):
-        [chunk async for chunk in model.astream("hello")]
-    assert generated.value.status_code == status
-
-
-async def test_a_rate_limit_says_when_to_come_back(wire: Wire) -> None:
-    wire.script(rate_limit(0.25))
-    with pytest.raises(openai.RateLimitError) as limited:
-        await chat_openai(wire).ainvoke("hello")
-    headers = limited.value.response.headers
-    assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "250")
-
-
-async def test_a_stalled_stream_hits_the_timeout(wire: Wire) -> None:
-    wire.script(stalled(text("one two three")))
-    heard = ""
-    with pytest.raises(openai.APITimeoutError):
-        async for chunk in chat_openai(wire, timeout=3).astream("hello"):
-            heard += chunk.text
-    assert heard == "one "
-
-
-async def test_a_delayed_answer_hits_the_timeout(wire: Wire) -> None:
-    wire.script(delayed(text("late"), 0.6))
-    with pytest.raises(openai.APITimeoutError):
-        await chat_openai(wire, timeout=0.3).ainvoke("hello")
-
-
-async def test_a_dropped_connection(wire: Wire) -> None:
-    wire.script(disconnected(text("one two three")))
-    with pytest.raises(openai.APIConnectionError):
-        [chunk async for chunk in chat_openai(wire).astream("hello")]
-
-
-async def test_a_truncated_stream_ends_without_a_reason(wire: Wire) -> None:
-    wire.script(truncated(text("one two three")))
-    said = merged([chunk async for chunk in chat_openai(wire).astream("hello")])
-    assert said.text == "one "
-    assert "finish_reason" not in said.response_metadata
-
-
-async def test_malformed_arguments_are_invalid_streamed_or_not(wire: Wire) -> None:
-    wire.script(malformed("refund"), malformed("refund"))
-    model = chat_openai(wire)
-    streamed = merged([chunk async for chunk in model.astream("hello")])
-    for said in (await model.ainvoke("hello"), streamed):
-        assert not said.tool_calls
-        assert said.invalid_tool_calls[0]["name"] == "refund"
-
-
-async def test_arguments_cut_off_are_mended_in_a_stream(wire: Wire) -> None:
-    wire.script(cut_off("refund", reason="twice"), cut_off("refund", reason="twice"))
-    model = chat_openai(wire)
-    assert (await model.ainvoke("hello")).invalid_tool_calls
-    streamed = merged([chunk async for chunk in model.astream("hello")])
-    assert streamed.tool_calls[0]["args"] != {"reason": "twice"}
-
-
-async def test_a_request_too_many_is_answered_400(wire: Wire) -> None:
-    with pytest.raises(openai.BadRequestError, match="no answer left"):
-        await chat_openai(wire).ainvoke("hello")

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import uuid
-from collections.abc import Awaitable, Sequence
-from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import openai
@@ -18,10 +14,8 @@ from langchain_core.messages import (
     AIMessageChunk,
     BaseMessage,
     HumanMessage,
-    RemoveMessage,
     SystemMessage,
     ToolCall,
-    ToolMessage,
 )
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.tools import tool
@@ -29,19 +23,17 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel
 
-from agentgraph.clock import clock, new_id, use_clock
+from agentgraph.clock import clock
 from agentgraph.testing import (
     FakeClock,
     Fault,
-    IllegalHistory,
     ScriptedModel,
     ScriptExhausted,
     Turn,
     bad_call,
     call,
-    check_history,
 )
-from agentgraph.timeouts import unhurried
+from tests.models.chunks import merged
 
 ASK: list[BaseMessage] = [HumanMessage("hello")]
 
@@ -50,14 +42,6 @@ ASK: list[BaseMessage] = [HumanMessage("hello")]
 def refund(reason: str) -> str:
     """Refund a customer."""
     return f"refunded: {reason}"
-
-
-def merged(chunks: Sequence[Any]) -> AIMessageChunk:
-    total = chunks[0]
-    for chunk in chunks[1:]:
-        total += chunk
-    assert isinstance(total, AIMessageChunk)
-    return total
 
 
 def without_ids(message: AIMessage) -> tuple[object, ...]:
@@ -375,299 +359,3 @@ async def test_sync_code_inside_a_loop_cannot_wait() -> None:
     with pytest.raises(RuntimeError, match="running event loop"):
         ScriptedModel([Fault.delay(3, "late")]).invoke(ASK)
     assert ScriptedModel(["at once"]).invoke(ASK).text == "at once"
-
-
-# -- histories
-
-
-def said(*ids: str | None, bad: str | None = None) -> AIMessage:
-    good: list[ToolCall] = [{**call("a"), "id": one} for one in ids]
-    return AIMessage(
-        "", tool_calls=good, invalid_tool_calls=[{**bad_call("b"), "id": bad}] if bad else []
-    )
-
-
-def answer(call_id: str) -> ToolMessage:
-    return ToolMessage("done", tool_call_id=call_id)
-
-
-USER, SYSTEM = HumanMessage("hello"), SystemMessage("be kind")
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        [USER],
-        [SYSTEM, USER],
-        [USER, USER, AIMessage("hi"), AIMessage("there"), USER],
-        [SYSTEM, USER, said("1", "2"), answer("2"), answer("1")],
-        [USER, said("1", bad="2"), answer("1"), answer("2"), said("3"), answer("3"), USER],
-    ],
-)
-def test_legal_histories(history: list[BaseMessage]) -> None:
-    check_history(history)
-
-
-@pytest.mark.parametrize(
-    ("history", "why"),
-    [
-        ([], "is empty"),
-        ([USER, AIMessage("hi")], "ends with the assistant"),
-        ([USER, said("1")], r"ends before the answer to \['1'\]"),
-        ([USER, said("1", bad="2"), answer("1")], r"ends before the answer to \['2'\]"),
-        ([answer("1"), USER], "Message 0 .tool. answers no open call"),
-        ([USER, said("1"), answer("1"), answer("1")], "Message 3 .tool. answers no open call"),
-        ([USER, said("1"), answer("2")], "answers no open call"),
-        ([USER, said("1"), USER, answer("1")], "comes before the answer"),
-        ([USER, said("1"), said("2"), answer("1"), answer("2")], "comes before the answer"),
-        ([USER, said("1"), answer("1"), said("1"), answer("1")], "uses the call id 1 again"),
-        ([USER, said("1", "1"), answer("1")], "uses the call id 1 again"),
-        ([USER, said("1", bad="1"), answer("1")], "uses the call id 1 again"),
-        ([USER, said(None), answer("")], "without an id"),
-        ([USER, SYSTEM], "only be the first"),
-        ([SYSTEM, SYSTEM, USER], "only be the first"),
-        ([USER, RemoveMessage(id="1"), USER], "instruction to a reducer"),
-    ],
-)
-def test_illegal_histories(history: list[BaseMessage], why: str) -> None:
-    with pytest.raises(IllegalHistory, match=why):
-        check_history(history)
-    with pytest.raises(IllegalHistory):
-        ScriptedModel(["never said"]).invoke(history or ASK[:0])
-
-
-def is_legal(history: list[BaseMessage]) -> bool:
-    """Say the same from another side: each speaker with the run of answers behind it."""
-    speakers = [i for i, m in enumerate(history) if not isinstance(m, ToolMessage)]
-    made: list[str] = []
-    for start, end in pairwise([*speakers, len(history)]):
-        first, answers = history[start], history[start + 1 : end]
-        own = [*first.tool_calls, *first.invalid_tool_calls] if isinstance(first, AIMessage) else []
-        made += [str(one["id"]) for one in own]
-        answered = [m.tool_call_id for m in answers if isinstance(m, ToolMessage)]
-        if sorted(answered) != sorted(str(one["id"]) for one in own):
-            return False
-    return (
-        speakers[:1] == [0]
-        and len(made) == len(set(made))
-        and not any(isinstance(m, SystemMessage) for m in history[1:])
-        and not isinstance(history[-1], AIMessage)
-    )
-
-
-ids = st.sampled_from("123")
-speech: st.SearchStrategy[BaseMessage] = st.one_of(
-    st.just(USER),
-    st.just(SYSTEM),
-    st.builds(lambda good: said(*good), st.lists(ids, max_size=2)),
-    st.builds(lambda bad: said(bad=bad), ids),
-    st.builds(answer, ids),
-)
-
-
-@st.composite
-def nearly_legal(draw: st.DrawFn) -> list[BaseMessage]:
-    history: list[BaseMessage] = [SYSTEM] if draw(st.booleans()) else []
-    names = iter("abcdefghijklmnop")
-    for size in draw(st.lists(st.integers(0, 2), max_size=4)):
-        made = [next(names) for _ in range(size)]
-        history += [USER, said(*made), *map(answer, draw(st.permutations(made)))]
-    history.append(USER)
-    for index in draw(st.lists(st.integers(0, len(history) - 1), max_size=1)):
-        history[index : index + 1] = draw(st.lists(speech, max_size=1))
-    return history
-
-
-@given(nearly_legal() | st.lists(speech, max_size=5))
-def test_exactly_the_legal_histories_pass(history: list[BaseMessage]) -> None:
-    try:
-        check_history(history)
-    except IllegalHistory:
-        assert not is_legal(history)
-    else:
-        assert is_legal(history)
-
-
-def test_a_lenient_model_takes_any_history() -> None:
-    assert ScriptedModel(["hi"], strict=False).invoke([AIMessage("I was first")]).text == "hi"
-
-
-def test_an_illegal_history_is_on_the_record_and_costs_no_turn() -> None:
-    model = ScriptedModel(["hi"])
-    with pytest.raises(IllegalHistory):
-        model.invoke([AIMessage("I was first")])
-    assert model.invoke(ASK).text == "hi"
-    assert len(model.requests) == 2
-
-
-# -- the clock
-
-
-async def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    time, woken = FakeClock(), list[str]()
-
-    async def sleep(name: str, seconds: float) -> None:
-        await time.sleep(seconds)
-        woken.append(name)
-
-    tasks = [
-        asyncio.create_task(sleep(name, seconds))
-        for name, seconds in [("late", 3), ("early", 1), ("also early", 1), ("never", 9)]
-    ]
-    await time.asleep(4)
-    time.advance(0.5)
-    assert time.sleepers == 4
-    time.advance(2.5)
-    await asyncio.gather(*tasks[:3])
-    assert woken == ["early", "also early", "late"]
-    assert time.sleepers == 1
-    tasks[-1].cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert time.sleepers == 0
-
-
-async def test_tenths_of_a_second_add_up() -> None:
-    time = FakeClock()
-    sleeper = asyncio.create_task(time.sleep(1))
-    await time.asleep()
-    for _ in range(10):
-        time.advance(0.1)
-    await sleeper
-    assert time.monotonic() == 1
-
-
-async def test_a_sleep_of_nothing_lets_others_run() -> None:
-    ran = asyncio.Event()
-    asyncio.get_running_loop().call_soon(ran.set)
-    await FakeClock().sleep(0)
-    await FakeClock().sleep(-1)
-    assert ran.is_set()
-
-
-async def test_a_woken_sleeper_that_is_cancelled_is_forgotten() -> None:
-    time = FakeClock()
-    sleeper = asyncio.create_task(time.sleep(1))
-    await time.asleep()
-    time.advance(1)
-    sleeper.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await sleeper
-    await clock().sleep(0)
-
-
-async def test_who_is_cut_off_cleans_up_undisturbed() -> None:
-    time, done = FakeClock(), list[str]()
-
-    async def work() -> int:
-        try:
-            with time.timeout(5):
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    with unhurried():  # as whoever tells an event to a reader does
-                        await time.sleep(0)
-                    for _ in range(5):
-                        await time.sleep(0)
-                    done.append("tidied")
-        except TimeoutError:
-            done.append("late")
-        return (asyncio.current_task() or pytest.fail()).cancelling()
-
-    working = asyncio.create_task(work())
-    await time.sleep(0)
-    time.advance(9)
-    assert (await working, done) == (0, ["tidied", "late"])
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-async def test_a_limit_that_was_left_cuts_nobody_off_whoever_stops_it_then(is_before: bool) -> None:
-    """A task that was begun within the limit waits for a reader when that is over."""
-    time, left = FakeClock(), asyncio.Event()
-
-    async def aside() -> None:
-        if not is_before:
-            await left.wait()
-        with unhurried():
-            await left.wait()
-
-    with time.timeout(5):
-        child = asyncio.create_task(aside())
-        await time.sleep(0)
-    left.set()
-    await child
-    time.advance(9)
-    for _ in range(5):
-        await time.sleep(0)
-    assert (asyncio.current_task() or pytest.fail()).cancelling() == 0
-
-
-async def test_it_can_be_advanced_from_another_thread() -> None:
-    time = FakeClock()
-    sleeper = asyncio.create_task(time.sleep(60))
-    await time.asleep()
-    await asyncio.to_thread(time.advance, 60)
-    await sleeper
-
-
-def test_a_sleeper_whose_loop_is_gone_is_skipped() -> None:
-    time = FakeClock()
-
-    async def leave_one_asleep() -> None:
-        waiting: Awaitable[None] = time.sleep(1)
-        asyncio.get_running_loop().call_soon(asyncio.ensure_future, waiting)
-        await time.asleep()
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(leave_one_asleep())
-    pending = asyncio.all_tasks(loop)
-    loop.close()
-    time.advance(1)
-    assert time.sleepers == 0
-    for task in pending:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def test_the_wall_can_be_set_back_without_the_monotonic() -> None:
-    time = FakeClock(datetime(2026, 11, 18, tzinfo=UTC))
-    time.advance(60)
-    assert datetime.fromtimestamp(time.wall(), UTC) == datetime(2026, 11, 18, 0, 1, tzinfo=UTC)
-    time.set_wall(datetime(2020, 1, 1, tzinfo=UTC))
-    assert (time.wall(), time.monotonic()) == (1_577_836_800, 60)
-    time.advance(1)
-    assert (time.wall(), time.monotonic()) == (1_577_836_801, 61)
-
-
-def test_time_cannot_be_advanced_backwards() -> None:
-    with pytest.raises(ValueError, match="set_wall"):
-        FakeClock().advance(-1)
-
-
-def test_random_and_ids_follow_the_seed() -> None:
-    def draw(seed: int) -> list[object]:
-        time = FakeClock(seed=seed)
-        return [time.random(), time.random(), time.new_id(), time.new_id()]
-
-    assert draw(1) == draw(1)
-    assert not set(draw(1)) & set(draw(2))
-    assert uuid.UUID(FakeClock(seed=-1).new_id())
-
-
-async def test_installed_holds_for_the_block_and_what_it_starts() -> None:
-    before = clock()
-    with FakeClock().installed() as time:
-        assert clock() is time
-        assert await asyncio.create_task(asyncio.to_thread(clock)) is time
-        assert new_id() == FakeClock().new_id()
-    assert clock() is before
-    with use_clock(time):
-        assert clock() is time
-
-
-@pytest.fixture
-def stopped() -> Any:
-    with FakeClock().installed() as time:
-        yield time
-
-
-async def test_a_sync_fixture_installs_it_for_an_async_test(stopped: FakeClock) -> None:
-    assert clock() is stopped
