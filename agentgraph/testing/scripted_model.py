@@ -1,4 +1,4 @@
-"""The model that follows a script."""
+"""`ScriptedModel`: a chat model that follows a script, streams it, and records its requests."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from pydantic import PrivateAttr
 
 from agentgraph.clock import clock
 from agentgraph.testing.answers import Answer, Scripted, answer_of
-from agentgraph.testing.legality import check_history
+from agentgraph.testing.history_check import check_history
 from agentgraph.testing.script import Bindable, Request, Script, Turns, request_of, spec_of
 
 T = TypeVar("T")
 
 
 class ScriptedModel(BaseChatModel):
-    """A chat model that says what it is told, streams it properly and records what it was asked.
+    """A chat model that follows a script, streams as a provider does and records its requests.
 
-    `turns` is a sequence, or a function (sync or async) of the messages; for runs side by side take
-    a function, as the order in which they take turns is open. `strict` refuses the histories that
-    providers refuse; `binds_tools=False` is a model that cannot call tools.
+    `turns` is a sequence, or a function (sync or async) of the messages; for concurrent runs take a
+    function, because the order in which they take turns is not defined. `strict` refuses the
+    histories that providers refuse; `binds_tools=False` is a model that cannot call tools.
+
+        model = ScriptedModel([call("refund", reason="twice"), Fault.rate_limit(), "Done."])
+        assert model.requests[0].tools == ("refund",)
     """
 
     strict: bool = True
     binds_tools: bool = True
     model_name: str = "scripted"
     _script: Script = PrivateAttr()
-    _bound: dict[str, object] = PrivateAttr(default_factory=dict)
+    _bound_options: dict[str, object] = PrivateAttr(default_factory=dict)
 
     def __init__(
         self, turns: Turns, *, strict: bool = True, binds_tools: bool = True, **fields: Any
@@ -43,7 +46,7 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def requests(self) -> list[Request]:
-        """Return what was asked so far, of this model and all its `bind_tools` copies."""
+        """Return the requests so far, of this model and all its `bind_tools` copies."""
         return self._script.requests
 
     @property
@@ -60,9 +63,13 @@ class ScriptedModel(BaseChatModel):
         """Return a copy with these tools, on the same script and record."""
         if not self.binds_tools:
             raise NotImplementedError("This model was made with binds_tools=False.")
-        bound = self.model_copy()
-        bound._bound = {"tools": [*map(spec_of, tools)], "tool_choice": tool_choice, **kwargs}
-        return bound
+        copy = self.model_copy()
+        copy._bound_options = {
+            "tools": [*map(spec_of, tools)],
+            "tool_choice": tool_choice,
+            **kwargs,
+        }
+        return copy
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -88,16 +95,16 @@ class ScriptedModel(BaseChatModel):
 
     def _answer(self, messages: list[BaseMessage], kwargs: Mapping[str, object]) -> Answer:
         turn = self._ask(messages, kwargs)
-        said = _block_on(turn) if iscoroutine(turn) else turn
-        answer = answer_of(said, asked=messages, model_name=self.model_name)
+        ready = _block_on(turn) if iscoroutine(turn) else turn
+        answer = answer_of(ready, messages=messages, model_name=self.model_name)
         if answer.delay_s:
             _block_on(clock().sleep(answer.delay_s))
         return answer
 
     async def _aanswer(self, messages: list[BaseMessage], kwargs: Mapping[str, object]) -> Answer:
         turn = self._ask(messages, kwargs)
-        said = await turn if isawaitable(turn) else turn
-        answer = answer_of(said, asked=messages, model_name=self.model_name)
+        ready = await turn if isawaitable(turn) else turn
+        answer = answer_of(ready, messages=messages, model_name=self.model_name)
         if answer.delay_s:
             await clock().sleep(answer.delay_s)
         return answer
@@ -105,15 +112,15 @@ class ScriptedModel(BaseChatModel):
     def _ask(
         self, messages: list[BaseMessage], kwargs: Mapping[str, object]
     ) -> Scripted | Awaitable[Scripted]:
-        self._script.requests.append(request_of(messages, {**self._bound, **kwargs}))
+        self._script.requests.append(request_of(messages, {**self._bound_options, **kwargs}))
         if self.strict:
             check_history(messages)
         return self._script.next(messages)
 
 
-def _block_on(waiting: Coroutine[Any, Any, T]) -> T:
+def _block_on(coroutine: Coroutine[Any, Any, T]) -> T:
     """Wait from sync code, which must not be inside a running loop."""
     try:
-        return asyncio.run(waiting)
+        return asyncio.run(coroutine)
     finally:
-        waiting.close()
+        coroutine.close()  # `run` has not begun it where a loop is running
