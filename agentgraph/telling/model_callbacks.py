@@ -1,4 +1,4 @@
-"""What the models of a run say while they say it, heard by LangChain's callbacks."""
+"""LangChain callbacks that emit the tokens of a run's models, and the tools of foreign graphs."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ from langgraph.errors import GraphBubbleUp
 from agentgraph.interception import on_duty
 from agentgraph.running import current_run
 from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
-from agentgraph.telling.teller import Teller
+from agentgraph.telling.emitter import EventEmitter
 
 AGENT_TAG = "agentgraph_agent"
-"""The metadata key under which a model call says whose it is."""
+"""The metadata key of a model call that names its agent."""
 FOREIGN_TAG = "agentgraph_foreign"
-"""The one under which a graph that is not ours says so, of itself and all that it runs."""
+"""The metadata key that marks a graph that is not ours, and all that it runs."""
 
 T = TypeVar("T")
 
-_MADE_UP = "lc_run-"
-"""How an id begins that LangChain gives to what a provider sends without one."""
+_GENERATED_ID = "lc_run-"
+"""The beginning of the ids that LangChain makes for messages that a provider sends without one."""
 
 
 @dataclass(slots=True)
-class _Voice:
-    """A model call, as it is heard."""
+class _ModelCall:
+    """A model call under way."""
 
     agent: str
     is_foreign: bool
     message_id: str = ""
 
     def identify(self, message: AIMessageChunk) -> str:
-        """Return the message's id: where only a provider's first chunk has one, it is that."""
-        if not self.message_id or not (message.id or "").startswith(_MADE_UP):
+        """Return the message's id, which for some providers only the first chunk has."""
+        if not self.message_id or not (message.id or "").startswith(_GENERATED_ID):
             self.message_id = message.id or ""
         return self.message_id
 
 
-class Listener(AsyncCallbackHandler):
-    """Tell what the models of a run write, as they write it; a full queue holds a model back.
+class ModelCallbacks(AsyncCallbackHandler):
+    """Emits what the models of a run write, token by token; a full queue holds a model back.
 
-    Of graphs that are not ours it tells the tools and the finished texts too: nobody else does.
+    For foreign graphs it emits tool calls and finished texts too: our own nodes emit those
+    themselves.
     """
 
     run_inline = True
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
-        self._voices: dict[UUID, _Voice] = {}
+    def __init__(self, emitter: EventEmitter) -> None:
+        self._emitter = emitter
+        self._model_calls: dict[UUID, _ModelCall] = {}
         self._calls: dict[UUID, ToolUsageEvent] = {}
 
     async def on_chat_model_start(
@@ -68,11 +69,11 @@ class Listener(AsyncCallbackHandler):
         **kwargs: Any,
     ) -> None:
         agent = self._agent_of(metadata)
-        # A middleware of LangChain's marks what it asks a model for itself, a summary for instance.
+        # LangChain's middleware marks the calls that it makes for itself, such as a summary.
         is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
         is_foreign = bool((metadata or {}).get(FOREIGN_TAG))
         if agent and not is_aside and (is_foreign or not _is_judged()):
-            self._voices[run_id] = _Voice(agent, is_foreign)
+            self._model_calls[run_id] = _ModelCall(agent, is_foreign)
 
     async def on_llm_new_token(
         self,
@@ -82,28 +83,28 @@ class Listener(AsyncCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        voice = self._voices.get(run_id)
+        model_call = self._model_calls.get(run_id)
         message = getattr(chunk, "message", None)
-        if voice is None or not isinstance(message, AIMessageChunk):
+        if model_call is None or not isinstance(message, AIMessageChunk):
             return
-        message_id, text = voice.identify(message), str(message.text)
+        message_id, text = model_call.identify(message), str(message.text)
         if text:
-            said = TokenEvent(agent=voice.agent, text=text, message_id=message_id)
-            await self._teller.tell(said)
+            event = TokenEvent(agent=model_call.agent, text=text, message_id=message_id)
+            await self._emitter.emit(event)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        voice = self._voices.pop(run_id, None)
-        if voice is None or not voice.is_foreign:
+        model_call = self._model_calls.pop(run_id, None)
+        if model_call is None or not model_call.is_foreign:
             return
         message = getattr(response.generations[0][0], "message", None)
         if isinstance(message, AIMessage) and message.text:
             text, message_id = str(message.text), message.id or ""
-            await self._teller.tell(
-                AIMessageEvent(agent=voice.agent, text=text, message_id=message_id)
+            await self._emitter.emit(
+                AIMessageEvent(agent=model_call.agent, text=text, message_id=message_id)
             )
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._voices.pop(run_id, None)
+        self._model_calls.pop(run_id, None)
 
     async def on_tool_start(
         self,
@@ -121,7 +122,7 @@ class Listener(AsyncCallbackHandler):
             name, args = str(serialized.get("name") or ""), inputs or {}
             call = ToolUsageEvent(agent=agent, tool=name, args=args, call_id=tool_call_id or "")
             self._calls[run_id] = call
-            await self._teller.tell(call)
+            await self._emitter.emit(call)
 
     async def on_tool_end(self, output: object, *, run_id: UUID, **kwargs: Any) -> None:
         if (call := self._calls.pop(run_id, None)) is not None:
@@ -134,7 +135,7 @@ class Listener(AsyncCallbackHandler):
         if call is not None and not isinstance(error, GraphBubbleUp):
             await self._answer(call, type(error).__name__, "error")
 
-    # A chat model streams for a handler that has these two, as LangChain's own streams do.
+    # LangChain makes a chat model stream if a handler has these two methods, and calls them.
 
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
         return output
@@ -143,13 +144,13 @@ class Listener(AsyncCallbackHandler):
         return output
 
     def _agent_of(self, metadata: Mapping[str, Any] | None) -> str | None:
-        # What a tool runs for itself, a model or an agent, is no voice in this conversation.
-        return (metadata or {}).get(AGENT_TAG) if current_run() is self._teller.run else None
+        # A model or an agent that a tool runs for itself is no part of this conversation.
+        return (metadata or {}).get(AGENT_TAG) if current_run() is self._emitter.run else None
 
     async def _answer(
         self, call: ToolUsageEvent, text: str, status: Literal["success", "error"]
     ) -> None:
-        await self._teller.tell(
+        await self._emitter.emit(
             ToolResponseEvent(
                 agent=call.agent,
                 tool=call.tool,
@@ -161,6 +162,6 @@ class Listener(AsyncCallbackHandler):
 
 
 def _is_judged() -> bool:
-    """Tell whether a text may still be refused: it is told once it has passed, and is whole."""
+    """Tell whether a gate or a critic may refuse the text: then it is emitted later, as a whole."""
     sentry = on_duty()
     return sentry is not None and sentry.judges
