@@ -1,4 +1,4 @@
-"""What goes over the wire as JSON: requests, answers, what an agent and a thread look like."""
+"""The JSON of requests and answers, as pydantic models; their docstrings stand in OpenAPI."""
 
 from __future__ import annotations
 
@@ -19,32 +19,17 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from agentgraph import Agent, Reply
 from agentgraph.participant import Participant
 
-__all__ = [
-    "AgentCard",
-    "AgentDetail",
-    "Answer",
-    "Decisions",
-    "Health",
-    "Prompt",
-    "Question",
-    "Thread",
-    "ThreadId",
-    "ThreadMessage",
-    "ToolCard",
-]
-
-
 MAX_DEPTH = 100
 
 
-def _has_words(text: str) -> str:
+def _check_not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("the prompt is blank: say something")
     return text
 
 
-def _storable(value: Any, depth: int = 0) -> Any:
-    """Refuse what JSON can say and no checkpoint can hold."""
+def _check_storable(value: Any, depth: int = 0) -> Any:
+    """Raise `ValueError` for what JSON can hold and a checkpoint cannot."""
     if depth > MAX_DEPTH:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -56,19 +41,19 @@ def _storable(value: Any, depth: int = 0) -> Any:
             raise ValueError("holds half a character (a lone surrogate)") from error
     parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
     for part in parts if isinstance(value, dict | list) else ():
-        _storable(part, depth + 1)
+        _check_storable(part, depth + 1)
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Return what a model or a tool has made as JSON says it, as the events do."""
+def _json_value(value: Any) -> Any:
+    """Return what a model or a tool has made as JSON, in the same way as the events do."""
     try:
         return from_json(to_json(value, fallback=str, inf_nan_mode="null", bytes_mode="base64"))
     except PydanticSerializationError:
         return ascii(value)
 
 
-# Not of dots alone: that means another place in an address.
+# Not dots alone: in a URL's path these mean another folder.
 _THREAD_ID = r"^\.*[A-Za-z0-9_~:@+=|-][A-Za-z0-9._~:@+=|-]*$"
 ThreadId = Annotated[
     str,
@@ -76,31 +61,31 @@ ThreadId = Annotated[
     Field(description="The conversation; a new one is begun without it.", examples=["42"]),
 ]
 
-Anything = Annotated[Any, BeforeValidator(_plain)]
-Text = Annotated[str, BeforeValidator(_plain)]
+JsonValue = Annotated[Any, BeforeValidator(_json_value)]
+Text = Annotated[str, BeforeValidator(_json_value)]
 
 
-class _Given(BaseModel):
+class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Prompt(_Given):
+class Prompt(_Request):
     """What is said to an agent."""
 
     prompt: Annotated[
         str,
         Field(min_length=1, max_length=100_000, examples=["I was charged twice"]),
-        AfterValidator(_has_words),
+        AfterValidator(_check_not_blank),
     ]
     thread_id: ThreadId | None = None
 
 
-class Decisions(_Given):
+class Decisions(_Request):
     """What a human has decided, by the ids of the interrupts."""
 
     thread_id: ThreadId
     decisions: Annotated[
-        dict[str, Any], Field(min_length=1, max_length=1_000), AfterValidator(_storable)
+        dict[str, Any], Field(min_length=1, max_length=1_000), AfterValidator(_check_storable)
     ]
 
 
@@ -108,8 +93,8 @@ class Question(BaseModel):
     """What a run waits for."""
 
     id: str
-    payload: Anything
-    response_schema: Anything = None
+    payload: JsonValue
+    response_schema: JsonValue = None
 
 
 class Answer(BaseModel):
@@ -118,7 +103,7 @@ class Answer(BaseModel):
     text: Text
     agent: str
     thread_id: str
-    output: Anything = None
+    output: JsonValue = None
     usage: dict[str, Any] = {}
     interrupts: list[Question] = []
     close_reason: str | None = None
@@ -182,17 +167,17 @@ class ThreadMessage(BaseModel):
     @classmethod
     def of(cls, message: AnyMessage) -> ThreadMessage:
         """Read a message of LangChain's."""
-        told = cls(
+        view = cls(
             id=message.id or "", type=message.type, text=str(message.text), name=message.name
         )
         if isinstance(message, AIMessage):
             calls = message.tool_calls
-            told.tool_calls = [
-                {k: _plain(call[k]) for k in ("id", "name", "args")} for call in calls
+            view.tool_calls = [
+                {k: _json_value(call[k]) for k in ("id", "name", "args")} for call in calls
             ]
         if isinstance(message, ToolMessage):
-            told.tool_call_id, told.status = message.tool_call_id, message.status
-        return told
+            view.tool_call_id, view.status = message.tool_call_id, message.status
+        return view
 
 
 class Thread(BaseModel):
@@ -214,9 +199,9 @@ class Health(BaseModel):
 
 def _tools_of(agent: Agent) -> list[ToolCard]:
     own = [ToolCard(name=tool.name, description=tool.description) for tool in agent.own_tools]
-    asked = [
+    agent_tools = [
         ToolCard(name=tool.agent.name, description=tool.agent.description)
         for tool in agent.agent_tools
     ]
     native = [ToolCard(name=str(t.get("name") or t.get("type"))) for t in agent.native_tools]
-    return [*own, *asked, *native]
+    return [*own, *agent_tools, *native]

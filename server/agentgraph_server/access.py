@@ -1,4 +1,4 @@
-"""Who may ask: whoever has a key; where there are no keys, this machine alone."""
+"""Access control: who may ask is who has an API key; without keys, this machine alone."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentgraph.errors import ConfigurationError
 from agentgraph_server.problems import problem_response
 
-__all__ = ["ENV_KEYS", "Gate", "is_loopback", "keys_from"]
-
 ENV_KEYS = "AGENTGRAPH_API_KEYS"
 MAX_BODY = 1_048_576
 
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
 
-def keys_from(given: Iterable[str] | None) -> frozenset[str]:
-    """Return the keys that are given, else those of the environment; one text has commas."""
-    if given is None:
-        given = os.environ.get(ENV_KEYS)
-    if given is None:
+def keys_from(api_keys: Iterable[str] | None) -> frozenset[str]:
+    """Return these keys, or those of the environment where it is None; a text has commas.
+
+    Raises `ConfigurationError` where what is configured holds no key: the server would be open.
+    """
+    if api_keys is None:
+        api_keys = os.environ.get(ENV_KEYS)
+    if api_keys is None:
         return frozenset()
-    # Letter by letter, a text would be keys that anybody guesses.
-    texts = given.split(",") if isinstance(given, str) else list(given)
+    # A text is an iterable of letters: each would be a key of one letter, easy to guess.
+    texts = api_keys.split(",") if isinstance(api_keys, str) else list(api_keys)
     keys = frozenset(key.strip() for key in texts if key.strip())
     if texts and not keys:
         raise ConfigurationError(f"{ENV_KEYS} holds no key: write one, or unset it")
@@ -48,8 +49,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Gate:
-    """Turn away who may not ask, before anything is read or looked up."""
+class AccessControl:
+    """Middleware that refuses who may not ask, before a body is read or an agent looked up.
+
+    It limits the size of bodies too.
+    """
 
     def __init__(self, app: ASGIApp, *, keys: Collection[str]) -> None:
         self._app = app
@@ -60,16 +64,16 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refused = self._check_key(headers) if self._keys else _check_origin(scope, headers)
-        answer = self._app if refused is None else refused
-        await answer(scope, _limited(receive), send)
+        refusal = self._check_key(headers) if self._keys else _check_origin(scope, headers)
+        answer = self._app if refusal is None else refusal
+        await answer(scope, _with_size_limit(receive), send)
 
     def _check_key(self, headers: Headers) -> Response | None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # All are compared: how long it takes must not say how near a guess was.
-        found = [hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys]
-        if any(found):
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        # All are compared, in constant time: the time must not tell how near a guess was.
+        matches = [hmac.compare_digest(key.encode("latin-1"), api_key) for api_key in self._keys]
+        if any(matches):
             return None
         detail = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
         return problem_response(401, detail, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
@@ -79,13 +83,13 @@ def _check_origin(scope: Scope, headers: Headers) -> Response | None:
     client = scope.get("client")
     if client is not None and _is_foreign(client[0]):
         return problem_response(403, _OPEN, "forbidden")
-    # A page of a stranger's can point a name of its own at this machine; its name has a dot.
-    if not _is_near(headers.get("host", "")):
+    # DNS rebinding: another site's page can point its own name, which has dots, at this machine.
+    if not _is_local_name(headers.get("host", "")):
         return problem_response(403, _OPEN, "forbidden")
     return None
 
 
-def _is_near(host: str) -> bool:
+def _is_local_name(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:  # a bracket without its other half
@@ -96,19 +100,19 @@ def _is_near(host: str) -> bool:
 def _is_foreign(host: str) -> bool:
     try:
         return not ipaddress.ip_address(host).is_loopback
-    except ValueError:  # whatever a proxy has written there
+    except ValueError:  # no address: a name, or what a proxy has written there
         return host not in ("", "testclient")  # a Unix socket, Starlette's test client
 
 
-def _limited(receive: Receive) -> Receive:
-    taken = 0
+def _with_size_limit(receive: Receive) -> Receive:
+    size = 0
 
-    async def limited() -> Message:
-        nonlocal taken
+    async def receive_some() -> Message:
+        nonlocal size
         message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > MAX_BODY:
+        size += len(message.get("body", b""))
+        if size > MAX_BODY:
             raise HTTPException(413, f"a request may have {MAX_BODY:,} bytes")
         return message
 
-    return limited
+    return receive_some

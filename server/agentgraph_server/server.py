@@ -1,4 +1,4 @@
-"""Run the server until it is told to stop."""
+"""Run the server until a signal stops it: `serve`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from fastapi import FastAPI
 
 from agentgraph import Agent
 from agentgraph.errors import ConfigurationError
+from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
 from agentgraph_server.app import create_app, open_stores
-from agentgraph_server.gate import ENV_KEYS, is_loopback, keys_from
-
-__all__ = ["make_server", "serve"]
 
 GRACE_S = 10
 
@@ -22,19 +20,22 @@ GRACE_S = 10
 def serve(
     *agents: Agent, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
 ) -> None:
-    """Serve agents; on an address that others reach, only with API keys."""
+    """Serve agents until a signal stops the server.
+
+    Raises `ConfigurationError` for a host that other machines reach where no API keys are set.
+    """
     make_server(*agents, host=host, port=port, store=store).run()
 
 
 class _Server(uvicorn.Server):
-    """A server that obeys a signal and is done with it: uvicorn's own raises it once more."""
+    """A uvicorn server that ends normally after a signal; uvicorn's own raises the signal again."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        # Beforehand: of a store out of reach uvicorn would tell with a stack trace.
+        # Before uvicorn does: it would report a store that cannot be reached with a stack trace.
         await open_stores(self._app)
         await super().serve(sockets)
 
