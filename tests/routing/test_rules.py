@@ -26,8 +26,8 @@ from agentgraph.routing import (
     TransitionDecision,
     TransitionGraph,
 )
-from tests.routing.graphs import envelopes, graphs, hostile_envelopes, hostile_states, states
-from tests.routing.own import NAMES, ByPhase, Envelope, Raises, State, packet
+from tests.routing.samples import NAMES, ByPhase, Envelope, Raises, State, packet
+from tests.routing.strategies import envelopes, graphs, hostile_envelopes, hostile_states, states
 
 
 def kleene(when: Any, state: State, envelope: Envelope) -> bool | None:

@@ -25,11 +25,11 @@ from agentgraph.routing import (
     register_condition,
     register_target,
 )
-from tests.routing.documents import document, faults, part, rule
-from tests.routing.own import REGISTRY, Answers, AtLeast, ByPhase, Raises
+from tests.routing.document.documents import document, faults, part, rule
+from tests.routing.samples import REGISTRY, Answers, AtLeast, ByPhase, Raises
 
 if TYPE_CHECKING:
-    from tests.routing.own import State as OnlyForTypeCheckers
+    from tests.routing.samples import State as OnlyForTypeCheckers
 
 
 class Color(StrEnum):

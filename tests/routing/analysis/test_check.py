@@ -25,7 +25,7 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from tests.routing.own import NAMES, Decides, Raises
+from tests.routing.samples import NAMES, Decides, Raises
 
 A, B, C = (FromSpeaker(name) for name in NAMES)
 DONE = TerminateTarget("done")

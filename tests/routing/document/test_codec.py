@@ -21,9 +21,9 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from tests.routing.documents import FLAT, document, faults, part, rule
-from tests.routing.graphs import LOOKS_LIKE_A_CONDITION, graphs, values
-from tests.routing.own import REGISTRY, cyclic
+from tests.routing.document.documents import FLAT, document, faults, part, rule
+from tests.routing.samples import REGISTRY, cyclic
+from tests.routing.strategies import LOOKS_LIKE_A_CONDITION, graphs, values
 
 
 @settings(max_examples=300)

@@ -16,7 +16,7 @@ from agentgraph.routing import (
     TransitionGraph,
 )
 from agentgraph.routing.document.codec import MAX_DEPTH, MAX_FAULTS, MAX_NODES, MAX_TEXT
-from tests.routing.documents import FLAT, document, faults, part, rule
+from tests.routing.document.documents import FLAT, document, faults, part, rule
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", "nul", "[" * 100_000, b"\xff", "1" * 5000])

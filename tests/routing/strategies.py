@@ -40,7 +40,7 @@ from agentgraph.routing import (
     TransitionGraph,
     TurnIs,
 )
-from tests.routing.own import (
+from tests.routing.samples import (
     NAMES,
     ODD,
     Answers,

@@ -13,7 +13,8 @@ from agentgraph.routing import (
     StayTarget,
     TransitionGraph,
 )
-from tests.routing.graphs import (
+from tests.routing.samples import NAMES, Envelope, State
+from tests.routing.strategies import (
     composed,
     envelopes,
     few_leaves,
@@ -25,7 +26,6 @@ from tests.routing.graphs import (
     simple_targets,
     states,
 )
-from tests.routing.own import NAMES, Envelope, State
 
 few_conditions = composed(few_leaves, own=False, size=3)
 

@@ -25,8 +25,8 @@ from agentgraph.routing import (
 from agentgraph.routing.analysis.floor_graph import floor_graph
 from agentgraph.routing.analysis.shadowed_rules import EarlierRules, _Implications
 from agentgraph.routing.rules import compile_rules
-from tests.routing.graphs import composed, few_leaves, graphs, names, simple_targets
-from tests.routing.own import NAMES
+from tests.routing.samples import NAMES
+from tests.routing.strategies import composed, few_leaves, graphs, names, simple_targets
 
 PEOPLE = [f"p{number}" for number in range(600)]
 
