@@ -1,4 +1,4 @@
-"""The only reader of time and randomness; everything else asks here, so that a test can fake it."""
+"""The clock: the only reader of time and randomness, which a test can replace by a `FakeClock`."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = [
 
 
 class Clock(Protocol):
-    """Time and randomness, as a port."""
+    """The port for time and randomness, of `SystemClock` and `agentgraph.testing.FakeClock`."""
 
     def wall(self) -> float:
         """Return seconds since the epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never run backwards; no meaning in another process."""
+        """Return seconds that never run backwards; they mean nothing in another process."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         ...
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
-        """Cut a block of a task off after so many seconds, with a `TimeoutError`; None never does.
+        """Raise `TimeoutError` in a block after so many seconds; None never does.
 
-        Seconds that somebody inside has spent `unhurried` do not count.
+        Seconds that code inside has spent `unhurried` do not count.
         """
         ...
 
@@ -51,14 +51,14 @@ class Clock(Protocol):
         ...
 
     def new_id(self) -> str:
-        """Return an id that nobody else has."""
+        """Return a unique id: 32 hexadecimal digits."""
         ...
 
 
 class SystemClock:
     """The machine's time and randomness."""
 
-    # Not methods of ours around them: each step of a run asks for the time some ten times.
+    # Not wrapped in methods: each step of a run asks for the time some ten times.
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
 
@@ -80,12 +80,12 @@ _system = SystemClock()
 
 
 def clock() -> Clock:
-    """Return the clock in force here."""
+    """Return the clock in force: that of the innermost `use_clock`, else the machine's."""
     return _clock.get(_system)
 
 
 def new_id() -> str:
-    """Return an id that nobody else has."""
+    """Return a unique id: 32 hexadecimal digits."""
     return clock().new_id()
 
 
@@ -96,7 +96,7 @@ def utc_now() -> datetime:
 
 @contextmanager
 def use_clock(replacement: Clock) -> Iterator[None]:
-    """Put another clock in force for a block and all that it starts."""
+    """Put another clock in force for a block, and for all tasks that it starts."""
     token = _clock.set(replacement)
     try:
         yield

@@ -1,4 +1,4 @@
-"""HTML for a notebook: escaped, styled inline, in the colours of the page, light or dark."""
+"""HTML for notebooks: escaped, styled inline, in the colours of the page, light or dark."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ _PANEL = "border-left:3px solid {colour};padding:2px 0 2px 12px;margin:4px 0;lin
 
 
 def escaped(text: object) -> str:
-    """Return text that is safe in HTML and in XML, in attributes too."""
+    """Return text that is safe in HTML and in XML, in attributes too.
+
+    Characters that XML forbids are replaced: one of them would make an SVG unreadable.
+    """
     return escape(_NOT_IN_XML.sub("\ufffd", str(text)))
 
 
 def code(value: object) -> str:
-    """Show a value as code, in one line and not without end."""
-    text = value if isinstance(value, str) else _written(value)
+    """Show a value as code, in one line of limited length."""
+    text = value if isinstance(value, str) else _json(value)
     return f'<code style="{_CODE}">{escaped(shortened(text))}</code>'
 
 
 def prose(text: str) -> str:
-    """Show text as it was written, line by line."""
+    """Show text with its line breaks."""
     return f'<div style="white-space:pre-wrap">{escaped(text)}</div>'
 
 
 def row(label: str, html: str) -> str:
-    """Put a faint label before something."""
+    """Show HTML behind a faint label."""
     return f'<div><span style="opacity:.6">{escaped(label)}</span> {html}</div>'
 
 
 def panel(title: str, *html: str) -> str:
-    """Put a title above what is shown, and a line beside it."""
+    """Show HTML under a title, with a line at the left."""
     return _panel("#6b87b0", title, *html)
 
 
@@ -59,19 +62,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Show rows of HTML under a head of words; the first of each row names it."""
     titles = "".join(_cell("th", escaped(title)) for title in head)
     lines = (
-        f"<tr>{_cell('th', first)}{''.join(_cell('td', one) for one in others)}</tr>"
-        for first, *others in rows
+        f"<tr>{_cell('th', first)}{''.join(_cell('td', cell) for cell in cells)}</tr>"
+        for first, *cells in rows
     )
     return f'<table style="{_TABLE}"><tr>{titles}</tr>{"".join(lines)}</table>'
 
 
 def fault(title: str, message: str) -> str:
-    """Show what is wrong with something."""
+    """Show an error, with a red line at the left."""
     return _panel("#c0504d", title, prose(message))
 
 
 def event_line(kind: str, values: Mapping[str, object]) -> str:
-    """Show an event in one line: its kind, its agent and what it tells."""
+    """Show an event in one line: its kind, its agent and its content."""
     return (
         f'<div style="line-height:1.6"><code style="{_KIND}">{escaped(kind)}</code> '
         f'<span style="opacity:.6">{escaped(values.get("agent") or "")}</span> '
@@ -80,12 +83,12 @@ def event_line(kind: str, values: Mapping[str, object]) -> str:
 
 
 def signature(name: str, arguments: Mapping[str, object]) -> str:
-    """Write a call down."""
-    return f"{name}({', '.join(f'{key}={_written(value)}' for key, value in arguments.items())})"
+    """Return a call as code: its name, and its arguments as JSON."""
+    return f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
 
 
 def shortened(text: str) -> str:
-    """Return text that does not go on without end."""
+    """Return text cut to 400 characters."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -106,8 +109,8 @@ def _content(values: Mapping[str, object]) -> str:
             failed = " failed" if status == "error" else ""
             return f"{code(f'{tool}{failed}')} {_words(content)}"
         case {"kind": kind, "source": source, "target": target, "reason": reason}:
-            told = f": {reason}" if reason else ""
-            return f"{_words(kind)} {code(source)} → {code(target)}{_words(told)}"
+            suffix = f": {reason}" if reason else ""
+            return f"{_words(kind)} {code(source)} → {code(target)}{_words(suffix)}"
         case {"id": name, "payload": payload}:
             return f"{code(payload)} {_words(f'asked as {name}')}"
         case {"code": name, "message": message}:
@@ -127,7 +130,7 @@ def _words(text: object) -> str:
     return escaped(shortened(str(text)))
 
 
-def _written(value: object) -> str:
+def _json(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):

@@ -1,17 +1,19 @@
-"""What can go wrong, as one tree.
+"""The errors of agentgraph, as one tree; each says what went wrong and what to do.
 
-AgentGraphError
-├── ConfigurationError      a specification that cannot be built: `.faults` has all of them
-├── RoutingError            a run sent where nobody is: a node, an agent, an interrupt
-├── SessionError            a session that cannot do what was asked of it
-│   ├── SessionClosed       nothing is accepted after the close
-│   ├── RoundConflict       somebody else committed first
-│   ├── StaleOwner          the lease on the session was lost
-│   ├── InsideRound         a wait for a round, from inside that round
-│   └── Quarantined         its log cannot be read, or its code is not registered
-├── ModelError              the provider failed; the cause is chained
-├── GuardStopped            a guard ended the run: `.decision` says which and why
-└── StorageError            the store cannot be reached or read
+AgentGraphError             catch it to catch all of them; `.code` is a stable name
+├── ConfigurationError      a specification cannot be built: mend what `.faults` lists, all of it
+├── RoutingError            a run was sent to a node, an agent or an interrupt that does not exist
+├── SessionError            a session cannot do what was asked of it
+│   ├── SessionClosed       it accepts nothing after its close: open a new session
+│   ├── RoundConflict       another process committed to its log first: read it, and try again
+│   ├── StaleOwner          its lease was lost: another process drives it now
+│   ├── InsideRound         a round waits for its own session: send without `admitted=True`
+│   └── Quarantined         its log cannot be read, or its code is not registered: mend that
+├── ModelError              the model's provider failed: its own error is the chained exception
+├── GuardStopped            a guard ended the run: `.decision` says which, and why
+└── StorageError            the store cannot be reached or read: check its URL and its server
+
+An error that is raised without a message has its docstring for one.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class AgentGraphError(Exception):
     """Something in agentgraph failed."""
 
     code: str = "error"
+    """A stable name, for programs: texts may change."""
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
@@ -47,7 +50,7 @@ class AgentGraphError(Exception):
 
 
 class ConfigurationError(AgentGraphError):
-    """The specification cannot be built."""
+    """The specification cannot be built: mend all that `faults` lists."""
 
     code = "configuration"
 
@@ -59,13 +62,13 @@ class ConfigurationError(AgentGraphError):
 
 
 class RoutingError(AgentGraphError):
-    """The run was sent to something that is not there."""
+    """The run was sent to a node, an agent or an interrupt that does not exist: check the name."""
 
     code = "routing"
 
 
 class SessionError(AgentGraphError):
-    """The session cannot do this."""
+    """The session cannot do this in its present state."""
 
     code = "session"
 
@@ -77,13 +80,13 @@ class SessionClosed(SessionError):
 
 
 class RoundConflict(SessionError):
-    """The log has moved on: somebody else committed first."""
+    """Another process committed to the session's log first: read the log, and try again."""
 
     code = "round_conflict"
 
 
 class StaleOwner(SessionError):
-    """The lease on the session was lost to another owner."""
+    """The lease on the session was lost: another process drives it now."""
 
     code = "stale_owner"
 
@@ -95,19 +98,19 @@ class InsideRound(SessionError):
 
 
 class Quarantined(SessionError):
-    """The session can be read but not run until its fault is mended."""
+    """The session can be read but not run: mend its log, or register its code."""
 
     code = "quarantined"
 
 
 class ModelError(AgentGraphError):
-    """The model's provider failed; see the chained exception."""
+    """The model's provider failed: see the chained exception, and try again later."""
 
     code = "model"
 
 
 class GuardStopped(AgentGraphError):
-    """A guard ended the run."""
+    """A guard ended the run: `decision` says which, and why."""
 
     code = "guard_stopped"
 
@@ -117,12 +120,12 @@ class GuardStopped(AgentGraphError):
 
 
 class StorageError(AgentGraphError):
-    """The store cannot be reached or read."""
+    """The store cannot be reached or read: check its URL, and that its server runs."""
 
     code = "storage"
 
 
 def kind_of(error: BaseException) -> str:
-    """Name what kind of error it was: its text may hold what a stranger must not read."""
+    """Return an error's class and HTTP status, without its text, which may hold secrets."""
     status = getattr(error, "status_code", None)
     return f"{type(error).__name__}{f' {status}' if status else ''}"

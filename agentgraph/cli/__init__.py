@@ -26,8 +26,8 @@ app.command("replay")(replay.replay)
 app.command("audit")(audit.audit)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"agentgraph {__version__}")
         raise typer.Exit
 

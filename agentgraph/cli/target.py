@@ -1,4 +1,8 @@
-"""From `module:agent`, as it is typed on a command line, to the Agent."""
+"""Find the Agent that `module:agent` or `file.py:agent` names on a command line.
+
+The user's code is imported, and may raise anything: what it raises is reported with its place in
+that code, without our own frames.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from agentgraph.errors import ConfigurationError
 
 
 class _Fault(Exception):
-    """What is wrong with one target."""
+    """Why one target names no agent."""
 
 
 def load(targets: Iterable[str]) -> list[Agent]:
-    """Import the agents; whatever is wrong with any of them is told at once."""
-    _look_in(Path.cwd())
+    """Import the agents; raise `ConfigurationError` with the faults of all targets at once."""
+    _add_to_path(Path.cwd())
     agents, faults = [], []
     for target in targets:
         try:
@@ -34,85 +38,87 @@ def load(targets: Iterable[str]) -> list[Agent]:
 
 
 def _agent_of(target: str) -> Agent:
-    where, _, name = (target, "", "") if target.endswith(".py") else target.rpartition(":")
-    if not where:
-        where, name = name, ""
-    if not where:
+    source, _, name = (target, "", "") if target.endswith(".py") else target.rpartition(":")
+    if not source:
+        source, name = name, ""
+    if not source:
         raise _Fault("give MODULE:AGENT or FILE.py:AGENT")
-    module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
-    return _as_agent(_named(module, name)) if name else _only_one(module)
+    module = _import_file(Path(source)) if source.endswith(".py") else _import(source)
+    return _as_agent(_attribute(module, name)) if name else _only_agent(module)
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     if name.startswith(".") or "/" in name or os.sep in name:
         raise _Fault("this is no name of a module: write package.module, or FILE.py for a file")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise _raised(f"importing {name} failed", error) from error
+            raise _user_code_fault(f"importing {name} failed", error) from error
         raise _Fault(
             f"there is no module {error.name}, here or among those installed: "
             "run this where the module is, or name its file, FILE.py:AGENT"
         ) from None
     except (Exception, SystemExit) as error:
-        raise _raised(f"importing {name} failed", error) from error
+        raise _user_code_fault(f"importing {name} failed", error) from error
 
 
-def _from_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under the name that its package gives it, so that its own imports work."""
     path = path.resolve()
     if not path.is_file():
         raise _Fault("there is no such file")
     root, parts = path.parent, [path.stem]
     while (root / "__init__.py").is_file():
         root, parts = root.parent, [root.name, *parts]
-    _look_in(root)
+    _add_to_path(root)
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    module = _imported(name)
-    found = getattr(module, "__file__", None)
-    if found is None or Path(found).resolve() != path:
-        raise _Fault(f"another module has the name {name}, {found or 'a built-in one'}: rename it")
+    module = _import(name)
+    file = getattr(module, "__file__", None)
+    if file is None or Path(file).resolve() != path:
+        raise _Fault(f"another module has the name {name}, {file or 'a built-in one'}: rename it")
     return module
 
 
-def _named(module: ModuleType, name: str) -> object:
+def _attribute(module: ModuleType, name: str) -> object:
     value: object = module
     for part in name.split("."):
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise _Fault(f"there is no {part!r} in it; {_listed(module)}") from None
+            raise _Fault(f"there is no {part!r} in it; {_agent_list(module)}") from None
         except Exception as error:
-            raise _raised(f"reading {name} failed", error) from error
+            raise _user_code_fault(f"reading {name} failed", error) from error
     return value
 
 
-def _only_one(module: ModuleType) -> Agent:
-    found = list({id(agent): agent for agent in _agents_in(module).values()}.values())
-    if len(found) != 1:
-        raise _Fault(f"say which agent; {_listed(module)}")
-    return found[0]
+def _only_agent(module: ModuleType) -> Agent:
+    agents = list({id(agent): agent for agent in _agents_in(module).values()}.values())
+    if len(agents) != 1:
+        raise _Fault(f"say which agent; {_agent_list(module)}")
+    return agents[0]
 
 
 def _as_agent(value: object) -> Agent:
+    """Return an agent, or that which a function of the user's returns."""
     if isinstance(value, Agent):
         return value
     if not callable(value):
         raise _Fault(f"this is no Agent but {_kind(value)}")
-    made = _called(value)
-    if inspect.iscoroutine(made):
-        made.close()
+    result = _call(value)
+    if inspect.iscoroutine(result):
+        result.close()
         raise _Fault("this is an async function: it has to return an Agent at once")
-    if not isinstance(made, Agent):
-        raise _Fault(f"calling it returned no Agent but {_kind(made)}")
-    return made
+    if not isinstance(result, Agent):
+        raise _Fault(f"calling it returned no Agent but {_kind(result)}")
+    return result
 
 
-def _called(function: Callable[[], object]) -> object:
+def _call(function: Callable[[], object]) -> object:
     try:
         inspect.signature(function).bind()
     except ValueError:
-        pass  # it does not tell its signature: the call will show
+        pass  # a built-in without a signature: the call will show
     except TypeError as error:
         raise _Fault(
             f"this is no Agent but {_kind(function)} that cannot be called without arguments: "
@@ -121,17 +127,17 @@ def _called(function: Callable[[], object]) -> object:
     try:
         return function()
     except (Exception, SystemExit) as error:
-        raise _raised("calling it failed", error) from error
+        raise _user_code_fault("calling it failed", error) from error
 
 
-def _raised(what: str, error: BaseException) -> _Fault:
-    """Tell what code of the user's raised, and where."""
-    told = "".join(traceback.format_exception_only(error)).strip()
-    return _Fault(f"{what}{_place_of(error)}\n{told}")
+def _user_code_fault(message: str, error: BaseException) -> _Fault:
+    """Return the fault of an error that the user's code raised, with its place and its text."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return _Fault(f"{message}{_location_of(error)}\n{text}")
 
 
-def _place_of(error: BaseException) -> str:
-    """Return the last line of the user's that was run; Python's own importing is none."""
+def _location_of(error: BaseException) -> str:
+    """Return the last line of the user's code that was run; frames of importlib do not count."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     own = [f for f in frames if "importlib" not in f.filename]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
@@ -141,7 +147,7 @@ def _agents_in(module: ModuleType) -> dict[str, Agent]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
 
 
-def _listed(module: ModuleType) -> str:
+def _agent_list(module: ModuleType) -> str:
     names = ", ".join(sorted(_agents_in(module)))
     return f"its agents are: {names}" if names else "it has no agents"
 
@@ -151,6 +157,6 @@ def _kind(value: object) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-def _look_in(folder: Path) -> None:
+def _add_to_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

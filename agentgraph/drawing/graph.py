@@ -1,10 +1,15 @@
-"""What is drawn, and which of its edges run against the others."""
+"""What is drawn: nodes and edges, with their labels and the room that these take.
+
+There is no font to measure with: widths are estimated, and rather too wide than too narrow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
+
+_LONGEST = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +34,28 @@ class Edge:
     highlighted: bool = False
 
 
-def closing(
-    nodes: Iterable[Hashable], edges: Iterable[tuple[Hashable, Hashable]]
-) -> set[tuple[Hashable, Hashable]]:
-    """Return the edges that close a circle, for one who comes from the first nodes."""
-    order = {node: position for position, node in enumerate(nodes)}
-    following: dict[Hashable, list[Hashable]] = {node: [] for node in order}
-    for source, target in dict.fromkeys(edges):
-        following[source].append(target)
-    for targets in following.values():
-        targets.sort(key=order.__getitem__)
-    reached = {target for targets in following.values() for target in targets}
-    entered: set[Hashable] = set()
-    found: set[tuple[Hashable, Hashable]] = set()
-    for first in sorted(order, key=lambda node: (node in reached, order[node])):
-        if first not in entered:
-            found.update(_closing_from(first, following, entered))
-    return found
+def short(text: str) -> str:
+    """Return text as one line that is not too long."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _closing_from(
-    first: Hashable, following: Mapping[Hashable, Sequence[Hashable]], entered: set[Hashable]
-) -> Iterator[tuple[Hashable, Hashable]]:
-    path = {first: iter(following[first])}
-    entered.add(first)
-    while path:
-        node, left = next(reversed(path.items()))
-        target = next(left, None)
-        if target is None:
-            del path[node]
-        elif target in path:
-            yield node, target
-        elif target not in entered:
-            entered.add(target)
-            path[target] = iter(following[target])
+def label_of(node: Node) -> str:
+    """Return what is written on a node."""
+    return short(node.label or node.id)
+
+
+def label_size(label: str) -> tuple[float, float]:
+    """Return the room that an edge's label takes."""
+    return (width_of(short(label), 11.0) + 8, 16.0) if label else (0.0, 0.0)
+
+
+def title_width(title: str) -> float:
+    """Return the width of a cluster's title, which is bold."""
+    return 1.1 * width_of(short(title))
+
+
+def width_of(text: str, size: float = 13.0) -> float:
+    """Estimate the width of text."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return size * (0.6 * len(text) + 0.5 * wide)

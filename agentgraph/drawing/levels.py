@@ -1,14 +1,13 @@
-"""Clusters within clusters: each is laid out by itself, and is a box on the level above."""
+"""Levels of nesting: each cluster is laid out by itself, and is a box on the level above it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentgraph.drawing.graph import Edge, Node, closing
-from agentgraph.drawing.layers import Layout, Point, arrange
-from agentgraph.drawing.spots import Box, Line
-from agentgraph.drawing.text import label_of, label_size, title_width, width_of
+from agentgraph.drawing.graph import Edge, Node, label_of, label_size, title_width, width_of
+from agentgraph.drawing.layout import Layout, Point, arrange
+from agentgraph.drawing.slots import Box, Line
 
 Path = tuple[str, ...]
 
@@ -20,32 +19,35 @@ _NODE_HEIGHT, _TITLE_HEIGHT = 30.0, 14.0
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where lines pass a cluster's border, on their way to or from a node in it."""
+    """Where lines cross a cluster's border, on their way to or from a node in it."""
 
     node: str
     at_top: bool
-    rising: bool
+    upwards: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An edge, or its part within a cluster; `rising` if its arrow is at its upper end."""
+    """An edge, or its part within a cluster; `upwards` if its arrow is at its upper end.
+
+    An end is a node's name, a cluster's path, or the port by which the edge leaves the cluster.
+    """
 
     upper: Hashable
     lower: Hashable
-    rising: bool
+    upwards: bool
     edge: Edge
 
     def ports(self) -> tuple[Port, Port]:
         """Return the ports at the upper and the lower end, for those that are clusters."""
         ends = (self.edge.source, self.edge.target)
-        above, below = reversed(ends) if self.rising else ends
-        return Port(above, False, self.rising), Port(below, True, self.rising)
+        above, below = reversed(ends) if self.upwards else ends
+        return Port(above, False, self.upwards), Port(below, True, self.upwards)
 
 
 @dataclass(slots=True)
 class Level:
-    """What is directly within one cluster, or within none."""
+    """What is directly inside one cluster, or, with an empty path, inside none."""
 
     path: Path
     nodes: Mapping[str, Node]
@@ -76,38 +78,38 @@ class Level:
                 self.loops.setdefault(edge.source, []).append(edge)
             else:
                 between.append((self._item(edge.source), self._item(edge.target), edge))
-        back = closing(self.items, [(source, target) for source, target, _ in between])
+        back = _back_edges(self.items, [(source, target) for source, target, _ in between])
         for source, target, edge in between:
-            rising = (source, target) in back
-            upper, lower = (target, source) if rising else (source, target)
-            self.links.append(Link(upper, lower, rising, edge))
-        for port, edge in sorted(self.ports.items(), key=lambda entry: entry[0].rising):
+            upwards = (source, target) in back
+            upper, lower = (target, source) if upwards else (source, target)
+            self.links.append(Link(upper, lower, upwards, edge))
+        for port, edge in sorted(self.ports.items(), key=lambda entry: entry[0].upwards):
             item = self._item(port.node)
             self.links.append(
-                Link(port, item, port.rising, edge)
+                Link(port, item, port.upwards, edge)
                 if port.at_top
-                else Link(item, port, port.rising, edge)
+                else Link(item, port, port.upwards, edge)
             )
 
     def hand_down(self, levels: Mapping[Path, Level]) -> None:
-        """Give the clusters their ports; edges that pass a border alike share one."""
+        """Give the clusters their ports; edges that cross a border in the same way share one."""
         for link in self.links:
             for item, port in zip((link.upper, link.lower), link.ports(), strict=True):
                 if isinstance(item, tuple):
                     ports = levels[item].ports
-                    known = ports.get(port, link.edge)
+                    shared_edge = ports.get(port, link.edge)
                     ports[port] = replace(
-                        known,
+                        shared_edge,
                         label="",
-                        dashed=known.dashed and link.edge.dashed,
-                        highlighted=known.highlighted or link.edge.highlighted,
+                        dashed=shared_edge.dashed and link.edge.dashed,
+                        highlighted=shared_edge.highlighted or link.edge.highlighted,
                     )
 
     def arrange(self, levels: Mapping[Path, Level]) -> None:
-        """Lay out what is on this level; its clusters are laid out."""
+        """Lay out this level; the clusters in it are laid out already, and have their size."""
         if self.path:
             self.boxes[TITLE] = Box(title_width(self.path[-1]), _TITLE_HEIGHT, 8, "first", True)
-        for port in sorted(self.ports, key=lambda port: port.rising):
+        for port in sorted(self.ports, key=lambda port: port.upwards):
             self.boxes[port] = Box(0, 0, 0, "first" if port.at_top else "last")
         for item in self.items:
             self.boxes[item] = (
@@ -116,7 +118,7 @@ class Level:
         self.layout = arrange(self.boxes, [_line(link, levels) for link in self.links])
 
     def place(self, levels: Mapping[Path, Level]) -> None:
-        """Tell the clusters on this level where they begin."""
+        """Give the clusters on this level their origins."""
         for item in self.items:
             if isinstance(item, tuple):
                 (x, y), (width, height) = self.at(item), levels[item].size
@@ -135,11 +137,11 @@ class Level:
 
 def levels_of(nodes: Iterable[Node], edges: Sequence[Edge]) -> list[Level]:
     """Lay out a graph; its outermost level comes first."""
-    known = {node.id: node for node in nodes}
+    nodes_by_id = {node.id: node for node in nodes}
     for edge in edges:
         for name in (edge.source, edge.target):
-            known.setdefault(name, Node(name))
-    levels = _sorted(known, edges)
+            nodes_by_id.setdefault(name, Node(name))
+    levels = _split_levels(nodes_by_id, edges)
     for level in levels.values():
         level.connect()
         level.hand_down(levels)
@@ -150,7 +152,7 @@ def levels_of(nodes: Iterable[Node], edges: Sequence[Edge]) -> list[Level]:
     return list(levels.values())
 
 
-def _sorted(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> dict[Path, Level]:
+def _split_levels(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> dict[Path, Level]:
     levels: dict[Path, Level] = {(): Level((), nodes)}
     for node in nodes.values():
         for depth in range(len(node.cluster)):
@@ -160,18 +162,18 @@ def _sorted(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> dict[Path, Leve
                 levels[path[:-1]].items[path] = None
         levels[node.cluster].items[node.id] = None
     for edge in edges:
-        shared = _shared(nodes[edge.source].cluster, nodes[edge.target].cluster)
-        levels[shared].edges.append(edge)
+        path = _common_path(nodes[edge.source].cluster, nodes[edge.target].cluster)
+        levels[path].edges.append(edge)
     return dict(sorted(levels.items(), key=lambda entry: len(entry[0])))
 
 
-def _shared(one: Path, other: Path) -> Path:
+def _common_path(first: Path, second: Path) -> Path:
     length = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
+    for outer, inner in zip(first, second, strict=False):
+        if outer != inner:
             break
         length += 1
-    return one[:length]
+    return first[:length]
 
 
 def _line(link: Link, levels: Mapping[Path, Level]) -> Line:
@@ -186,3 +188,42 @@ def _offset(item: Hashable, port: Port, levels: Mapping[Path, Level]) -> float |
         layout = levels[item].layout
         return layout.places[port][0] - layout.width / 2
     return 0.0 if isinstance(item, Port) else None
+
+
+def _back_edges(
+    nodes: Iterable[Hashable], edges: Iterable[tuple[Hashable, Hashable]]
+) -> set[tuple[Hashable, Hashable]]:
+    """Return the edges that close a cycle in a depth-first search from the first nodes.
+
+    Drawn upwards they leave a graph without cycles, which can be put into layers.
+    """
+    order = {node: position for position, node in enumerate(nodes)}
+    successors: dict[Hashable, list[Hashable]] = {node: [] for node in order}
+    for source, target in dict.fromkeys(edges):
+        successors[source].append(target)
+    for targets in successors.values():
+        targets.sort(key=order.__getitem__)
+    all_targets = {target for targets in successors.values() for target in targets}
+    seen_nodes: set[Hashable] = set()
+    back_edges: set[tuple[Hashable, Hashable]] = set()
+    for first in sorted(order, key=lambda node: (node in all_targets, order[node])):
+        if first not in seen_nodes:
+            back_edges.update(_back_edges_from(first, successors, seen_nodes))
+    return back_edges
+
+
+def _back_edges_from(
+    first: Hashable, successors: Mapping[Hashable, Sequence[Hashable]], seen_nodes: set[Hashable]
+) -> Iterator[tuple[Hashable, Hashable]]:
+    path = {first: iter(successors[first])}
+    seen_nodes.add(first)
+    while path:
+        node, targets = next(reversed(path.items()))
+        target = next(targets, None)
+        if target is None:
+            del path[node]
+        elif target in path:
+            yield node, target
+        elif target not in seen_nodes:
+            seen_nodes.add(target)
+            path[target] = iter(successors[target])

@@ -1,17 +1,16 @@
-"""The picture itself."""
+"""Draw a graph as one SVG image, which needs nothing from elsewhere: `draw`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from agentgraph.display import escaped
-from agentgraph.drawing.graph import Edge, Node
-from agentgraph.drawing.layers import Point
+from agentgraph.drawing.graph import Edge, Node, label_of, label_size, short
+from agentgraph.drawing.layout import Point
 from agentgraph.drawing.levels import LOOP, LOOP_HEIGHT, PAD, TITLE, Level, Port, levels_of
-from agentgraph.drawing.text import label_of, label_size, short
 
-# Where styles are stripped the picture is light, on its own ground. Every rule names the picture's
-# class: a notebook puts the picture into its page, and the rules with it.
+# Where styles are stripped, the picture is light. Every rule names the picture's class: otherwise
+# it would apply to the whole page of a notebook.
 _DARK = """<style>@media (prefers-color-scheme: dark) {
 .ag-drawing .page { fill: #171b22 }
 .ag-drawing .cluster rect { fill: #9ab8e8; stroke: #9ab8e8 }
@@ -90,7 +89,7 @@ def _links(level: Level) -> Iterator[str]:
     x, y = level.origin
     layout = level.layout
     for link, route, label in zip(level.links, layout.routes, layout.labels, strict=True):
-        strokes = [[(x + left, y + top) for left, top in stroke] for stroke in route]
+        strokes = [[(x + dx, y + dy) for dx, dy in stroke] for stroke in route]
         start, end = strokes[0], strokes[-1]
         inside = [isinstance(item, Port) for item in (link.upper, link.lower)]
         if inside[0]:
@@ -98,11 +97,11 @@ def _links(level: Level) -> Iterator[str]:
         if inside[1]:
             end[-1] = (end[-1][0], y + layout.height + PAD)
         tip = ""
-        if isinstance(link.upper if link.rising else link.lower, str):
-            tip = _tip(start[0], 1) if link.rising else _tip(end[-1], -1)
+        if isinstance(link.upper if link.upwards else link.lower, str):
+            tip = _tip(start[0], 1) if link.upwards else _tip(end[-1], -1)
         path = " ".join(map(_curve, strokes))
         at = (x + label[0], y + label[1]) if label else None
-        yield _edge(link.edge, path, tip, at, shown=not any(inside))
+        yield _edge(link.edge, path, tip, at, is_whole=not any(inside))
 
 
 def _loops(level: Level) -> Iterator[str]:
@@ -116,7 +115,7 @@ def _loops(level: Level) -> Iterator[str]:
             yield _edge(loop, path, _tip((x, middle + 6), 0), at)
 
 
-def _edge(edge: Edge, path: str, tip: str, label_at: Point | None, shown: bool = True) -> str:
+def _edge(edge: Edge, path: str, tip: str, label_at: Point | None, is_whole: bool = True) -> str:
     colour = _ON if edge.highlighted else _LINE
     width = 2.2 if edge.highlighted else 1.3
     dashes = ' stroke-dasharray="5 4"' if edge.dashed else ""
@@ -130,7 +129,7 @@ def _edge(edge: Edge, path: str, tip: str, label_at: Point | None, shown: bool =
         )
     title = f"{edge.source} → {edge.target}{f': {edge.label}' if edge.label else ''}"
     return _group(
-        f"{'edge' if shown else 'edge part'}{' on' if edge.highlighted else ''}", title, *parts
+        f"{'edge' if is_whole else 'edge part'}{' on' if edge.highlighted else ''}", title, *parts
     )
 
 
@@ -142,9 +141,9 @@ def _curve(points: Sequence[Point]) -> str:
         if number % 2:
             path.append(f"V{y:.1f}")
         else:
-            left, top = points[number - 1]
-            half = (top + y) / 2
-            path.append(f"C{left:.1f},{half:.1f} {x:.1f},{half:.1f} {x:.1f},{y:.1f}")
+            x0, y0 = points[number - 1]
+            half = (y0 + y) / 2
+            path.append(f"C{x0:.1f},{half:.1f} {x:.1f},{half:.1f} {x:.1f},{y:.1f}")
     return "".join(path)
 
 

@@ -1,13 +1,12 @@
-"""Which model answers, and what its answer costs.
+"""Models: which one answers, how often its client asks, and what its answer costs.
 
 `resolve_model` takes a chat model, a name such as "openai:<name>", or nothing: then it is the model
-of `AGENTGRAPH_MODEL`, else `OfflineModel`, which needs no network. `attempting_once` keeps the
-client of a model from trying again by itself. `price_of` says what a call cost.
+of `AGENTGRAPH_MODEL`, else `OfflineModel`, which needs no network. `attempting_once` switches
+off the retries of a model's client. `price_of` says what a call cost.
 """
 
-from agentgraph.models.attempts import attempting_once
 from agentgraph.models.offline import OfflineModel
-from agentgraph.models.resolve import resolve_model
+from agentgraph.models.resolve import attempting_once, resolve_model
 from agentgraph.usage import price_of
 
 __all__ = ["OfflineModel", "attempting_once", "price_of", "resolve_model"]

@@ -1,4 +1,4 @@
-"""The model that answers where there is no other."""
+"""The offline model: a rule-based stand-in that answers where no other model is configured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OfflineModel(BaseChatModel):
     """
 
     _tools: tuple[Tool, ...] = PrivateAttr(default=())
-    _forced: bool | str = PrivateAttr(default=False)
+    _tool_choice: bool | str = PrivateAttr(default=False)
 
     @property
     def _llm_type(self) -> str:
@@ -49,15 +49,15 @@ class OfflineModel(BaseChatModel):
         **kwargs: Any,
     ) -> OfflineModel:
         """Return a copy with these tools; a provider's native tools are passed over."""
-        known = () if tool_choice == "none" else tuple(filter(None, map(tool_of, tools)))
-        bound = self.model_copy()
-        bound._tools, bound._forced = known, _forced(tool_choice)
-        return bound
+        readable = () if tool_choice == "none" else tuple(filter(None, map(tool_of, tools)))
+        copy = self.model_copy()
+        copy._tools, copy._tool_choice = readable, _forced_tool(tool_choice)
+        return copy
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        message = _answer(messages, self._tools, self._forced)
+        message = _answer(messages, self._tools, self._tool_choice)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     async def _agenerate(
@@ -68,7 +68,7 @@ class OfflineModel(BaseChatModel):
     def _stream(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in _chunks(_answer(messages, self._tools, self._forced)):
+        for chunk in _chunks(_answer(messages, self._tools, self._tool_choice)):
             yield ChatGenerationChunk(message=chunk)
 
     async def _astream(
@@ -78,7 +78,8 @@ class OfflineModel(BaseChatModel):
             yield chunk
 
 
-def _forced(tool_choice: object) -> bool | str:
+def _forced_tool(tool_choice: object) -> bool | str:
+    """Return whether some tool has to be called, or which one, in any provider's notation."""
     match tool_choice:
         case True | "any" | "required":
             return True
@@ -91,20 +92,20 @@ def _forced(tool_choice: object) -> bool | str:
 
 
 def _answer(
-    messages: Sequence[BaseMessage], tools: Sequence[Tool], forced: bool | str
+    messages: Sequence[BaseMessage], tools: Sequence[Tool], tool_choice: bool | str
 ) -> AIMessage:
-    """Call a tool, tell its result, or own up."""
+    """Return a call of a tool, the results of those called, or that no tool fits."""
     start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=None)
     if start is None:
         return _text("there is no message to answer.")
     prompt, since = messages[start].text, messages[start + 1 :]
-    asked = [call for m in since if isinstance(m, AIMessage) for call in m.tool_calls]
-    calls = {call["id"]: call["name"] for call in asked}
+    tool_calls = [call for m in since if isinstance(m, AIMessage) for call in m.tool_calls]
+    calls = {call["id"]: call["name"] for call in tool_calls}
     results = [m for m in since if isinstance(m, ToolMessage) and _is_result(m, calls)]
     if results:
-        return _text(" ".join(_told(m, calls) for m in results))
-    left = [tool for tool in tools if tool.name not in calls.values()]
-    call = choose_call(prompt, left, forced=forced)
+        return _text(" ".join(_result_text(m, calls) for m in results))
+    unused_tools = [tool for tool in tools if tool.name not in calls.values()]
+    call = choose_call(prompt, unused_tools, tool_choice=tool_choice)
     if call:
         return AIMessage("", tool_calls=[call], response_metadata=_METADATA)
     return _text(_excuse(prompt, tools))
@@ -115,16 +116,16 @@ def _text(text: str) -> AIMessage:
 
 
 def _is_result(message: ToolMessage, calls: Mapping[str | None, str]) -> bool:
-    # So begin the answers of `agentgraph.agents` to a call that was no tool, or was not run.
-    moved = message.text.startswith(("Conversation transferred to ", "Not executed"))
-    return not moved and calls.get(message.tool_call_id) != "request_help"
+    # So begin the answers of `agentgraph.agents` to a handoff, or to a call that was not run.
+    is_notice = message.text.startswith(("Conversation transferred to ", "Not executed"))
+    return not is_notice and calls.get(message.tool_call_id) != "request_help"
 
 
-def _told(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
+def _result_text(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
     name = calls.get(message.tool_call_id) or message.name or "a tool"
     verb = "failed" if message.status == "error" else "says"
-    said = message.text.removeprefix(_SELF)
-    return f"{label_of(name)} {verb}: {said}"
+    text = message.text.removeprefix(_SELF)
+    return f"{label_of(name)} {verb}: {text}"
 
 
 def _excuse(prompt: str, tools: Sequence[Tool]) -> str:

@@ -1,10 +1,15 @@
-"""Which model is meant: one that was given, one by its name, or the offline model."""
+"""Find the model that is meant, and keep its client from retrying by itself.
+
+Retries are the guards' business: two layers of three attempts each would make nine requests of one
+call that fails.
+"""
 
 from __future__ import annotations
 
 import os
 from functools import cache
 from logging import getLogger
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
@@ -13,9 +18,11 @@ from agentgraph.models.offline import OfflineModel
 
 
 def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
-    """Return the model that is meant; None: that of `AGENTGRAPH_MODEL`, else the offline one.
+    """Return a chat model as it is, or the one of a name such as "openai:gpt-5-mini".
 
-    One that is named asks its provider once per call: to try again is the guards' business.
+    None is that of `AGENTGRAPH_MODEL`, else the offline model, with a warning once per process. A
+    model made from a name sends one request per call. Raises `ConfigurationError` for a name that
+    names no model, or whose client cannot be built.
     """
     if isinstance(model, BaseChatModel):
         return model
@@ -26,17 +33,31 @@ def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
     return _named_model(model)
 
 
+def attempting_once(model: BaseChatModel) -> BaseChatModel:
+    """Return the model with a client that sends one request per call.
+
+    A model whose client cannot be changed is returned as it is, with a warning.
+    """
+    copy = _openai_attempting_once(model)
+    if copy is not None:
+        return copy
+    retries = getattr(model, "max_retries", None)
+    if isinstance(retries, int) and retries > 0:
+        _warn_of_retries(type(model).__name__, retries)
+    return model
+
+
 def _default_model() -> BaseChatModel:
     name = os.environ.get("AGENTGRAPH_MODEL")
     if name:
         return _named_model(name)
-    _notice()
+    _warn_of_offline_model()
     return OfflineModel()
 
 
 @cache
-def _notice() -> None:
-    """Say once per process that nobody chose a model."""
+def _warn_of_offline_model() -> None:
+    """Warn, once per process, that nobody chose a model."""
     getLogger("agentgraph").warning(
         "No model was given, so the offline model answers: a rule-based stand-in. For a real one "
         "pass model=..., or set AGENTGRAPH_MODEL, for instance to 'openai:<model name>'."
@@ -72,6 +93,38 @@ def _langchain_model(model: str) -> BaseChatModel:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         raise ImportError("it needs LangChain: pip install langchain") from error
-    made = init_chat_model(model)
-    knows = "max_retries" in type(made).model_fields
-    return init_chat_model(model, max_retries=0) if knows else made
+    chat_model = init_chat_model(model)
+    # Not every provider's class has the field, and one that has not refuses the argument.
+    if "max_retries" in type(chat_model).model_fields:
+        return init_chat_model(model, max_retries=0)
+    return chat_model
+
+
+def _openai_attempting_once(model: Any) -> BaseChatModel | None:
+    """Return a copy whose OpenAI clients share all but the retries; None for other models."""
+    clients = getattr(model, "root_client", None), getattr(model, "root_async_client", None)
+    if not all(callable(getattr(client, "with_options", None)) for client in clients):
+        return None
+    if not any(getattr(client, "max_retries", 0) for client in clients):
+        return model  # type: ignore[no-any-return]
+    root, root_async = (client.with_options(max_retries=0) for client in clients)  # type: ignore[union-attr]
+    return model.model_copy(  # type: ignore[no-any-return]
+        update={
+            "max_retries": 0,
+            "root_client": root,
+            "client": root.chat.completions,
+            "root_async_client": root_async,
+            "async_client": root_async.chat.completions,
+        }
+    )
+
+
+@cache
+def _warn_of_retries(kind: str, retries: int) -> None:
+    """Warn, once per process and kind, of retries that only their maker can switch off."""
+    getLogger("agentgraph").warning(
+        "%s tries again by itself, up to %d times for each of the guards' attempts: "
+        "give it max_retries=0, or Guards(retry=None)",
+        kind,
+        retries,
+    )

@@ -1,4 +1,4 @@
-"""Which tool the offline model calls, and with which arguments."""
+"""Choose the tool that the offline model calls, and fill its arguments, by a prompt's words."""
 
 from __future__ import annotations
 
@@ -17,9 +17,50 @@ from agentgraph.clock import new_id
 Bindable: TypeAlias = dict[str, Any] | type | Callable[..., Any] | BaseTool
 
 
+# Tools that come with every agent are called by these patterns only: the words of their
+# descriptions occur in ordinary prompts.
+_ASKS_FOR = r"\b(list|show|what|which)\b.*"
+ON_REQUEST = {
+    name: re.compile(pattern, re.I)
+    for name, pattern in {
+        "get_time_date": r"\bwhat\b.{0,8} (time|date|day)\b|\b(current|today.?s) (time|date)\b",
+        "list_tools_available": rf"{_ASKS_FOR}\btools?\b",
+        "list_subagents_available": rf"{_ASKS_FOR}\b(sub-?)?agents?\b",
+        "list_intents_available": rf"{_ASKS_FOR}\bintents?\b",
+        "get_current_active_agent": r"\b(current|active) agent\b|\bwho am i (talking|speaking)\b",
+        "get_supervisor_agent": r"\bwho\b.*\bsupervisor\b",
+        "request_help": r"\b(ask|request|call|get)\b.*\b(help|supervisor)\b",
+    }.items()
+}
+
+
+def choose_call(prompt: str, tools: Sequence[Tool], *, tool_choice: bool | str) -> ToolCall | None:
+    """Return a call of the best tool whose arguments the prompt can fill; of equals, the first.
+
+    With `tool_choice` True a tool is called even if no word fits; a name forces that tool. None is
+    no call.
+    """
+    for tool in _candidates(prompt, tools, tool_choice):
+        args = arguments_of(tool, prompt)
+        if args is not None:
+            call_id = f"call_{new_id()[-24:]}"
+            return ToolCall(name=tool.name, args=args, id=call_id, type="tool_call")
+    return None
+
+
+def _candidates(prompt: str, tools: Sequence[Tool], tool_choice: bool | str) -> list[Tool]:
+    if isinstance(tool_choice, str):
+        return [tool for tool in tools if tool.name == tool_choice]
+    words = stems(prompt)
+    scores = [(tool.score(words), tool) for tool in tools if tool.name not in ON_REQUEST]
+    best = sorted(scores, key=lambda pair: -pair[0])
+    on_request = [t for t in tools if t.name in ON_REQUEST and ON_REQUEST[t.name].search(prompt)]
+    return [*(tool for score, tool in best if score or tool_choice), *on_request]
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What a tool is for, and what it takes."""
+    """A tool as its schema describes it."""
 
     name: str
     description: str = ""
@@ -27,26 +68,27 @@ class Tool:
     required: frozenset[str] = frozenset()
 
     def score(self, words: frozenset[str]) -> int:
+        """Return how many of the stems occur in it; those in its name count twice."""
         enums = " ".join(str(v) for p in self.properties.values() for v in p.get("enum", ()))
         return len(words & stems(self.name)) + len(words & stems(f"{self.description} {enums}"))
 
 
 def label_of(name: str) -> str:
-    """Return a tool's name as a reader wants it."""
+    """Return a tool's name as it is shown: a handoff tool by the agent it leads to."""
     return name.removeprefix("transfer_to_")
 
 
 def tool_of(tool: Bindable) -> Tool | None:
-    """Read a tool; None is a provider's native one, which has no schema to fill."""
+    """Read the schema of a tool; None for a provider's native tool, which has no schema to fill."""
     if isinstance(tool, dict) and tool.get("type", "function") not in ("function", "object"):
         return None
     spec = convert_to_openai_tool(tool)["function"]
-    schema = spec.get("parameters", {})
+    parameters = spec.get("parameters", {})
     return Tool(
         spec["name"],
         spec.get("description", ""),
-        {name: _plain(each) for name, each in schema.get("properties", {}).items()},
-        frozenset(schema.get("required", ())),
+        {name: _plain(schema) for name, schema in parameters.get("properties", {}).items()},
+        frozenset(parameters.get("required", ())),
     )
 
 
@@ -54,8 +96,8 @@ def _plain(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Take the first real type of a union."""
     types = schema.get("type")
     if isinstance(types, list):
-        return {**schema, "type": next((one for one in types if one != "null"), "null")}
-    return next((one for one in schema.get("anyOf", ()) if one.get("type") != "null"), schema)
+        return {**schema, "type": next((kind for kind in types if kind != "null"), "null")}
+    return next((kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"), schema)
 
 
 _TAKES_PROMPT = """
@@ -68,18 +110,21 @@ _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:,\d{3})*(?:\.\d+)?(?![\w-])")
 _CODE = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]+")
 _DIGITS = re.compile(r"\d+")
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
-_QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]")
+_QUOTATION = re.compile(r"[\"“]([^\"”]+)[\"”]")
 _PROPER_NAME = re.compile(r"(?<=[a-z,] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
 
 
 def arguments_of(tool: Tool, prompt: str) -> dict[str, object] | None:
-    """Fill what the prompt gives; None if it leaves a required argument open."""
-    numbers = [float(each.replace(",", "")) for each in _NUMBER.findall(prompt)]
+    """Return the arguments that the prompt has; None if a required one is missing.
+
+    Each number of the prompt is used for one argument only.
+    """
+    numbers = [float(number.replace(",", "")) for number in _NUMBER.findall(prompt)]
     args: dict[str, object] = {}
     for name, schema in tool.properties.items():
         required = name in tool.required
-        told = required or _is_told(name, schema, prompt)
-        value = _value(name, schema, prompt, numbers) if told else None
+        is_wanted = required or _is_mentioned(name, schema, prompt)
+        value = _value(name, schema, prompt, numbers) if is_wanted else None
         if value is not None:
             args[name] = value
         elif required:
@@ -87,7 +132,7 @@ def arguments_of(tool: Tool, prompt: str) -> dict[str, object] | None:
     return args
 
 
-def _is_told(name: str, schema: Mapping[str, Any], prompt: str) -> bool:
+def _is_mentioned(name: str, schema: Mapping[str, Any], prompt: str) -> bool:
     """Tell whether the prompt is about an optional parameter."""
     if "enum" in schema:
         return True
@@ -97,7 +142,7 @@ def _is_told(name: str, schema: Mapping[str, Any], prompt: str) -> bool:
 
 
 def _value(name: str, schema: Mapping[str, Any], prompt: str, numbers: list[float]) -> object:
-    """Return what the prompt gives for a parameter, or None; a number is used up."""
+    """Return the value that the prompt has for a parameter, or None; a number is taken out."""
     if "enum" in schema:
         return _option(schema["enum"], prompt)
     match schema.get("type", "string"):
@@ -130,10 +175,10 @@ def _string(name: str, prompt: str) -> str | None:
         return next(iter([*_CODE.findall(prompt), *_DIGITS.findall(prompt)]), None)
     if "email" in name:
         return next(iter(_EMAIL.findall(prompt)), None)
-    return next(iter([*_QUOTED.findall(prompt), *_PROPER_NAME.findall(prompt)]), prompt)
+    return next(iter([*_QUOTATION.findall(prompt), *_PROPER_NAME.findall(prompt)]), prompt)
 
 
-_UNTELLING = """
+_COMMON_WORDS = """
 a about after again agent agents all also always am an and another answer answers any are as ask
 asks at be been but by call can case conversation could did do does for from get gets give gives
 has have he help helps her him his how i if in into is issue issues it its just know let like list
@@ -143,14 +188,14 @@ than that the their them then there these they thing things this those to tool t
 transfers up us use used user users uses using want wants was we were what when where which who
 whose why will with without would yes you your
 """
-_STOP_WORDS = frozenset(_UNTELLING.split())
+_STOP_WORDS = frozenset(_COMMON_WORDS.split())
 
 
 @lru_cache(maxsize=512)
 def stems(text: str) -> frozenset[str]:
-    """Return the telling words of a text or name, cut to about their stems."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
-    words = re.findall(r"[^\W_]+", spaced.lower())
+    """Return the words of a text or a name without the common ones, cut to about their stems."""
+    words_apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    words = re.findall(r"[^\W_]+", words_apart.lower())
     return frozenset(_stem(word) for word in words if word not in _STOP_WORDS)
 
 
@@ -161,41 +206,5 @@ def _stem(word: str) -> str:
             break
     if word.endswith("y"):
         return f"{word[:-1]}i"
-    doubled = len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha()
-    return word[:-1] if doubled else word
-
-
-# These come with every agent, so that their words must not draw ordinary prompts.
-_ASKS_FOR = r"\b(list|show|what|which)\b.*"
-ON_REQUEST = {
-    name: re.compile(pattern, re.I)
-    for name, pattern in {
-        "get_time_date": r"\bwhat\b.{0,8} (time|date|day)\b|\b(current|today.?s) (time|date)\b",
-        "list_tools_available": rf"{_ASKS_FOR}\btools?\b",
-        "list_subagents_available": rf"{_ASKS_FOR}\b(sub-?)?agents?\b",
-        "list_intents_available": rf"{_ASKS_FOR}\bintents?\b",
-        "get_current_active_agent": r"\b(current|active) agent\b|\bwho am i (talking|speaking)\b",
-        "get_supervisor_agent": r"\bwho\b.*\bsupervisor\b",
-        "request_help": r"\b(ask|request|call|get)\b.*\b(help|supervisor)\b",
-    }.items()
-}
-
-
-def choose_call(prompt: str, tools: Sequence[Tool], *, forced: bool | str) -> ToolCall | None:
-    """Call the best tool whose arguments can be filled; of equals, the first."""
-    for tool in _ranked(prompt, tools, forced):
-        args = arguments_of(tool, prompt)
-        if args is not None:
-            call_id = f"call_{new_id()[-24:]}"
-            return ToolCall(name=tool.name, args=args, id=call_id, type="tool_call")
-    return None
-
-
-def _ranked(prompt: str, tools: Sequence[Tool], forced: bool | str) -> list[Tool]:
-    if isinstance(forced, str):
-        return [tool for tool in tools if tool.name == forced]
-    words = stems(prompt)
-    scored = [(tool.score(words), tool) for tool in tools if tool.name not in ON_REQUEST]
-    best = sorted(scored, key=lambda pair: -pair[0])
-    asked = [t for t in tools if t.name in ON_REQUEST and ON_REQUEST[t.name].search(prompt)]
-    return [*(tool for score, tool in best if score or forced), *asked]
+    has_double_end = len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha()
+    return word[:-1] if has_double_end else word

@@ -21,7 +21,7 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from agentgraph.routing.values import listed, short
+from agentgraph.routing.values import as_tuple, short
 
 _MAX_TURNS = 100
 
@@ -76,7 +76,7 @@ class ConversationPipeline:
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", listed("stages", self.stages))
+        object.__setattr__(self, "stages", as_tuple("stages", self.stages))
         faults = [*self._faults()]
         if faults:
             raise ConfigurationError(faults, code="pipeline")

@@ -44,6 +44,7 @@ from agentgraph.routing.protocols import (
     TransitionCondition,
     TransitionTarget,
 )
+from agentgraph.routing.rules import Transition
 from agentgraph.routing.simulate import Script, SimulatedTurn, Simulation, Step
 from agentgraph.routing.targets import (
     ActiveAgentTarget,
@@ -57,7 +58,6 @@ from agentgraph.routing.targets import (
     StayTarget,
     TerminateTarget,
 )
-from agentgraph.routing.transition import Transition
 
 __all__ = [
     "HUMAN",

@@ -1,4 +1,4 @@
-"""Conditions of conditions, and what becomes of one that fails."""
+"""Conditions made of conditions: `AllOf`, `AnyOf`, `Not`, and how all conditions are evaluated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from agentgraph.routing.protocols import (
     TransitionCondition,
     is_condition,
 )
-from agentgraph.routing.values import cause, listed, short
+from agentgraph.routing.values import as_tuple, cause, short
 
 
 class Composable:
-    """Conditions compose: `one & other`, `one | other`, `~one`. Inherit it in your own."""
+    """Base of conditions that compose with `&`, `|` and `~`; inherit it in your own.
+
+    FromSpeaker("writer") & ~ContextEquals("done", True) | Always()
+    """
 
     __slots__ = ()
 
@@ -38,7 +41,7 @@ class Composable:
 
 
 class _Composite(Composable):
-    """A condition of conditions: one of them that fails is neither true nor false."""
+    """A condition made of conditions; `judge` is three-valued, because a part of it may fail."""
 
     __slots__ = ()
 
@@ -53,7 +56,7 @@ class _Composite(Composable):
 
 @dataclass(frozen=True, slots=True)
 class AllOf(_Composite):
-    """All of these fire; none at all counts as all."""
+    """All of these fire; with no conditions it always fires."""
 
     conditions: Sequence[TransitionCondition]
 
@@ -65,13 +68,13 @@ class AllOf(_Composite):
     def judge(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> bool | None:
-        found = [judge(part, state, envelope, trace) for part in self.conditions]
-        return False if False in found else None if None in found else True
+        results = [judge(part, state, envelope, trace) for part in self.conditions]
+        return False if False in results else None if None in results else True
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(_Composite):
-    """One of these fires."""
+    """At least one of these fires; with no conditions it never fires."""
 
     conditions: Sequence[TransitionCondition]
 
@@ -83,8 +86,8 @@ class AnyOf(_Composite):
     def judge(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> bool | None:
-        found = [judge(part, state, envelope, trace) for part in self.conditions]
-        return True if True in found else None if None in found else False
+        results = [judge(part, state, envelope, trace) for part in self.conditions]
+        return True if True in results else None if None in results else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,8 @@ class Not(_Composite):
     def judge(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> bool | None:
-        found = judge(self.condition, state, envelope, trace)
-        return None if found is None else not found
+        result = judge(self.condition, state, envelope, trace)
+        return None if result is None else not result
 
 
 def judge(
@@ -111,21 +114,21 @@ def judge(
     envelope: RoutingEnvelope,
     trace: list[str],
 ) -> bool | None:
-    """Evaluate a condition; None where it failed, which goes into the trace.
+    """Evaluate a condition; None where it raised or answered no bool, which goes into the trace.
 
-    What failed is neither true nor false: it makes no `Not` fire, and no `AnyOf` that has another
-    reason to fire stay silent. A rule whose whole condition failed does not fire.
+    None is neither true nor false: `Not` of it does not fire, and an `AnyOf` still fires by another
+    of its parts. A rule whose whole condition is None does not fire.
     """
     if isinstance(condition, _Composite):
         return condition.judge(state, envelope, trace)
     try:
-        fired: object = condition.evaluate(state, envelope)
+        answer: object = condition.evaluate(state, envelope)
     except Exception as error:
         trace.append(f"{type(condition).name} failed: {cause(error)}")
         return None
-    if fired is True or fired is False:
-        return fired
-    trace.append(f"{type(condition).name} answered {short(fired)}, which is no bool")
+    if answer is True or answer is False:
+        return answer
+    trace.append(f"{type(condition).name} answered {short(answer)}, which is no bool")
     return None
 
 
@@ -135,9 +138,13 @@ def _members(
     return condition.conditions if isinstance(condition, kind) else (condition,)
 
 
-def _conditions(what: str, given: Iterable[TransitionCondition]) -> tuple[TransitionCondition, ...]:
-    conditions = listed("conditions", given)
+def _conditions(
+    label: str, value: Iterable[TransitionCondition]
+) -> tuple[TransitionCondition, ...]:
+    conditions = as_tuple("conditions", value)
     strange = [c for c in conditions if not is_condition(c)]
     if strange:
-        raise ConfigurationError([f"{what}: {short(each)} is no condition" for each in strange])
+        raise ConfigurationError(
+            [f"{label}: {short(condition)} is no condition" for condition in strange]
+        )
     return conditions

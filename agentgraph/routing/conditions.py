@@ -1,4 +1,9 @@
-"""When a rule fires."""
+"""The built-in conditions: when a rule fires.
+
+Each is a frozen dataclass with a `name`, under which it is stored, and `evaluate`, which reads the
+session's state and the envelope of the turn, with that turn counted in. Conditions of your own look
+the same; see `register_condition`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,10 @@ from agentgraph.routing.composites import Composable
 from agentgraph.routing.protocols import HUMAN, RoutingEnvelope, RoutingState
 from agentgraph.routing.values import (
     as_json,
+    as_tuple,
     check_text,
     is_whole,
     json_equal,
-    listed,
     plain,
     short,
 )
@@ -22,7 +27,7 @@ from agentgraph.routing.values import (
 
 @dataclass(frozen=True, slots=True)
 class Always(Composable):
-    """Every time."""
+    """Fires every time."""
 
     name: ClassVar[str] = "always"
 
@@ -32,7 +37,7 @@ class Always(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromSpeaker(Composable):
-    """This one has spoken; `"human"` is whoever opened the session."""
+    """Fires where this participant has spoken; `"human"` is whoever opened the session."""
 
     agent_id: str
 
@@ -48,7 +53,10 @@ class FromSpeaker(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled(Composable):
-    """The first routing tool of the turn was this one."""
+    """Fires where the first routing tool that the turn called was this one.
+
+    A routing tool is one that a `ToolCalled` of the graph names.
+    """
 
     tool_name: str
 
@@ -64,7 +72,7 @@ class ToolCalled(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ContextEquals(Composable):
-    """A context variable has this value; one that is not set counts as None."""
+    """Fires where a context variable has this value; one that is not set counts as None."""
 
     key: str
     value: Any
@@ -89,7 +97,7 @@ class ContextEquals(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ContextIn(Composable):
-    """A context variable has one of these values."""
+    """Fires where a context variable has one of these values."""
 
     key: str
     values: Sequence[Any]
@@ -98,8 +106,8 @@ class ContextIn(Composable):
 
     def __post_init__(self) -> None:
         check_text("key", self.key)
-        given = listed("values", self.values)
-        object.__setattr__(self, "values", tuple(as_json(given, f"a value for {self.key!r}")))
+        values = as_tuple("values", self.values)
+        object.__setattr__(self, "values", tuple(as_json(values, f"a value for {self.key!r}")))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ContextIn):
@@ -110,13 +118,13 @@ class ContextIn(Composable):
         return hash((self.name, self.key))
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        found = state.context_vars.get(self.key)
-        return any(json_equal(found, value) for value in self.values)
+        current = state.context_vars.get(self.key)
+        return any(json_equal(current, value) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextThreshold(Composable):
-    """A context variable is a number, and at least this one."""
+    """Fires where a context variable is a number, and at least the threshold."""
 
     key: str
     threshold: int | float
@@ -125,21 +133,21 @@ class ContextThreshold(Composable):
 
     def __post_init__(self) -> None:
         check_text("key", self.key)
-        what, given = f"the threshold of {self.key!r}", self.threshold
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise ConfigurationError(f"{what} is {short(given)}, not a number")
-        as_json(given, what)
+        label, threshold = f"the threshold of {self.key!r}", self.threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            raise ConfigurationError(f"{label} is {short(threshold)}, not a number")
+        as_json(threshold, label)
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        found = state.context_vars.get(self.key)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        current = state.context_vars.get(self.key)
+        if isinstance(current, bool) or not isinstance(current, int | float):
             return False
-        return found >= self.threshold
+        return current >= self.threshold
 
 
 @dataclass(frozen=True, slots=True)
 class InPhase(Composable):
-    """The conversation is in one of these phases."""
+    """Fires where the conversation is in one of these phases."""
 
     phases: Sequence[str]
 
@@ -154,7 +162,7 @@ class InPhase(Composable):
 
 @dataclass(frozen=True, slots=True)
 class IntentIn(Composable):
-    """The envelope's metadata has one of these as its `intent`."""
+    """Fires where the envelope's metadata has one of these as its `intent`."""
 
     intents: Sequence[str]
 
@@ -169,7 +177,7 @@ class IntentIn(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromSource(Composable):
-    """It came by one of these sources: the metadata's `source`, else the sender."""
+    """Fires where the source is one of these: the metadata's `source`, else the sender."""
 
     sources: Sequence[str]
 
@@ -184,7 +192,7 @@ class FromSource(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromChannelType(Composable):
-    """The envelope's metadata has one of these as its `channel_type`."""
+    """Fires where the envelope's metadata has one of these as its `channel_type`."""
 
     types: Sequence[str]
 
@@ -199,7 +207,7 @@ class FromChannelType(Composable):
 
 @dataclass(frozen=True, slots=True)
 class HasActiveAgent(Composable):
-    """Somebody who is still there has the conversation."""
+    """Fires where a participant who is still there has the conversation."""
 
     name: ClassVar[str] = "has_active_agent"
 
@@ -209,7 +217,7 @@ class HasActiveAgent(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromActiveAgent(Composable):
-    """Whoever has the conversation has spoken."""
+    """Fires where the active agent, who has the conversation, has spoken."""
 
     name: ClassVar[str] = "from_active_agent"
 
@@ -219,7 +227,7 @@ class FromActiveAgent(Composable):
 
 @dataclass(frozen=True, slots=True)
 class IsAddressed(Composable):
-    """The envelope's metadata names somebody as `addressed_to`."""
+    """Fires where the envelope's metadata names somebody as `addressed_to`."""
 
     name: ClassVar[str] = "is_addressed"
 
@@ -229,7 +237,7 @@ class IsAddressed(Composable):
 
 @dataclass(frozen=True, slots=True)
 class TurnIs(Composable):
-    """It is the turn of this number, the first being 1."""
+    """Fires in the turn of this number, the first being 1."""
 
     turn: int
 
@@ -243,9 +251,9 @@ class TurnIs(Composable):
         return state.turn_count == self.turn
 
 
-def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:
-    names = listed(what, given)
+def _names(label: str, value: Iterable[str]) -> tuple[str, ...]:
+    names = as_tuple(label, value)
     strange = [name for name in names if not isinstance(name, str)]
     if strange:
-        raise ConfigurationError([f"{what}: {short(name)} is no string" for name in strange])
+        raise ConfigurationError([f"{label}: {short(name)} is no string" for name in strange])
     return tuple(map(plain, names))

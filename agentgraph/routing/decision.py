@@ -1,4 +1,4 @@
-"""What a graph decides: who speaks, whom it waits for, or that it is over."""
+"""The decision of a graph after a turn: who speaks, for whom it waits, or that the session ends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Literal, TypeAlias
 
 Action: TypeAlias = Literal["speak", "wait", "close"]
 Rule: TypeAlias = int | Literal["default", "handoff", "finish", "max_turns", "initial"]
+"""What decided: a rule by its index, or what stands beside the rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionDecision:
-    """Who goes on, and which rule said so; `trace` names what failed on the way there."""
+    """Who goes on, and which rule decided so.
+
+    It is stored in the envelope of the turn. `trace` names the conditions and targets that failed
+    before; it is neither compared nor stored.
+    """
 
     action: Action
     speakers: tuple[str, ...] = ()

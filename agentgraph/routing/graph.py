@@ -1,4 +1,4 @@
-"""The graph: rules that say who speaks next, as data."""
+"""`TransitionGraph`: rules as data that say who speaks next, and all that can be done with them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.analysis import diagram as picture
 from agentgraph.routing.analysis.check import Finding, check
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.conditions import ToolCalled
 from agentgraph.routing.decision import Rule, TransitionDecision
 from agentgraph.routing.document import document
-from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.document.codec import parse
 from agentgraph.routing.document.registry import Registry, default_registry
 from agentgraph.routing.explain import Explanation, explain
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState
-from agentgraph.routing.resolve import Rules
+from agentgraph.routing.rules import Rules, Transition, compile_rules
 from agentgraph.routing.simulate import Script, Simulation, simulate
 from agentgraph.routing.targets import Target, TerminateTarget, as_target
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import is_whole, short
 
 
@@ -30,8 +29,17 @@ from agentgraph.routing.values import is_whole, short
 class TransitionGraph:
     """Who speaks first, which rules say who goes on, and what happens where none fires.
 
-    At `max_turns` it closes: with the reason of `default_target` if that terminates. The initial
-    speaker `"human"` is whoever opens the session. The opening words enter `initial_phase`.
+    After `max_turns` it closes, with the reason of `default_target` if that terminates. The initial
+    speaker `"human"` is whoever opens the session. The first input enters `initial_phase`.
+
+        graph = TransitionGraph("writer", [
+            Transition(FromSpeaker("writer"), "editor"),
+            Transition(FromSpeaker("editor"), "writer"),
+        ], max_turns=10)
+        assert graph.check(["writer", "editor"]) == ()
+        assert TransitionGraph.loads(graph.dumps()) == graph
+
+    Raises `ConfigurationError`, with all faults, for values that no graph can have.
     """
 
     initial_speaker: str
@@ -50,13 +58,13 @@ class TransitionGraph:
             raise ConfigurationError(faults, code="graph")
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        """Decide who goes on after a turn; the state has it counted in."""
+        """Decide who goes on after a turn, which the state counts already; pure, never raises."""
         return self._rules.resolve(state, envelope)
 
     def join(
         self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
     ) -> TransitionDecision:
-        """Decide who goes on when all whom a decision let speak at once have spoken."""
+        """Decide who goes on when all speakers of a parallel decision have spoken."""
         return self._rules.join(decision, state, envelope)
 
     def explain(self, state: RoutingState, envelope: RoutingEnvelope) -> Explanation:
@@ -64,7 +72,7 @@ class TransitionGraph:
         return explain(self._rules, state, envelope)
 
     def check(self, participants: Sequence[str]) -> tuple[Finding, ...]:
-        """Return what is wrong: errors, with which no team is built, and warnings."""
+        """Return the findings: errors, with which no team is built, and warnings."""
         return check(self._rules, participants)
 
     def simulate(
@@ -76,7 +84,11 @@ class TransitionGraph:
         creator: str = "user",
         phase: str = "intake",
     ) -> Simulation:
-        """Play the graph with scripted turns, without a model or a session."""
+        """Play the graph with scripted turns, without a model or a session.
+
+        `script` is a list of turns for each participant, or one list in the order of speaking; a
+        turn is a text, a `Handoff`, a `Finish` or a `SimulatedTurn`. At most `turns` are made.
+        """
         return simulate(
             self._rules,
             script,
@@ -87,22 +99,25 @@ class TransitionGraph:
         )
 
     def mermaid(self, decided: Sequence[TransitionDecision | Rule] = ()) -> str:
-        """Draw the rules, as Mermaid text; those that have decided stand out."""
+        """Draw the rules, as Mermaid text; those in `decided` are highlighted."""
         return picture.mermaid(self._rules, picture.rules_of(decided))
 
     def svg(self, decided: Sequence[TransitionDecision | Rule] = ()) -> str:
-        """Draw the rules, as an SVG image; those that have decided stand out."""
+        """Draw the rules, as an SVG image; those in `decided` are highlighted."""
         return picture.svg(self._rules, picture.rules_of(decided))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as a document."""
+        """Return the graph as a JSON document; raise `ConfigurationError` where a part has none."""
         return document.write(self._parts)
 
     @classmethod
     def from_dict(
         cls, data: Mapping[str, Any], registry: Registry | None = None
     ) -> TransitionGraph:
-        """Read a document; what is wrong with it is told at once, each fault with its place."""
+        """Read a document; raise `ConfigurationError` with all its faults, each with its path.
+
+        `registry` says which classes it may name; by default the built-in and registered ones.
+        """
         return cls(*document.read(data, registry or default_registry()))
 
     def dumps(self) -> str:
@@ -111,7 +126,7 @@ class TransitionGraph:
 
     @classmethod
     def loads(cls, text: str | bytes, registry: Registry | None = None) -> TransitionGraph:
-        """Read JSON."""
+        """Read the JSON that `dumps` has written; raises as `from_dict` does."""
         return cls(*document.read(parse(text), registry or default_registry()))
 
     @cached_property
@@ -122,7 +137,7 @@ class TransitionGraph:
 
     @cached_property
     def _rules(self) -> Rules:
-        return Rules.compiled(*self._parts)
+        return compile_rules(*self._parts)
 
     @property
     def _parts(self) -> document.Parts:
@@ -150,8 +165,8 @@ class TransitionGraph:
         ):
             faults.append(f"transitions={short(self.transitions)}: give a list")
         else:
-            strange = [one for one in self.transitions if not isinstance(one, Transition)]
-            faults += [f"transitions: {short(one)} is no Transition" for one in strange]
+            strange = [rule for rule in self.transitions if not isinstance(rule, Transition)]
+            faults += [f"transitions: {short(rule)} is no Transition" for rule in strange]
         turns = self.max_turns
         if turns is not None and not is_whole(turns):
             faults.append(f"max_turns={short(turns)}: give a whole number of 64 bits, or None")

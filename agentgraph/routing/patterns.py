@@ -1,4 +1,4 @@
-"""Graphs that one need not write: the usual shapes."""
+"""Ready-made graphs: `round_robin`, `sequence`, `star` and `feedback`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentgraph.routing.conditions import (
 )
 from agentgraph.routing.graph import TransitionGraph
 from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.rules import Transition
 from agentgraph.routing.targets import AgentTarget, RoundRobinTarget, TerminateTarget
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import short
 
 
@@ -32,24 +32,24 @@ def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> Transi
 def sequence(names: Sequence[str]) -> TransitionGraph:
     """Let these speak one after the other; a name may stand there more than once."""
     steps = _names("sequence", names)
-    often = Counter(steps)
+    counts = Counter(steps)
     rules = []
-    for turn, (name, following) in enumerate(pairwise(steps), start=1):
-        spoke: TransitionCondition = FromSpeaker(name)
-        when = spoke if often[name] == 1 else FromSpeaker(name) & TurnIs(turn)
-        rules.append(Transition(when, AgentTarget(following)))
+    for turn, (name, successor) in enumerate(pairwise(steps), start=1):
+        speaker: TransitionCondition = FromSpeaker(name)
+        when = speaker if counts[name] == 1 else FromSpeaker(name) & TurnIs(turn)
+        rules.append(Transition(when, AgentTarget(successor)))
     return TransitionGraph(steps[0], tuple(rules), TerminateTarget("sequence_complete"))
 
 
 def star(hub: str, spokes: Sequence[str]) -> TransitionGraph:
     """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; each answers to the hub."""
     names = _names("star", spokes)
-    asked = [
+    questions = [
         Transition(FromSpeaker(hub) & ToolCalled(f"ask_{name}"), AgentTarget(name))
         for name in names
     ]
-    answered = [Transition(FromSpeaker(name), AgentTarget(hub)) for name in names]
-    return TransitionGraph(hub, (*asked, *answered), TerminateTarget("star_complete"))
+    answers = [Transition(FromSpeaker(name), AgentTarget(hub)) for name in names]
+    return TransitionGraph(hub, (*questions, *answers), TerminateTarget("star_complete"))
 
 
 def feedback(
@@ -59,19 +59,22 @@ def feedback(
     done: TransitionCondition | str,
     max_turns: int | None = 20,
 ) -> TransitionGraph:
-    """Let one draft and one review, until a condition holds, or a context variable is true."""
-    met = ContextEquals(done, True) if isinstance(done, str) else done
+    """Let one draft and one review, until a condition holds, or a context variable is true.
+
+    feedback("writer", "editor", done="approved")
+    """
+    end = ContextEquals(done, True) if isinstance(done, str) else done
     rules = (
-        Transition(met, TerminateTarget("feedback_complete")),
+        Transition(end, TerminateTarget("feedback_complete")),
         Transition(FromSpeaker(drafter), AgentTarget(reviewer)),
         Transition(FromSpeaker(reviewer), AgentTarget(drafter)),
     )
     return TransitionGraph(drafter, rules, TerminateTarget("feedback_complete"), max_turns)
 
 
-def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    ordered = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Set)
-    names = tuple(given) if ordered else ()
+def _names(label: str, value: Sequence[str]) -> tuple[str, ...]:
+    is_ordered = isinstance(value, Iterable) and not isinstance(value, str | Mapping | Set)
+    names = tuple(value) if is_ordered else ()
     if not names or not all(isinstance(name, str) for name in names):
-        raise ConfigurationError(f"{what}({short(given)}): give a list of names, at least one")
+        raise ConfigurationError(f"{label}({short(value)}): give a list of names, at least one")
     return names

@@ -1,4 +1,7 @@
-"""Play a graph with scripted turns: no model, no session, no clock."""
+"""Play a graph with scripted turns: no model, no session, no clock.
+
+`SimulatedTurn` is what a script may hold, `Simulation` what comes out.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any, TypeAlias
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing.decision import TransitionDecision
-from agentgraph.routing.resolve import Rules
+from agentgraph.routing.rules import Rules
 from agentgraph.routing.values import as_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:
-    """What a scripted participant does in one turn."""
+    """What a scripted participant does in one turn: its text, its tools, its context changes."""
 
     text: str = ""
     tool: str | None = None
@@ -26,38 +29,38 @@ class SimulatedTurn:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, said: Said) -> SimulatedTurn:
+    def of(cls, turn: ScriptedTurn) -> SimulatedTurn:
         """Return a turn for a text, a `Handoff` or a `Finish`."""
-        match said:
+        match turn:
             case SimulatedTurn():
-                return said
+                return turn
             case Handoff() | Finish():
-                return cls(outcome=said)
+                return cls(outcome=turn)
             case str():
-                return cls(text=said)
+                return cls(text=turn)
         raise ConfigurationError(
-            f"{said!r} is no turn: give a text, a Handoff, a Finish or a SimulatedTurn"
+            f"{turn!r} is no turn: give a text, a Handoff, a Finish or a SimulatedTurn"
         )
 
     def routing(self) -> dict[str, Any]:
-        """Return what the turn's packet says of where to go."""
+        """Return the `routing` of the turn's packet."""
         match self.outcome:
             case Finish(text, reason):
                 return {"kind": "finish", "reason": reason, "summary": text}
             case Handoff(target, reason, summary, next_phase):
-                told = {"target": target, "reason": reason, "summary": summary}
-                return {"kind": "handoff", "next_phase": next_phase, "tool": self.tool, **told}
+                fields = {"target": target, "reason": reason, "summary": summary}
+                return {"kind": "handoff", "next_phase": next_phase, "tool": self.tool, **fields}
         return {"kind": "handoff" if self.tool else "text", "tool": self.tool}
 
 
-Said: TypeAlias = SimulatedTurn | str | Handoff | Finish
-Script: TypeAlias = Mapping[str, Sequence[Said]] | Sequence[Said]
-"""What is said: by each participant in turn, or one turn after the other whoever has it."""
+ScriptedTurn: TypeAlias = SimulatedTurn | str | Handoff | Finish
+Script: TypeAlias = Mapping[str, Sequence[ScriptedTurn]] | Sequence[ScriptedTurn]
+"""The turns of each participant, or one list of turns, taken by whoever has the floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedState:
-    """The state that the rules see."""
+    """The state that the rules read: a `RoutingState` without a session."""
 
     participant_order: tuple[str, ...]
     creator_id: str
@@ -70,29 +73,28 @@ class SimulatedState:
 
     def after(self, envelope: SimulatedEnvelope, turn: SimulatedTurn) -> SimulatedState:
         """Return the state with a turn counted in."""
-        kept = {key: value for key, value in self.context_vars.items() if key not in turn.delete}
+        context = {key: value for key, value in self.context_vars.items() if key not in turn.delete}
         return replace(
             self,
             last_speaker_id=envelope.sender_id,
             turn_count=self.turn_count + 1,
-            context_vars={**kept, **as_json(turn.set, "what a turn sets")},
+            context_vars={**context, **as_json(turn.set, "what a turn sets")},
         )
 
-    def decided(self, decision: TransitionDecision) -> SimulatedState:
-        """Return the state with a decision taken in."""
-        handed = decision.rule == "handoff"
+    def with_decision(self, decision: TransitionDecision) -> SimulatedState:
+        """Return the state after a decision; only a handoff changes the active agent."""
         receiver = decision.next_speaker if decision.action == "speak" else None
         return replace(
             self,
             expected_next_speaker=decision.next_speaker,
             phase=decision.phase or self.phase,
-            active_agent=receiver if handed else self.active_agent,
+            active_agent=receiver if decision.rule == "handoff" else self.active_agent,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEnvelope:
-    """The words that the rules see."""
+    """The envelope that the rules read: a `RoutingEnvelope` without a session."""
 
     sender_id: str
     event_data: Mapping[str, Any]
@@ -102,7 +104,7 @@ class SimulatedEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Who spoke, and what was decided on it."""
+    """One turn: who spoke, and the decision on it."""
 
     speaker: str
     text: str
@@ -111,7 +113,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What happened, and how it ended."""
+    """The turns that were played, and how it ended.
+
+    `close_reason` is None where it did not close; `waiting_for` is whom it waits for then, if
+    anybody.
+    """
 
     steps: tuple[Step, ...]
     state: SimulatedState
@@ -130,8 +136,8 @@ class Simulation:
         ]
         if self.close_reason is not None:
             return "\n".join([*lines, f"closed: {self.close_reason}"])
-        told = f"waits for {self.waiting_for}" if self.waiting_for else "goes on"
-        return "\n".join([*lines, told])
+        end = f"waits for {self.waiting_for}" if self.waiting_for else "goes on"
+        return "\n".join([*lines, end])
 
 
 def simulate(
@@ -143,93 +149,95 @@ def simulate(
     creator: str = "user",
     phase: str = "intake",
 ) -> Simulation:
-    """Play until it closes, waits for somebody who has nothing to say, or the turns are over."""
+    """Play until it closes, waits for somebody without turns, or the turns are used up."""
     state = SimulatedState(tuple(participants), creator, phase=phase)
-    stage = Stage(rules, _Lines(script), state, turns)
-    return stage.play()
+    return _Playback(rules, _ScriptCursor(script), state, turns).play()
 
 
 @dataclass(slots=True)
-class Stage:
+class _Playback:
     """A simulation under way."""
 
     rules: Rules
-    lines: _Lines
+    script: _ScriptCursor
     state: SimulatedState
-    turns: int
+    turns_left: int
     steps: list[Step] = field(default_factory=list)
 
     def play(self) -> Simulation:
         decision = self._open()
-        while decision.action != "close" and 0 < len(decision.speakers) <= self.turns:
-            if decision.action == "wait" and not self.lines.has(decision.speakers[0]):
-                return self._ended(None, decision.speakers[0])
+        while decision.action != "close" and 0 < len(decision.speakers) <= self.turns_left:
+            if decision.action == "wait" and not self.script.has(decision.speakers[0]):
+                return self._result(waiting_for=decision.speakers[0])
             decision = self._all_speak(decision)
-        closed = decision.close_reason if decision.action == "close" else None
-        return self._ended(closed, None)
+        return self._result(decision.close_reason if decision.action == "close" else None)
 
     def _open(self) -> TransitionDecision:
         creator = self.state.creator_id
-        opening = SimulatedEnvelope(creator, {"routing": {"kind": "text"}})
-        decision = self.rules.resolve(self.state, opening)
-        if decision.rule == "initial" or self.turns <= 0:
-            self.state = self.state.decided(decision)
+        envelope = SimulatedEnvelope(creator, {"routing": {"kind": "text"}})
+        decision = self.rules.resolve(self.state, envelope)
+        if decision.rule == "initial" or self.turns_left <= 0:
+            self.state = self.state.with_decision(decision)
             return decision
         return self._all_speak(TransitionDecision.speak(creator))
 
-    def _all_speak(self, called: TransitionDecision) -> TransitionDecision:
-        *first, last = called.speakers
-        heard: list[SimulatedEnvelope] = []
+    def _all_speak(self, parallel: TransitionDecision) -> TransitionDecision:
+        *first, last = parallel.speakers
+        if not first:
+            return self._speak(last, lambda envelope: self.rules.resolve(self.state, envelope))
+        finishes: list[SimulatedEnvelope] = []
 
-        def listen(said: SimulatedEnvelope) -> TransitionDecision:
-            heard.append(said)
-            return called  # the floor is theirs until all have spoken
+        def keep_floor(envelope: SimulatedEnvelope) -> TransitionDecision:
+            if envelope.event_data["routing"]["kind"] == "finish":
+                finishes.append(envelope)
+            return parallel  # the floor is theirs until all have spoken
 
         for speaker in first:
-            self._speak(speaker, listen)
-        if not first:
-            return self._speak(last, lambda said: self.rules.resolve(self.state, said))
-        ended = [said for said in heard if said.event_data["routing"]["kind"] == "finish"]
+            self._speak(speaker, keep_floor)
+        # A `Finish` of any of them decides; otherwise the envelope of the last one does.
         return self._speak(
-            last, lambda said: self.rules.join(called, self.state, (*ended, said)[0])
+            last,
+            lambda envelope: self.rules.join(parallel, self.state, (*finishes, envelope)[0]),
         )
 
     def _speak(
         self, speaker: str, decide: Callable[[SimulatedEnvelope], TransitionDecision]
     ) -> TransitionDecision:
-        turn = self.lines.next(speaker)
+        turn = self.script.next(speaker)
         envelope = SimulatedEnvelope(speaker, {"routing": turn.routing()}, turn.metadata)
-        self.turns -= 1
+        self.turns_left -= 1
         self.state = self.state.after(envelope, turn)
         decision = decide(envelope)
-        self.state = self.state.decided(decision)
+        self.state = self.state.with_decision(decision)
         self.steps.append(Step(speaker, turn.text, decision))
         return decision
 
-    def _ended(self, closed: str | None, waiting_for: str | None) -> Simulation:
-        return Simulation(tuple(self.steps), self.state, closed, waiting_for)
+    def _result(
+        self, close_reason: str | None = None, waiting_for: str | None = None
+    ) -> Simulation:
+        return Simulation(tuple(self.steps), self.state, close_reason, waiting_for)
 
 
-def _is_list(said: object) -> bool:
-    return isinstance(said, Sequence) and not isinstance(said, str)
-
-
-class _Lines:
-    """What is left of a script; whoever has no lines left says nothing in particular."""
+class _ScriptCursor:
+    """The turns of a script that are left; a speaker without any has empty turns."""
 
     def __init__(self, script: Script) -> None:
         if isinstance(script, str) or not isinstance(script, Mapping | Sequence):
             raise ConfigurationError("a script is a list of turns, or a list for each participant")
-        self._all = deque() if isinstance(script, Mapping) else deque(script)
+        self._any_speaker = deque() if isinstance(script, Mapping) else deque(script)
         by_speaker = script if isinstance(script, Mapping) else {}
-        single = [name for name, said in by_speaker.items() if not _is_list(said)]
-        if single:
-            raise ConfigurationError([f"{name!r}: give a list of turns" for name in single])
-        self._of = {name: deque(said) for name, said in by_speaker.items()}
+        faults = [
+            f"{name!r}: give a list of turns"
+            for name, turns in by_speaker.items()
+            if not isinstance(turns, Sequence) or isinstance(turns, str)
+        ]
+        if faults:
+            raise ConfigurationError(faults)
+        self._by_speaker = {name: deque(turns) for name, turns in by_speaker.items()}
 
     def has(self, speaker: str) -> bool:
-        return bool(self._of.get(speaker) or self._all)
+        return bool(self._by_speaker.get(speaker) or self._any_speaker)
 
     def next(self, speaker: str) -> SimulatedTurn:
-        lines = self._of.get(speaker) or self._all
-        return SimulatedTurn.of(lines.popleft() if lines else "")
+        turns = self._by_speaker.get(speaker) or self._any_speaker
+        return SimulatedTurn.of(turns.popleft() if turns else "")

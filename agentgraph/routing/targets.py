@@ -1,4 +1,8 @@
-"""Where a rule leads."""
+"""The built-in targets: what a rule decides when it fires.
+
+Each has a `name`, under which it is stored, and `resolve`, which returns a decision. Targets of
+your own look the same; see `register_target`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.decision import TransitionDecision
-from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.protocols import (
     HUMAN,
     RoutingEnvelope,
@@ -22,7 +26,7 @@ from agentgraph.routing.values import check_text, short
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """This one speaks; `"human"` is waited for, whatever they are called."""
+    """This agent speaks; for `"human"` the session waits, whatever they are called."""
 
     agent_id: str
 
@@ -39,27 +43,27 @@ class AgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTarget:
-    """The next of these speaks, after whoever spoke last; of none, the next participant."""
+    """The next of these speaks, after whoever spoke last; without names, the next participant."""
 
     agents: Sequence[str] = ()
 
     name: ClassVar[str] = "round_robin"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "agents", _ring("agents", self.agents))
+        object.__setattr__(self, "agents", _distinct_names("agents", self.agents))
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
         ring = self.agents or tuple(state.participant_order)
         if not ring:
             return TransitionDecision.close("no_participants")
         last = state.last_speaker_id
-        following = ring.index(last) + 1 if last is not None and last in ring else 0
-        return TransitionDecision.speak(ring[following % len(ring)])
+        position = ring.index(last) + 1 if last is not None and last in ring else 0
+        return TransitionDecision.speak(ring[position % len(ring)])
 
 
 @dataclass(frozen=True, slots=True)
 class StayTarget:
-    """Whoever has spoken goes on."""
+    """Whoever has spoken speaks again."""
 
     name: ClassVar[str] = "stay"
 
@@ -93,7 +97,7 @@ class ActiveAgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class AddressedTarget:
-    """Those whom the envelope addresses speak: who is a participant; where nobody is, the human."""
+    """The first participant whom the envelope addresses speaks; if there is none, the human."""
 
     name: ClassVar[str] = "addressed"
 
@@ -114,7 +118,7 @@ class ParallelTarget:
     name: ClassVar[str] = "parallel"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "agents", _ring("agents", self.agents))
+        object.__setattr__(self, "agents", _distinct_names("agents", self.agents))
         object.__setattr__(self, "join", as_target(self.join))
         if not self.agents:
             raise ConfigurationError("parallel: agents is empty: name who speaks")
@@ -143,7 +147,7 @@ class TerminateTarget:
 T = TypeVar("T")
 
 
-def _called(name: str) -> Callable[[type[T]], type[T]]:
+def _registered_as(name: str) -> Callable[[type[T]], type[T]]:
     """Give a class a registered name where its instances have a field that is called `name`."""
 
     def call(cls: type[T]) -> type[T]:
@@ -153,10 +157,10 @@ def _called(name: str) -> Callable[[type[T]], type[T]]:
     return call
 
 
-@_called("human")
+@_registered_as("human")
 @dataclass(frozen=True)
 class HumanTarget:
-    """The session waits for this human, or for whoever opened it: without a name, or `"human"`."""
+    """The session waits for this human; without a name, or for `"human"`, for whoever opened it."""
 
     name: str | None = None
 
@@ -165,14 +169,14 @@ class HumanTarget:
             check_text("name", self.name)
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        named = self.name if self.name != HUMAN else None
-        return TransitionDecision.wait(named or state.creator_id)
+        name = self.name if self.name != HUMAN else None
+        return TransitionDecision.wait(name or state.creator_id)
 
 
-@_called("phase")
+@_registered_as("phase")
 @dataclass(frozen=True)
 class PhaseTarget:
-    """The conversation enters a phase, and goes on as `then` says."""
+    """The conversation enters a phase, and then `then` decides."""
 
     name: str
     then: Target | str
@@ -188,31 +192,31 @@ class PhaseTarget:
 Target: TypeAlias = TransitionTarget | HumanTarget | PhaseTarget
 
 
-def as_target(given: Target | str) -> Target:
-    """Return a target; a string is an agent's name."""
-    if isinstance(given, str):
-        return AgentTarget(given)
-    if not callable(getattr(given, "resolve", None)) or not has_name(given):
-        raise ConfigurationError(f"{short(given)} is no target: give one, or a participant's name")
-    return given
+def as_target(value: Target | str) -> Target:
+    """Return a target; a string is an agent's name. Raises `ConfigurationError` for all else."""
+    if isinstance(value, str):
+        return AgentTarget(value)
+    if not callable(getattr(value, "resolve", None)) or not has_name(value):
+        raise ConfigurationError(f"{short(value)} is no target: give one, or a participant's name")
+    return value
 
 
 def addressed_to(envelope: RoutingEnvelope) -> tuple[str, ...]:
     """Return whom an envelope's metadata addresses: a name, or a list of them."""
-    given: Any = envelope.metadata.get("addressed_to")
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, Mapping) or not isinstance(given, list | tuple):
+    value: Any = envelope.metadata.get("addressed_to")
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Mapping) or not isinstance(value, list | tuple):
         return ()
-    return tuple(name for name in given if isinstance(name, str))
+    return tuple(name for name in value if isinstance(name, str))
 
 
-def _ring(what: str, given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, list | tuple):
-        raise ConfigurationError(f"{what}={short(given)}: give a list of names")
-    faults = [f"{what}: {short(name)} is no name" for name in given if not isinstance(name, str)]
-    often = Counter(name for name in given if isinstance(name, str))
-    faults += [f"{what}: {name!r} stands there twice" for name, n in often.items() if n > 1]
+def _distinct_names(label: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise ConfigurationError(f"{label}={short(value)}: give a list of names")
+    faults = [f"{label}: {short(name)} is no name" for name in value if not isinstance(name, str)]
+    counts = Counter(name for name in value if isinstance(name, str))
+    faults += [f"{label}: {name!r} stands there twice" for name, n in counts.items() if n > 1]
     if faults:
         raise ConfigurationError(faults)
-    return tuple(given)
+    return tuple(value)

@@ -1,4 +1,4 @@
-"""Values as JSON has them: what a graph's arguments may be, and when two are equal."""
+"""Values as JSON has them: which a graph may hold, when two are equal, how one is shown."""
 
 from __future__ import annotations
 
@@ -18,36 +18,42 @@ _MAX_VALUES = 1_000_000
 _SCALARS = (str, bool, int, float, type(None))
 
 
-def as_json(value: object, what: str) -> Any:
-    """Return a value as it comes back from JSON: lists for tuples, and nothing that JSON lacks."""
+def as_json(value: object, label: str) -> Any:
+    """Return a value as it comes back from JSON, with lists for tuples.
+
+    Raises `ConfigurationError`, whose text begins with `label`, where JSON cannot hold it.
+    """
     fault = _fault(value, 0, [_MAX_VALUES])
     if fault is not None:
-        raise ConfigurationError(f"{what} {fault}", code="value")
-    return _copied(value)
+        raise ConfigurationError(f"{label} {fault}", code="value")
+    return _copy(value)
 
 
-def json_equal(one: object, other: object) -> bool:
+def json_equal(first: object, second: object) -> bool:
     """Compare as JSON does: `True` is not 1, 1 is 1.0, and nothing equals NaN."""
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(json_equal(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(json_equal, one, other))
-    return one is None and other is None
+    if isinstance(first, str) and isinstance(second, str):
+        return first == second
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return first == second
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(json_equal(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(json_equal, first, second))
+    return first is None and second is None
 
 
-def listed(what: str, given: Iterable[T]) -> tuple[T, ...]:
-    """Return what is in a list; of a set, in an order that is the same in every process."""
-    if isinstance(given, tuple):
-        return given
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{what}={short(given)}: give a list")
-    return tuple(sorted(given, key=repr)) if isinstance(given, set | frozenset) else tuple(given)
+def as_tuple(label: str, value: Iterable[T]) -> tuple[T, ...]:
+    """Return a collection as a tuple; a set in an order that is the same in every process.
+
+    Raises `ConfigurationError` for a string, a mapping, or what is no collection.
+    """
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{label}={short(value)}: give a list")
+    return tuple(sorted(value, key=repr)) if isinstance(value, set | frozenset) else tuple(value)
 
 
 def plain(name: str) -> str:
@@ -61,30 +67,30 @@ def is_whole(value: object) -> bool:
     return is_number and -(2**63) <= int(value) < 2**63  # type: ignore[call-overload]
 
 
-def check_text(what: str, value: object) -> None:
-    """Refuse what is no string."""
+def check_text(label: str, value: object) -> None:
+    """Raise `ConfigurationError` for what is no string."""
     if not isinstance(value, str):
-        raise ConfigurationError(f"{what}={short(value)}: give a string")
+        raise ConfigurationError(f"{label}={short(value)}: give a string")
 
 
 def short(value: object) -> str:
-    """Write a value for a message, whatever it is and however long."""
+    """Return a value's `repr` for a message, shortened to 60 characters; never raises."""
     try:
-        told = repr(value)
-    except Exception as error:  # a huge number, or an object of somebody else's
+        text = repr(value)
+    except Exception as error:  # a huge number, or an object whose `repr` fails
         return f"<{type(value).__name__}: {type(error).__name__}>"
-    return told if len(told) <= 60 else f"{told[:57]}…"
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def cause(error: Exception) -> str:
-    """Write an error for a message, also one that cannot say what it is."""
+    """Return an error's type and text for a message, also of one whose `str` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return type(error).__name__
 
 
-def _fault(value: object, depth: int, left: list[int]) -> str | None:
+def _fault(value: object, depth: int, budget: list[int]) -> str | None:
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH}, or holds itself"
     if isinstance(value, float) and not math.isfinite(value):
@@ -94,26 +100,27 @@ def _fault(value: object, depth: int, left: list[int]) -> str | None:
     if isinstance(value, _SCALARS):
         return None
     if isinstance(value, list | tuple):
-        return _first_fault(value, depth, left)
+        return _first_fault(value, depth, budget)
     if isinstance(value, Mapping):
         strange = [key for key in value if not isinstance(key, str)]
         if strange:
             return f"has the key {short(strange[0])}: keys are strings"
-        return _first_fault(value.values(), depth, left)
+        return _first_fault(value.values(), depth, budget)
     return f"holds a {type(value).__name__}, which JSON does not have"
 
 
-def _first_fault(values: Any, depth: int, left: list[int]) -> str | None:
-    left[0] -= len(values)  # what is shared is written as often as it is held
-    if left[0] < 0:
+def _first_fault(values: Any, depth: int, budget: list[int]) -> str | None:
+    # What is shared is written as often as it is held: a small object can make a huge document.
+    budget[0] -= len(values)
+    if budget[0] < 0:
         return f"holds more than {_MAX_VALUES:,} values"
-    faults = (_fault(value, depth + 1, left) for value in values)
+    faults = (_fault(value, depth + 1, budget) for value in values)
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value]
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value]

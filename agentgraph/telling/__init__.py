@@ -1,6 +1,13 @@
-"""A run as it happens: its events in order behind a bounded queue, its tokens among them."""
+"""The run as a stream of events: in order, behind a bounded queue, with the models' tokens."""
 
-from agentgraph.telling.listener import AGENT_TAG, FOREIGN_TAG, Listener
-from agentgraph.telling.teller import Put, Teller, follow
+from agentgraph.telling.emitter import EventEmitter, PutEvent, event_stream
+from agentgraph.telling.model_callbacks import AGENT_TAG, FOREIGN_TAG, ModelCallbacks
 
-__all__ = ["AGENT_TAG", "FOREIGN_TAG", "Listener", "Put", "Teller", "follow"]
+__all__ = [
+    "AGENT_TAG",
+    "FOREIGN_TAG",
+    "EventEmitter",
+    "ModelCallbacks",
+    "PutEvent",
+    "event_stream",
+]

@@ -13,9 +13,9 @@ whether a provider would take the messages; a test can ask it too.
 
 from agentgraph.testing.answers import Fault, Turn, bad_call, call
 from agentgraph.testing.clock import FakeClock
-from agentgraph.testing.legality import IllegalHistory, check_history
+from agentgraph.testing.history_check import IllegalHistory, check_history
 from agentgraph.testing.script import Request, ScriptExhausted
-from agentgraph.testing.scripted import ScriptedModel
+from agentgraph.testing.scripted_model import ScriptedModel
 
 __all__ = [
     "FakeClock",

@@ -1,4 +1,4 @@
-"""A turn of the script as a message: with its tool calls, ids and usage, whole or in chunks."""
+"""The turns of a script, and the answer of a model that each makes: a message or its chunks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def calls_of(message: AIMessage) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model says at once; words are counted where no usage is given."""
+    """One message of the model; where no usage is given, words are counted as tokens."""
 
     text: str = ""
     calls: Sequence[Call] = ()
@@ -55,7 +55,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A turn gone wrong: waits, then says it; with an error it streams half of it and raises."""
+    """A turn that is late, or fails: with an error it streams half of the turn, then raises."""
 
     turn: Scripted = ""
     delay_s: float = 0.0
@@ -87,7 +87,7 @@ Scripted: TypeAlias = str | AIMessage | Call | Sequence[Call] | Turn | Fault | E
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said, after how long, and what goes wrong then."""
+    """A message, after how long it comes, and the error that is raised instead of its end."""
 
     message: AIMessage
     delay_s: float = 0.0
@@ -99,6 +99,7 @@ class Answer:
         return ChatResult(generations=[ChatGeneration(message=self.message)])
 
     def stream(self) -> Iterator[ChatGenerationChunk]:
+        """Yield the chunks; with an error the first half of them, then raise it."""
         chunks = chunks_of(self.message)
         for chunk in chunks if self.error is None else chunks[: len(chunks) // 2]:
             yield ChatGenerationChunk(message=chunk)
@@ -106,11 +107,11 @@ class Answer:
             raise self.error
 
 
-def answer_of(turn: object, *, asked: Sequence[BaseMessage], model_name: str) -> Answer:
-    """Return the answer that a turn is to these messages."""
+def answer_of(turn: object, *, messages: Sequence[BaseMessage], model_name: str) -> Answer:
+    """Return the answer of a turn to these messages; raise `TypeError` for what is no turn."""
     match turn:
         case Fault():
-            inner = answer_of(turn.turn, asked=asked, model_name=model_name)
+            inner = answer_of(turn.turn, messages=messages, model_name=model_name)
             error = inner.error or turn.error
             return Answer(inner.message, inner.delay_s + turn.delay_s, error)
         case Exception():
@@ -118,7 +119,7 @@ def answer_of(turn: object, *, asked: Sequence[BaseMessage], model_name: str) ->
         case AIMessage():
             return Answer(turn.model_copy(update={"id": turn.id or _fresh("ai")}))
         case _:
-            return Answer(_said(_turn(turn), asked, model_name))
+            return Answer(_message(_turn(turn), messages, model_name))
 
 
 def _turn(turn: object) -> Turn:
@@ -129,27 +130,27 @@ def _turn(turn: object) -> Turn:
             return Turn(turn)
         case {"name": str(), "args": _}:
             return _turn([turn])
-        case list() | tuple() if all(isinstance(one, dict) and "args" in one for one in turn):
+        case list() | tuple() if all(isinstance(c, dict) and "args" in c for c in turn):
             return Turn(calls=cast("Sequence[Call]", turn))
         case _:
             raise TypeError(f"No turn: {turn!r}. Write a text, calls, a Turn, a Fault or an error.")
 
 
-def _said(turn: Turn, asked: Sequence[BaseMessage], model_name: str) -> AIMessage:
-    calls: list[Any] = [{**one, "id": one.get("id") or _fresh("call")} for one in turn.calls]
+def _message(turn: Turn, messages: Sequence[BaseMessage], model_name: str) -> AIMessage:
+    calls: list[Any] = [{**c, "id": c.get("id") or _fresh("call")} for c in turn.calls]
     message = AIMessage(
         turn.text,
         id=_fresh("ai"),
-        tool_calls=[one for one in calls if not _is_bad(one)],
-        invalid_tool_calls=[one for one in calls if _is_bad(one)],
+        tool_calls=[c for c in calls if not _is_bad(c)],
+        invalid_tool_calls=[c for c in calls if _is_bad(c)],
         response_metadata={"model_name": model_name, **turn.metadata},
     )
-    message.usage_metadata = turn.usage or _counted(asked, message)
+    message.usage_metadata = turn.usage or _word_usage(messages, message)
     return message
 
 
-def _is_bad(one: Call) -> bool:
-    return one.get("type") == "invalid_tool_call"
+def _is_bad(call: Call) -> bool:
+    return call.get("type") == "invalid_tool_call"
 
 
 def _fresh(kind: str) -> str:
@@ -157,15 +158,15 @@ def _fresh(kind: str) -> str:
     return f"{kind}_{SystemClock().new_id()[:24]}"
 
 
-def _counted(asked: Sequence[BaseMessage], said: AIMessage) -> UsageMetadata:
-    read, written = sum(map(_words, asked)), _words(said)
-    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+def _word_usage(messages: Sequence[BaseMessage], answer: AIMessage) -> UsageMetadata:
+    inputs, outputs = sum(map(_words, messages)), _words(answer)
+    return UsageMetadata(input_tokens=inputs, output_tokens=outputs, total_tokens=inputs + outputs)
 
 
 def _words(message: BaseMessage) -> int:
     words = len(message.text.split())
     if isinstance(message, AIMessage):
-        words += sum(len(f"{one['name']} {one['args']}".split()) for one in calls_of(message))
+        words += sum(len(f"{c['name']} {c['args']}".split()) for c in calls_of(message))
     return words
 
 
@@ -187,8 +188,8 @@ def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
         *(AIMessageChunk(content=piece, id=message.id) for piece in _pieces(message.content)),
         *(
             AIMessageChunk(content=empty, id=message.id, tool_call_chunks=[chunk])
-            for index, one in enumerate(calls_of(message))
-            for chunk in _call_chunks(index, one)
+            for index, call in enumerate(calls_of(message))
+            for chunk in _call_chunks(index, call)
         ),
         last,
     ]
@@ -200,10 +201,10 @@ def _pieces(content: str | list[Any]) -> list[Any]:
     return [[block] for block in content]
 
 
-def _call_chunks(index: int, one: Call) -> Iterator[ToolCallChunk]:
-    args = one["args"]
+def _call_chunks(index: int, call: Call) -> Iterator[ToolCallChunk]:
+    args = call["args"]
     text = args if isinstance(args, str) else json.dumps(args or {})
     half = len(text) // 2
-    yield tool_call_chunk(index=index, name=one["name"], args="", id=one["id"])
+    yield tool_call_chunk(index=index, name=call["name"], args="", id=call["id"])
     yield tool_call_chunk(index=index, args=text[:half])
     yield tool_call_chunk(index=index, args=text[half:])

@@ -1,4 +1,4 @@
-"""A clock for tests, which stands still until it is advanced."""
+"""`FakeClock`: time for tests, which stands still until it is advanced."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ class FakeClock:
     """A clock that stands still until it is advanced; its random numbers and ids follow the seed.
 
     Times are kept in whole nanoseconds, so that ten steps of 0.1 s make one second.
+
+        with FakeClock().installed() as clock:
+            task = asyncio.create_task(agent.ainvoke("hello"))
+            await clock.asleep()  # until it waits for a retry
+            clock.advance(60)
     """
 
     def __init__(self, start: float | datetime = 1_700_000_000.0, *, seed: int = 0) -> None:
@@ -58,40 +63,41 @@ class FakeClock:
         self._offset = _nanoseconds(instant) - self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Move on and wake whose time has come, in the order of their times."""
+        """Move time on, and wake all sleepers that are due, in the order of their times."""
         if seconds < 0:
             raise ValueError("Time cannot be advanced backwards: see `set_wall`.")
         with self._lock:
-            # First: a loop in another thread runs whom it wakes at once, who asks for the time.
+            # Before anybody is woken: in another thread's loop a sleeper runs at once, and may ask
+            # for the time.
             self._monotonic += _nanoseconds(seconds)
-            for waiting in (self._timers, self._sleepers):
-                while waiting and waiting[0].due <= self._monotonic:
-                    _wake(heapq.heappop(waiting).woken)
+            for heap in (self._timers, self._sleepers):
+                while heap and heap[0].due <= self._monotonic:
+                    _wake(heapq.heappop(heap).future)
 
     @property
     def sleepers(self) -> int:
-        """Return how many are asleep."""
+        """Return how many tasks are asleep."""
         return len(self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock has been advanced so far."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             due = self._monotonic + _nanoseconds(seconds)
-            sleeper = _Sleeper(due, next(self._order), woken)
+            sleeper = _Sleeper(due, next(self._order), future)
             if due <= self._monotonic:
-                _wake(woken)
+                _wake(future)
             else:
                 heapq.heappush(self._sleepers, sleeper)
-                self._tell_watchers()
+                self._wake_watchers()
         try:
-            await woken
+            await future
         finally:
             self._forget(sleeper)
 
     @contextmanager
     def timeout(self, seconds: float | None) -> Iterator[None]:
-        """Cut a block off once the clock has been advanced so far; it is none of the sleepers."""
+        """Raise `TimeoutError` in a block once the clock is advanced so far; it is no sleeper."""
         if seconds is None:
             yield
             return
@@ -104,13 +110,13 @@ class FakeClock:
                 timer.end()
 
     async def asleep(self, count: int = 1) -> None:
-        """Wait until at least so many are asleep: then it is time to advance."""
+        """Wait until at least so many tasks are asleep: then it is time to advance."""
         with self._lock:
             if len(self._sleepers) >= count:
                 return
-            seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._watchers.append((count, seen))
-        await seen
+            is_reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append((count, is_reached))
+        await is_reached
 
     @contextmanager
     def installed(self) -> Iterator[Self]:
@@ -118,28 +124,30 @@ class FakeClock:
         with use_clock(self):
             yield self
 
-    def _wind(self, left: int, woken: asyncio.Future[None]) -> _Sleeper:
+    def _start_timer(self, duration: int, future: asyncio.Future[None]) -> _Sleeper:
+        """Resolve a future after so many nanoseconds."""
         with self._lock:
-            timer = _Sleeper(self._monotonic + left, next(self._order), woken)
-            if left <= 0:
-                _wake(woken)
+            timer = _Sleeper(self._monotonic + duration, next(self._order), future)
+            if duration <= 0:
+                _wake(future)
             else:
                 heapq.heappush(self._timers, timer)
             return timer
 
-    def _unwind(self, timer: _Sleeper) -> int:
-        """Stop a timer, and return what was left of it."""
+    def _stop_timer(self, timer: _Sleeper) -> int:
+        """Stop a timer, and return the nanoseconds that were left of it."""
         with self._lock:
             if timer in self._timers:
                 self._timers.remove(timer)
                 heapq.heapify(self._timers)
             return timer.due - self._monotonic
 
-    def _tell_watchers(self) -> None:
+    def _wake_watchers(self) -> None:
         asleep = len(self._sleepers)
-        for _, seen in (one for one in self._watchers if one[0] <= asleep):
-            _wake(seen)
-        self._watchers = [one for one in self._watchers if one[0] > asleep]
+        for minimum, is_reached in self._watchers:
+            if minimum <= asleep:
+                _wake(is_reached)
+        self._watchers = [watcher for watcher in self._watchers if watcher[0] > asleep]
 
     def _forget(self, sleeper: _Sleeper) -> None:
         with self._lock:
@@ -149,42 +157,43 @@ class FakeClock:
 
 
 class _Timer:
-    """Has a limit met by a clock that is advanced."""
+    """Expires a `TimeLimit` when the fake clock is advanced; pauses nest."""
 
-    def __init__(self, clock: FakeClock, limit: TimeLimit, left: int) -> None:
+    def __init__(self, clock: FakeClock, limit: TimeLimit, duration: int) -> None:
         self._clock = clock
         self._limit = limit
-        self._left: int | None = left
-        """The nanoseconds that are left, None once it is met or over."""
+        self._remaining_ns: int | None = duration
+        """None once it has expired or ended."""
         self._pauses = 0
-        self._running: _Sleeper | None = None
+        self._sleeper: _Sleeper | None = None
         self._start()
 
     def pause(self) -> None:
         self._pauses += 1
-        if self._running is not None:
-            self._left = self._clock._unwind(self._running)
-            self._running = None
+        if self._sleeper is not None:
+            self._remaining_ns = self._clock._stop_timer(self._sleeper)
+            self._sleeper = None
 
     def go_on(self) -> None:
         self._pauses -= 1
-        if self._pauses == 0 and self._running is None:
+        if self._pauses == 0 and self._sleeper is None:
             self._start()
 
     def end(self) -> None:
         self.pause()
-        self._left = None
+        self._remaining_ns = None
 
     def _start(self) -> None:
-        if self._left is None:
+        if self._remaining_ns is None:
             return
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        woken.add_done_callback(self._met)
-        self._running = self._clock._wind(self._left, woken)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(self._expire)
+        self._sleeper = self._clock._start_timer(self._remaining_ns, future)
 
-    def _met(self, woken: asyncio.Future[None]) -> None:
-        if self._running is not None and self._running.woken is woken:  # else it is over, or paused
-            self._running = self._left = None
+    def _expire(self, future: asyncio.Future[None]) -> None:
+        # The callback comes a loop cycle late: meanwhile the block may have ended, or be paused.
+        if self._sleeper is not None and self._sleeper.future is future:
+            self._sleeper = self._remaining_ns = None
             self._limit.expire()
 
 
@@ -192,19 +201,19 @@ class _Timer:
 class _Sleeper:
     due: int
     order: int
-    woken: asyncio.Future[None] = field(compare=False)
+    future: asyncio.Future[None] = field(compare=False)
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
+def _wake(future: asyncio.Future[None]) -> None:
     """Resolve a future of any loop, from any thread."""
-    loop = waiting.get_loop()
+    loop = future.get_loop()
     if not loop.is_closed():
-        loop.call_soon_threadsafe(_resolve, waiting)
+        loop.call_soon_threadsafe(_resolve, future)
 
 
-def _resolve(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _nanoseconds(time: float | datetime) -> int:

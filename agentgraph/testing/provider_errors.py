@@ -1,4 +1,7 @@
-"""The errors of a provider, as its client library raises them."""
+"""The errors of a provider, as the openai client raises them.
+
+Code under test tells errors apart by the classes and attributes of the client library.
+"""
 
 from __future__ import annotations
 
@@ -28,5 +31,5 @@ def connection_error() -> Exception:
 
 
 def _http() -> ModuleType:
-    # What openai speaks through was httpx before it was httpx2.
+    # Versions of openai use one or the other, and their errors take its objects only.
     return import_module("httpx2" if find_spec("httpx2") else "httpx")

@@ -1,4 +1,4 @@
-"""The script of a model: its turns in order, and what the model was asked."""
+"""The script of a model: its turns in order, and the requests that it has answered."""
 
 from __future__ import annotations
 
@@ -16,9 +16,44 @@ from agentgraph.testing.answers import Scripted
 Bindable: TypeAlias = dict[str, Any] | type | Callable[..., Any] | BaseTool
 
 
+Turns: TypeAlias = (
+    Sequence[Scripted] | Callable[[list[BaseMessage]], Scripted | Awaitable[Scripted]]
+)
+
+
+class Script:
+    """The turns, a cursor, and the record of requests, shared by all copies of a model."""
+
+    def __init__(self, turns: Turns) -> None:
+        if isinstance(turns, str):
+            raise TypeError("A script is a sequence of turns: write [text], not text.")
+        self._turns = turns if callable(turns) else tuple(turns)
+        self._cursor = count()
+        self.requests: list[Request] = []
+
+    def __deepcopy__(self, memo: object) -> Script:
+        return self  # pydantic copies a model deeply; the copies are to share the cursor
+
+    def next(self, messages: list[BaseMessage]) -> Scripted | Awaitable[Scripted]:
+        """Return the next turn; raise `ScriptExhausted` where there is none."""
+        if callable(self._turns):
+            return self._turns(messages)
+        # `next` on a count is one bytecode under the GIL: no two runs get the same turn.
+        index = next(self._cursor)
+        if index < len(self._turns):
+            return self._turns[index]
+        turns = "1 turn" if len(self._turns) == 1 else f"{len(self._turns)} turns"
+        last = messages[-1] if messages else None
+        raise ScriptExhausted(f"The script has {turns}, and turn {index + 1} was asked by {last!r}")
+
+
+class ScriptExhausted(AssertionError):
+    """The model was asked more often than its script has turns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the model received in one call."""
+    """What the model received in one call; `specs` are its tools as they were sent."""
 
     messages: tuple[BaseMessage, ...]
     tools: tuple[str, ...] = ()
@@ -34,7 +69,7 @@ class Request:
 
 
 def request_of(messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> Request:
-    """Return the record of a call of the model."""
+    """Return the record of a call with these messages and bound options."""
     options = dict(options)
     specs = tuple(options.pop("tools", None) or ())
     names = tuple(name for spec in specs if (name := spec.get("function", spec).get("name")))
@@ -42,41 +77,7 @@ def request_of(messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> R
 
 
 def spec_of(tool: Bindable) -> dict[str, Any]:
-    """Return the tool as it is sent: a dict as it is, unless it is a titled JSON schema."""
+    """Return a tool as it is sent to a provider: a dict as it is, unless it is a JSON schema."""
     if isinstance(tool, dict) and "title" not in tool:
         return tool
     return convert_to_openai_tool(tool)
-
-
-Turns: TypeAlias = (
-    Sequence[Scripted] | Callable[[list[BaseMessage]], Scripted | Awaitable[Scripted]]
-)
-
-
-class ScriptExhausted(AssertionError):
-    """The model was asked more often than its script has turns."""
-
-
-class Script:
-    """A script, its cursor and the record, shared by all copies of a model."""
-
-    def __init__(self, turns: Turns) -> None:
-        if isinstance(turns, str):
-            raise TypeError("A script is a sequence of turns: write [text], not text.")
-        self._turns = turns if callable(turns) else tuple(turns)
-        self._asked = count()
-        self.requests: list[Request] = []
-
-    def __deepcopy__(self, memo: object) -> Script:
-        return self
-
-    def next(self, messages: list[BaseMessage]) -> Scripted | Awaitable[Scripted]:
-        if callable(self._turns):
-            return self._turns(messages)
-        # `next` on a count is one bytecode under the GIL: no two runs get the same turn.
-        index = next(self._asked)
-        if index < len(self._turns):
-            return self._turns[index]
-        turns = "1 turn" if len(self._turns) == 1 else f"{len(self._turns)} turns"
-        last = messages[-1] if messages else None
-        raise ScriptExhausted(f"The script has {turns}, and turn {index + 1} was asked by {last!r}")

@@ -1,4 +1,4 @@
-"""The application: what is served, who may ask, where threads are kept."""
+"""The FastAPI application: agents, access, stores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from fastapi import FastAPI
 
 from agentgraph import Agent, __version__
 from agentgraph.storage import LazySaver, lasting_url
+from agentgraph_server.access import AccessControl, keys_from
 from agentgraph_server.catalogue import Catalogue
-from agentgraph_server.gate import Gate, keys_from
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.routes import router
-
-__all__ = ["create_app", "open_stores"]
 
 
 def create_app(
@@ -24,7 +22,10 @@ def create_app(
 
     `store` holds the threads of agents without a checkpointer: by default what `POSTGRES_URL`
     names, else a SQLite file in the working directory. `api_keys` are by default those of
-    `AGENTGRAPH_API_KEYS`, separated by commas; without any, only this machine may ask.
+    `AGENTGRAPH_API_KEYS`, separated by commas; without any, only this machine may ask. Raises
+    `ConfigurationError` where two agents have one name, or a store's URL cannot be used.
+
+        app = create_app(support, store="memory")  # uvicorn runs it
     """
     keys = keys_from(api_keys)
     catalogue = Catalogue(agents, store or lasting_url())
@@ -32,30 +33,31 @@ def create_app(
         title="agentgraph",
         version=__version__,
         description="Agents that answer over HTTP, at once or as a stream of events.",
-        lifespan=_stores_open,
+        lifespan=_open_while_serving,
     )
     app.state.catalogue = catalogue
     app.include_router(router)
-    app.add_middleware(Gate, keys=keys)
+    app.add_middleware(AccessControl, keys=keys)
     answer_problems(app)
     return app
 
 
 async def open_stores(app: FastAPI) -> None:
-    """Open where threads are kept, so that a store out of reach is known at the start."""
-    for saver in _stores(app.state.catalogue):
+    """Open the stores of all agents; raise `StorageError` for one that cannot be reached."""
+    for saver in _lazy_savers(app.state.catalogue):
         await saver.aopen()
 
 
 @asynccontextmanager
-async def _stores_open(app: FastAPI) -> AsyncIterator[None]:
+async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
     try:
-        await open_stores(app)  # not at the first request: a server without a store is none
+        # Not at the first request: a server that cannot reach its store is not to start.
+        await open_stores(app)
         yield
     finally:
-        for saver in _stores(app.state.catalogue):
+        for saver in _lazy_savers(app.state.catalogue):
             await saver.aclose()
 
 
-def _stores(catalogue: Catalogue) -> list[LazySaver]:
+def _lazy_savers(catalogue: Catalogue) -> list[LazySaver]:
     return [saver for saver in catalogue.savers if isinstance(saver, LazySaver)]

@@ -1,4 +1,4 @@
-"""The agents that are served, by name, and the threads on which they are at work."""
+"""The agents that are served, by name, and the locks on the threads on which they work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agentgraph import Agent, AgentGraphError
 from agentgraph.errors import ConfigurationError
 from agentgraph.storage import Claim, LazySaver, open_saver
-
-__all__ = ["Catalogue", "Hold", "ThreadBusy", "UnknownAgent", "UnknownThread"]
 
 Saver = BaseCheckpointSaver[str]
 Threads = set[tuple[int, str]]
@@ -36,26 +34,26 @@ class ThreadBusy(AgentGraphError):
 
 
 @dataclass(slots=True)
-class Hold:
-    """The right to run a thread's turn."""
+class ThreadLock:
+    """The right to run a turn on a thread, as a context manager."""
 
     _busy: Threads
     _thread: tuple[int, str]
     _claim: Claim | None
-    _released: bool = False
+    _is_released: bool = False
 
     async def release(self) -> None:
-        """Give the thread up; a second time does nothing, whoever has it by then."""
-        if self._released:
+        """Give the thread up, once: by the second call another turn may have locked it."""
+        if self._is_released:
             return
-        self._released = True
+        self._is_released = True
         try:
             if self._claim is not None:
                 await self._claim.release()
         finally:
             self._busy.discard(self._thread)
 
-    async def __aenter__(self) -> Hold:
+    async def __aenter__(self) -> ThreadLock:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -64,7 +62,7 @@ class Hold:
 
 @dataclass(init=False, slots=True)
 class Catalogue:
-    """What is served."""
+    """The served agents, each with an open store, and their busy threads."""
 
     agents: Mapping[str, Agent]
     _busy: Threads = field(default_factory=set)
@@ -74,7 +72,7 @@ class Catalogue:
         if faults:
             raise ConfigurationError(faults)
         self._busy = set()
-        self.agents = {agent.name: _kept_in(agent, store) for agent in agents}
+        self.agents = {agent.name: _with_store(agent, store) for agent in agents}
 
     @property
     def savers(self) -> list[Saver]:
@@ -82,17 +80,17 @@ class Catalogue:
         return list({id(saver): saver for saver in map(_saver_of, self.agents.values())}.values())
 
     def find(self, name: str) -> Agent:
-        """Return an agent by its name."""
+        """Return an agent by its name; raise `UnknownAgent`."""
         try:
             return self.agents[name]
         except KeyError:
-            known = ", ".join(self.agents)
-            raise UnknownAgent(f"no agent is called {name!r}: there are {known}") from None
+            names = ", ".join(self.agents)
+            raise UnknownAgent(f"no agent is called {name!r}: there are {names}") from None
 
-    async def hold(self, agent: Agent, thread_id: str) -> Hold:
-        """Take a thread, which agents on the same store share; refuse where a turn is under way.
+    async def lock(self, agent: Agent, thread_id: str) -> ThreadLock:
+        """Lock a thread, or raise `ThreadBusy`; agents on the same store share their threads.
 
-        It may be under way in another process, where the store can tell.
+        Another process may have locked it, where the store tells that.
         """
         saver = _saver_of(agent)
         thread = (id(saver), thread_id)
@@ -106,7 +104,7 @@ class Catalogue:
         except BaseException:
             self._busy.discard(thread)
             raise
-        return Hold(self._busy, thread, claim)
+        return ThreadLock(self._busy, thread, claim)
 
     def is_busy(self, agent: Agent, thread_id: str) -> bool:
         """Tell whether a turn is under way on a thread."""
@@ -132,12 +130,12 @@ def _faults(agents: Sequence[Agent]) -> Iterator[str]:
             names.add(agent.name)
 
 
-def _kept_in(agent: Agent, store: str) -> Agent:
+def _with_store(agent: Agent, store: str) -> Agent:
     if isinstance(agent.checkpointer, BaseCheckpointSaver):
         return agent
     return agent.replace(checkpointer=open_saver(agent.checkpointer or store))
 
 
 def _saver_of(agent: Agent) -> Saver:
-    assert isinstance(agent.checkpointer, BaseCheckpointSaver)  # `_kept_in` has seen to it
+    assert isinstance(agent.checkpointer, BaseCheckpointSaver)  # `_with_store` gives it one
     return agent.checkpointer

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 from rich.console import Console
 
-from agentgraph_server.listening import make_server
+from agentgraph_server.server import make_server
 from agentgraph_server.support_desk import support_desk
 
 PORT = 8000
@@ -29,9 +29,9 @@ PROMPTS = (
 
 
 def main() -> None:
-    """Converse over the wire, then leave the server up; with `ONCE` set, end."""
+    """Hold a conversation over HTTP, then leave the server up; with `ONCE` set, end."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    with serving() as (address, thread):
+    with running_server() as (address, thread):
         console.print(f"The support desk is served at {address}", style="bold")
         for prompt in PROMPTS:
             converse(address, prompt, console)
@@ -46,46 +46,46 @@ def main() -> None:
 
 
 @contextmanager
-def serving() -> Iterator[tuple[str, threading.Thread]]:
-    """Run the real server beside us, with its threads in a file that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder, listening() as bound:
+def running_server() -> Iterator[tuple[str, threading.Thread]]:
+    """Run the server in a thread, with its store in a temporary file; yield address and thread."""
+    with tempfile.TemporaryDirectory() as folder, listening_socket() as listener:
         desk = support_desk("offline")
         server = make_server(desk, store=f"sqlite:///{folder}/demo.db", log_level="warning")
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            yield "http://{}:{}".format(*bound.getsockname()), thread
+            yield "http://{}:{}".format(*listener.getsockname()), thread
         finally:
             server.should_exit = True
             thread.join()
 
 
 @contextmanager
-def listening() -> Iterator[socket.socket]:
+def listening_socket() -> Iterator[socket.socket]:
     """Listen on the usual port, or on any that is free."""
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind(("127.0.0.1", PORT))
+            listener.bind(("127.0.0.1", PORT))
         except OSError:
-            bound.bind(("127.0.0.1", 0))
-        bound.listen()
-        yield bound
+            listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener
 
 
 def converse(address: str, prompt: str, console: Console) -> None:
-    """Say one thing, and print what comes back as it comes."""
+    """Send a prompt, and print the events as they come."""
     console.print(f"\nyou      {prompt}", style="bold")
-    streamed = None
+    live_message = None
     for name, data in events(address, prompt):
         if name == "token":
-            if streamed != data["message_id"]:
+            if live_message != data["message_id"]:
                 console.print(f"{data['agent']}: ", end="", style="green")
-            streamed = data["message_id"]
+            live_message = data["message_id"]
             console.print(data["text"], end="")
-        elif name == "ai_message" and streamed == data["message_id"]:
+        elif name == "ai_message" and live_message == data["message_id"]:
             console.print()
-        elif line := told(name, data):
+        elif line := line_of(name, data):
             console.print(line, style="dim" if name != "ai_message" else None)
 
 
@@ -106,8 +106,8 @@ def events(address: str, prompt: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield name, json.loads(value)
 
 
-def told(name: str, data: dict[str, Any]) -> str | None:
-    """Return an event as a line, None for those that say nothing new."""
+def line_of(name: str, data: dict[str, Any]) -> str | None:
+    """Return an event as a line, None for those that add nothing."""
     match name:
         case "routing":
             return f"         {data['kind']}: {data['source']} → {data['target']}"

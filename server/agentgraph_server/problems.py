@@ -1,4 +1,7 @@
-"""What went wrong, as RFC 9457 tells it: no stack trace, and no text of a stranger's error."""
+"""Errors as RFC 9457 problems: without stack traces, and without the texts of unknown errors.
+
+The text of an error that is not agentgraph's may hold secrets; only its class is named.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,7 @@ from agentgraph.errors import (
     StorageError,
 )
 from agentgraph_server.catalogue import ThreadBusy, UnknownAgent, UnknownThread
-from agentgraph_server.gone import ClientGone, ServerEnding
-
-__all__ = ["MEDIA_TYPE", "Fault", "Problem", "answer_problems", "problem_response", "problems"]
+from agentgraph_server.disconnects import ClientDisconnected, ServerStopping
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -35,7 +36,7 @@ _STATUS: Mapping[type[AgentGraphError], int] = {
     GuardStopped: 422,
     ModelError: 502,
     StorageError: 503,
-    ServerEnding: 503,
+    ServerStopping: 503,
 }
 
 
@@ -58,7 +59,7 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document what a route may answer instead."""
+    """Return the OpenAPI responses of a route for these statuses."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"model": Problem, "content": content, "description": HTTPStatus(status).phrase}
@@ -74,49 +75,49 @@ def problem_response(
     errors: list[Fault] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Answer with a problem."""
+    """Return a response with a problem."""
     title = HTTPStatus(status).phrase
-    told = Problem(title=title, status=status, detail=detail, code=code, errors=errors or [])
-    # In ASCII: a fault may name a key that is half a character, which no UTF-8 can hold.
-    body = json.dumps(told.model_dump(exclude=None if told.errors else {"errors"}))
+    problem = Problem(title=title, status=status, detail=detail, code=code, errors=errors or [])
+    # JSON in ASCII: a fault may name a key with a lone surrogate, which UTF-8 cannot hold.
+    body = json.dumps(problem.model_dump(exclude=None if problem.errors else {"errors"}))
     return Response(body, status, headers, media_type=MEDIA_TYPE)
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Let an application answer all its errors so."""
+    """Register handlers that answer all errors of an application with problems."""
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(AgentGraphError, _failed)
-    app.add_exception_handler(ClientGone, _unheard)
-    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(HTTPException, _refusal)
+    app.add_exception_handler(AgentGraphError, _failure)
+    app.add_exception_handler(ClientDisconnected, _no_reader)
+    app.add_exception_handler(Exception, _unknown_error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(one) for one in error.errors()]
-    told = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults)
-    return problem_response(422, told, "invalid_request", errors=faults)
+    faults = [_fault(entry) for entry in error.errors()]
+    detail = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults)
+    return problem_response(422, detail, "invalid_request", errors=faults)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, advice = _REFUSALS.get(error.status_code, ("refused", ""))
-    told = advice or str(error.detail)
-    return problem_response(error.status_code, told, code, headers=error.headers)
+    detail = advice or str(error.detail)
+    return problem_response(error.status_code, detail, code, headers=error.headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _failure(request: Request, error: Exception) -> Response:
     assert isinstance(error, AgentGraphError)
-    known = (status for kind, status in _STATUS.items() if isinstance(error, kind))
+    statuses = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
-    return problem_response(next(known, 500), str(error), error.code, headers=headers)
+    return problem_response(next(statuses, 500), str(error), error.code, headers=headers)
 
 
-async def _unheard(request: Request, error: Exception) -> Response:
+async def _no_reader(request: Request, error: Exception) -> Response:
     return Response(status_code=499)  # for the log: nobody reads it
 
 
-async def _broken(request: Request, error: Exception) -> Response:
+async def _unknown_error(request: Request, error: Exception) -> Response:
     return problem_response(500, f"the run failed: {type(error).__name__}", "error")
 
 
@@ -134,11 +135,11 @@ _WORDS = {
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
-    where, *rest = error["loc"]
+    source, *rest = error["loc"]
     if error["type"] == "json_invalid":
-        told = f"this is no JSON: {error['ctx']['error']}, at character {rest[0]}"
-        return Fault(pointer="#", detail=told)
-    pointer = ("#" if where == "body" else where) + "".join(f"/{_escaped(part)}" for part in rest)
+        detail = f"this is no JSON: {error['ctx']['error']}, at character {rest[0]}"
+        return Fault(pointer="#", detail=detail)
+    pointer = ("#" if source == "body" else source) + "".join(f"/{_escape(part)}" for part in rest)
     kind = error["type"]
     if kind == "missing" and not rest:  # it is the body that is missing
         kind = "model_attributes_type"
@@ -147,7 +148,7 @@ def _fault(error: Mapping[str, Any]) -> Fault:
     )
 
 
-def _escaped(part: object) -> str:
-    """Write a part of a JSON pointer as it stands in the fragment of a URI."""
+def _escape(part: object) -> str:
+    """Return a part of a JSON pointer as it is written in the fragment of a URI."""
     text = str(part).replace("~", "~0").replace("/", "~1")
     return quote(text, safe="~!$&'()*+,;=:@", errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""The endpoints."""
+"""The routes: completions, streams, resumes, threads, and what is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from agentgraph import Agent, __version__
 from agentgraph.agents import Input
 from agentgraph.clock import new_id
 from agentgraph.stream import Event
-from agentgraph_server.bodies import (
+from agentgraph_server.catalogue import Catalogue, UnknownThread
+from agentgraph_server.disconnects import unless_disconnected
+from agentgraph_server.problems import problems
+from agentgraph_server.schemas import (
     AgentCard,
     AgentDetail,
     Answer,
@@ -23,12 +26,7 @@ from agentgraph_server.bodies import (
     ThreadId,
     ThreadMessage,
 )
-from agentgraph_server.catalogue import Catalogue, UnknownThread
-from agentgraph_server.gone import unless_gone
-from agentgraph_server.problems import problems
 from agentgraph_server.sse import TurnStream
-
-__all__ = ["router"]
 
 router = APIRouter()
 
@@ -45,15 +43,17 @@ def _agent(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> A
     return catalogue.find(name)
 
 
-Served = Annotated[Catalogue, Depends(_catalogue)]
-Named = Annotated[Agent, Depends(_agent)]
-OnThread = Annotated[ThreadId, Path()]
+CatalogueOfApp = Annotated[Catalogue, Depends(_catalogue)]
+AgentInPath = Annotated[Agent, Depends(_agent)]
+ThreadInPath = Annotated[ThreadId, Path()]
 
 
 @router.post("/agents/{name}/completion", response_model=Answer, responses=_TURN)
-async def complete(agent: Named, body: Prompt, served: Served, request: Request) -> Response:
+async def complete(
+    agent: AgentInPath, body: Prompt, catalogue: CatalogueOfApp, request: Request
+) -> Response:
     """Answer a prompt; a client that goes away ends the run."""
-    return await _answered(agent, body.prompt, body.thread_id or new_id(), served, request)
+    return await _answer(agent, body.prompt, body.thread_id or new_id(), catalogue, request)
 
 
 @router.post(
@@ -63,43 +63,47 @@ async def complete(agent: Named, body: Prompt, served: Served, request: Request)
     responses={**_TURN, 200: {**_STREAM, "description": "The events of the turn, then `done`."}},
 )
 async def stream_completion(
-    agent: Named, body: Prompt, served: Served, request: Request
+    agent: AgentInPath, body: Prompt, catalogue: CatalogueOfApp, request: Request
 ) -> Response:
     """Answer a prompt, telling all that happens as it happens."""
-    return await _streamed(agent, body.prompt, body.thread_id or new_id(), served, request)
+    return await _stream(agent, body.prompt, body.thread_id or new_id(), catalogue, request)
 
 
 @router.post("/agents/{name}/resume", response_model=Answer, responses={**_TURN, 200: _STREAM})
-async def resume(agent: Named, body: Decisions, served: Served, request: Request) -> Response:
+async def resume(
+    agent: AgentInPath, body: Decisions, catalogue: CatalogueOfApp, request: Request
+) -> Response:
     """Go on with decisions; as a stream, where the client accepts `text/event-stream`."""
-    given: Command[str] = Command(resume=body.decisions)
+    command: Command[str] = Command(resume=body.decisions)
     if "text/event-stream" in request.headers.get("accept", ""):
-        return await _streamed(agent, given, body.thread_id, served, request)
-    return await _answered(agent, given, body.thread_id, served, request)
+        return await _stream(agent, command, body.thread_id, catalogue, request)
+    return await _answer(agent, command, body.thread_id, catalogue, request)
 
 
 @router.get("/agents")
-async def list_agents(served: Served) -> list[AgentCard]:
+async def list_agents(catalogue: CatalogueOfApp) -> list[AgentCard]:
     """Describe all agents."""
-    return [AgentCard.of(agent) for agent in served.agents.values()]
+    return [AgentCard.of(agent) for agent in catalogue.agents.values()]
 
 
 @router.get("/agents/{name}", responses=problems(404, 422))
-async def describe_agent(agent: Named) -> AgentDetail:
+async def describe_agent(agent: AgentInPath) -> AgentDetail:
     """Describe an agent: its tools, its sub-agents, its graph."""
     return AgentDetail(**AgentCard.of(agent).model_dump(), mermaid=agent.mermaid())
 
 
 @router.get("/agents/{name}/threads/{thread_id}", responses=problems(404, 422, 503))
-async def read_thread(agent: Named, thread_id: OnThread, served: Served) -> Thread:
+async def read_thread(
+    agent: AgentInPath, thread_id: ThreadInPath, catalogue: CatalogueOfApp
+) -> Thread:
     """Return a conversation, and what it waits for."""
     messages = await agent.ahistory(thread_id)
     questions = await agent.ainterrupts(thread_id)
-    if not messages and not questions and not served.is_busy(agent, thread_id):
+    if not messages and not questions and not catalogue.is_busy(agent, thread_id):
         raise UnknownThread(f"there is no thread {thread_id!r}: a prompt on it begins it")
     return Thread(
         thread_id=thread_id,
-        busy=served.is_busy(agent, thread_id),
+        busy=catalogue.is_busy(agent, thread_id),
         messages=[ThreadMessage.of(message) for message in messages],
         interrupts=[Question.model_validate(q, from_attributes=True) for q in questions],
     )
@@ -108,38 +112,40 @@ async def read_thread(agent: Named, thread_id: OnThread, served: Served) -> Thre
 @router.delete(
     "/agents/{name}/threads/{thread_id}", status_code=204, responses=problems(404, 409, 422, 503)
 )
-async def forget_thread(agent: Named, thread_id: OnThread, served: Served) -> Response:
+async def forget_thread(
+    agent: AgentInPath, thread_id: ThreadInPath, catalogue: CatalogueOfApp
+) -> Response:
     """Delete a conversation; one that is not there is as good as deleted."""
-    async with await served.hold(agent, thread_id):
+    async with await catalogue.lock(agent, thread_id):
         await agent.aforget(thread_id)
     return Response(status_code=204)
 
 
 @router.get("/health")
-async def tell_health(served: Served) -> Health:
+async def tell_health(catalogue: CatalogueOfApp) -> Health:
     """Tell that the server is there."""
-    return Health(version=__version__, agents=list(served.agents))
+    return Health(version=__version__, agents=list(catalogue.agents))
 
 
-async def _answered(
-    agent: Agent, given: Input, thread_id: str, served: Catalogue, request: Request
+async def _answer(
+    agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> Response:
-    async with await served.hold(agent, thread_id):
-        reply = await unless_gone(request, agent.ainvoke(given, thread_id=thread_id))
-    headers = _located(request, agent, thread_id)
+    async with await catalogue.lock(agent, thread_id):
+        reply = await unless_disconnected(request, agent.ainvoke(message, thread_id=thread_id))
+    headers = _location_headers(request, agent, thread_id)
     answer = Answer.of(reply).model_dump_json()
     return Response(answer, headers=headers, media_type="application/json")
 
 
-async def _streamed(
-    agent: Agent, given: Input, thread_id: str, served: Catalogue, request: Request
+async def _stream(
+    agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> TurnStream:
-    hold = await served.hold(agent, thread_id)
+    lock = await catalogue.lock(agent, thread_id)
     begin = Event(agent=agent.name, thread_id=thread_id)
-    events = agent.astream(given, thread_id=thread_id)
-    return TurnStream(events, hold, begin, _located(request, agent, thread_id))
+    events = agent.astream(message, thread_id=thread_id)
+    return TurnStream(events, lock, begin, _location_headers(request, agent, thread_id))
 
 
-def _located(request: Request, agent: Agent, thread_id: str) -> dict[str, str]:
+def _location_headers(request: Request, agent: Agent, thread_id: str) -> dict[str, str]:
     root = request.scope.get("root_path", "")  # where the application is mounted
     return {"Content-Location": f"{root}/agents/{agent.name}/threads/{thread_id}"}

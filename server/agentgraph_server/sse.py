@@ -1,4 +1,4 @@
-"""A turn as Server-Sent Events, each as it happens; whatever ends it, the reader is told."""
+"""A turn as Server-Sent Events, each as it happens; the last is `done`, whatever ends the turn."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.types import Receive, Scope, Send
 
 from agentgraph import AgentGraphError
 from agentgraph.stream import ErrorEvent, Event
-from agentgraph_server.catalogue import Hold
-from agentgraph_server.gone import ServerEnding
-
-__all__ = ["TurnStream"]
+from agentgraph_server.catalogue import ThreadLock
+from agentgraph_server.disconnects import ServerStopping
 
 _log = logging.getLogger("agentgraph_server")
 
-FAREWELL_S = 5.0
+SHUTDOWN_GRACE_S = 5.0
+"""How long a stream may take to end when the server stops."""
 STALLED_S = 300.0
+"""How long a client may read nothing before its run is cancelled."""
 
 
-class _Place(TypedDict):
+class _Stamp(TypedDict):
     agent: str
     thread_id: str
     run_id: str
@@ -33,86 +33,89 @@ class _Place(TypedDict):
 
 
 class TurnStream(EventSourceResponse):
-    """Stream a turn; its thread is held until the stream ends, however it ends."""
+    """Stream a turn; its thread is locked until the stream ends, however it ends."""
 
     def __init__(
         self,
         events: AsyncGenerator[Event, None],
-        hold: Hold,
+        lock: ThreadLock,
         begin: Event,
         headers: Mapping[str, str],
     ) -> None:
-        self._hold = hold
-        farewell = Farewell()
+        self._lock = lock
+        shutdown = ShutdownSignal()
         super().__init__(
-            _told(events, hold, farewell, begin),
+            _frames(events, lock, shutdown, begin),
             headers=headers,
             send_timeout=STALLED_S,
-            shutdown_event=farewell,
-            shutdown_grace_period=FAREWELL_S,
+            shutdown_event=shutdown,
+            shutdown_grace_period=SHUTDOWN_GRACE_S,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._hold.release()
+            await self._lock.release()
 
 
-class Farewell(anyio.Event):
-    """The end of the server: it interrupts the wait for the next event, so that it can be told."""
+class ShutdownSignal(anyio.Event):
+    """Set when the server stops: cancels the wait for the next event, so that the stream can end.
 
-    def __new__(cls) -> Farewell:
+    sse-starlette takes it for an `anyio.Event`, whose constructor returns another class.
+    """
+
+    def __new__(cls) -> ShutdownSignal:
         return object.__new__(cls)
 
     def __init__(self) -> None:
-        self._said = False
-        self._waiting: asyncio.Task[object] | None = None
+        self._is_set = False
+        self._waiter: asyncio.Task[object] | None = None
 
     def set(self) -> None:
-        self._said = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._is_set = True
+        if self._waiter is not None:
+            self._waiter.cancel()
 
     def is_set(self) -> bool:
-        return self._said
+        return self._is_set
 
     async def next_of(self, events: AsyncGenerator[Event, None]) -> Event | None:
-        """Return the next event, None at the end of the run or of the server."""
-        if self._said:
+        """Return the next event, None where the run has ended or the server stops."""
+        if self._is_set:
             return None
-        self._waiting = task = asyncio.current_task()
+        self._waiter = task = asyncio.current_task()
         try:
             return await anext(events, None)
         except asyncio.CancelledError:
-            if not self._said or task is None:
+            if not self._is_set or task is None:
                 raise
-            task.uncancel()
+            task.uncancel()  # it was `set` that cancelled: the task goes on to write the end
             return None
         finally:
-            self._waiting = None
+            self._waiter = None
 
 
-async def _told(
-    events: AsyncGenerator[Event, None], hold: Hold, farewell: Farewell, last: Event
+async def _frames(
+    events: AsyncGenerator[Event, None], lock: ThreadLock, shutdown: ShutdownSignal, last: Event
 ) -> AsyncIterator[bytes]:
     async with aclosing(events):
         try:
-            while (event := await farewell.next_of(events)) is not None:
+            while (event := await shutdown.next_of(events)) is not None:
                 last = event
                 yield _frame(event.type, event)
         except AgentGraphError:
-            pass  # told as an event
+            pass  # the run has emitted it as an event
         except Exception:
             _log.exception("a turn on thread %r failed", last.thread_id)
-    if farewell.is_set():
-        last = ErrorEvent(code=ServerEnding.code, message=str(ServerEnding()), **_after(last))
+    if shutdown.is_set():
+        last = ErrorEvent(code=ServerStopping.code, message=str(ServerStopping()), **_after(last))
         yield _frame(last.type, last)
-    await hold.release()  # now: whoever reads `done` may go on at once
+    await lock.release()  # before `done`: who reads that may send the next prompt at once
     yield _frame("done", Event(**_after(last)))
 
 
-def _after(event: Event) -> _Place:
+def _after(event: Event) -> _Stamp:
     return {
         "agent": event.agent,
         "thread_id": event.thread_id,

@@ -1,12 +1,13 @@
-"""The example support desk: a supervisor and two sub-agents, on any model or on none."""
+"""The example support desk: a supervisor and two sub-agents, on any model or the offline one.
+
+`agentgraph serve agentgraph_server.support_desk:support` serves it.
+"""
 
 from __future__ import annotations
 
 from langchain_core.language_models import BaseChatModel
 
 from agentgraph import Agent, Intent
-
-__all__ = ["refund", "reset_password", "send_invoice", "support", "support_desk"]
 
 
 def refund(reason: str) -> str:
@@ -25,7 +26,7 @@ def reset_password(reason: str = "") -> str:
 
 
 def support_desk(model: BaseChatModel | str | None = None) -> Agent:
-    """Build the desk; without a model, on the environment's, else on the offline one."""
+    """Return the desk; without a model on that of `AGENTGRAPH_MODEL`, else on the offline one."""
     billing = Agent(
         "billing",
         "Answers billing questions: charges, invoices, refunds.",

@@ -27,7 +27,7 @@ from agentgraph.stream import (
     ToolResponseEvent,
     ToolUsageEvent,
 )
-from agentgraph.telling import Teller
+from agentgraph.telling import EventEmitter
 from agentgraph.testing import Fault, ScriptedModel, call
 
 
@@ -147,13 +147,13 @@ async def test_question_of_each_delegate_names_its_own() -> None:
 
 async def test_event_that_nobody_waited_for_leaves_no_gap() -> None:
     queue: asyncio.Queue[Event] = asyncio.Queue(1)
-    teller = Teller(Run("r", "t"), "solo", queue.put)
-    await teller.tell(TokenEvent(text="first"))
+    teller = EventEmitter(Run("r", "t"), "solo", queue.put)
+    await teller.emit(TokenEvent(text="first"))
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(teller.tell(TokenEvent(text="given up")), 0.01)
+        await asyncio.wait_for(teller.emit(TokenEvent(text="given up")), 0.01)
 
     first = await queue.get()
-    await teller.tell(TokenEvent(text="second"))
+    await teller.emit(TokenEvent(text="second"))
     second = await queue.get()
 
     assert (first.sequence, second.sequence) == (1, 2)

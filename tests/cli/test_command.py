@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import agentgraph
-from tests.cli.talking import run
+from tests.cli.conversations import run
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from agentgraph import Handoff
 from agentgraph.errors import ConfigurationError
 from agentgraph.phases import ConversationPipeline, ConversationState, PipelineStage
 from agentgraph.routing import Script, TransitionGraph
-from tests.routing.graphs import metadata, scripts, states
-from tests.routing.own import Envelope, State
+from tests.routing.samples import Envelope, State
+from tests.routing.strategies import metadata, scripts, states
 
 PARTICIPANTS = ["discuss", "coder", "reviewer", "writer"]
 pipeline = ConversationPipeline(

@@ -17,8 +17,8 @@ from agentgraph.routing import (
     RoutingEnvelope,
     TransitionGraph,
 )
-from tests.routing.graphs import hostile_envelopes, hostile_states, metadata, states
-from tests.routing.own import Answers, Envelope, Raises, State
+from tests.routing.samples import Answers, Envelope, Raises, State
+from tests.routing.strategies import hostile_envelopes, hostile_states, metadata, states
 
 AGENTS = ("a", "b", "c")
 

@@ -32,8 +32,8 @@ from agentgraph.routing import (
     TransitionGraph,
     TurnIs,
 )
-from tests.routing.graphs import composed, envelopes, few_leaves, states
-from tests.routing.own import Answers, Envelope, Raises, State, Unspeakable, cyclic, packet
+from tests.routing.samples import Answers, Envelope, Raises, State, Unspeakable, cyclic, packet
+from tests.routing.strategies import composed, envelopes, few_leaves, states
 
 
 def fires(condition: TransitionCondition, envelope: Any = None, **state: Any) -> bool:

@@ -21,7 +21,7 @@ from agentgraph.routing import (
     sequence,
     star,
 )
-from tests.routing.own import Envelope, State
+from tests.routing.samples import Envelope, State
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["a", "b", "c"]

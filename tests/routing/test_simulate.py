@@ -25,7 +25,7 @@ from agentgraph.routing import (
     TransitionGraph,
     round_robin,
 )
-from tests.routing.own import cyclic
+from tests.routing.samples import cyclic
 
 A, B, C = (FromSpeaker(name) for name in "abc")
 

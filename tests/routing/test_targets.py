@@ -22,7 +22,7 @@ from agentgraph.routing import (
     TransitionGraph,
     TransitionTarget,
 )
-from tests.routing.own import ODD, ByPhase, Decides, Envelope, State
+from tests.routing.samples import ODD, ByPhase, Decides, Envelope, State
 
 speak, wait, close = TransitionDecision.speak, TransitionDecision.wait, TransitionDecision.close
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.serving import Gated
+from tests.server.live_server import Gated
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from agentgraph.testing import ScriptedModel
-from tests.server.serving import problem_of, serving, solo
+from tests.server.live_server import problem_of, serving, solo
 
 COMPLETION = "/agents/Solo/completion"
 STREAM = "/agents/Solo/stream-completion"

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
 from agentgraph_server import create_app
-from tests.server.serving import Gated, problem_of, serving, solo, streaming, told
+from tests.server.live_server import Gated, problem_of, serving, solo, streaming, told
 
 HI = {"prompt": "hi", "thread_id": "t"}
 REQUESTS: dict[str, tuple[str, str, dict[str, Any] | None]] = {

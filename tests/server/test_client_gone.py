@@ -12,7 +12,7 @@ import pytest
 from agentgraph import Agent
 from agentgraph.clock import clock
 from agentgraph.testing import ScriptedModel, Turn, call
-from tests.server.serving import (
+from tests.server.live_server import (
     PATIENCE_S,
     Gated,
     approve,

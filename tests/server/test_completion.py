@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from agentgraph import Agent, Guards
 from agentgraph.guards import StepLimit
 from agentgraph.testing import ScriptedModel, call
-from tests.server.serving import approve, lookup, problem_of, serving, solo, told
+from tests.server.live_server import approve, lookup, problem_of, serving, solo, told
 
 COMPLETION = "/agents/Solo/completion"
 

@@ -10,7 +10,7 @@ import pytest
 from agentgraph import Agent, Guards
 from agentgraph.guards import StepLimit
 from agentgraph.testing import Fault, ScriptedModel, Turn, call
-from tests.server.serving import (
+from tests.server.live_server import (
     Gated,
     Told,
     approve,

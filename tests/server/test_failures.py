@@ -13,7 +13,7 @@ from agentgraph import Agent
 from agentgraph.patching import insert_node
 from agentgraph.testing import Fault, ScriptedModel, call
 from agentgraph_server import create_app
-from tests.server.serving import names, problem_of, serving, solo, told
+from tests.server.live_server import names, problem_of, serving, solo, told
 
 SECRET = "sk-very-secret"
 HI = {"prompt": "hi", "thread_id": "t"}

@@ -11,8 +11,8 @@ import pytest
 from agentgraph.errors import ConfigurationError
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
-from agentgraph_server.listening import make_server
-from tests.server.serving import problem_of, serving, solo
+from agentgraph_server.server import make_server
+from tests.server.live_server import problem_of, serving, solo
 
 HI = {"prompt": "hi", "thread_id": "t"}
 ROUTES: list[tuple[str, str, dict[str, Any] | None]] = [

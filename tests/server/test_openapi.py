@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
-from tests.server.serving import approve, serving_in_a_thread
+from tests.server.live_server import approve, serving_in_a_thread
 
 BOUNDED = settings(
     max_examples=20,

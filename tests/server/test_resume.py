@@ -10,7 +10,7 @@ import pytest
 
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
-from tests.server.serving import approve, lookup, names, problem_of, serving, solo, told
+from tests.server.live_server import approve, lookup, names, problem_of, serving, solo, told
 
 RESUME = "/agents/Solo/resume"
 

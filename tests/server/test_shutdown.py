@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from agentgraph.clock import clock
-from tests.server.serving import PATIENCE_S, Told, names, streaming, until
+from tests.server.live_server import PATIENCE_S, Told, names, streaming, until
 
 SERVER = """
 import asyncio, sys

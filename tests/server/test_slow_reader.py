@@ -19,7 +19,7 @@ from agentgraph import Agent
 from agentgraph.clock import clock
 from agentgraph.stream import TokenEvent
 from agentgraph.testing import ScriptedModel, call
-from tests.server.serving import PATIENCE_S, serving
+from tests.server.live_server import PATIENCE_S, serving
 
 QUEUE = 64
 HIGH_WATER = 65_536  # what uvicorn keeps for a connection before it waits

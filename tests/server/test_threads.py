@@ -9,7 +9,7 @@ from agentgraph import Agent, __version__
 from agentgraph.errors import ConfigurationError
 from agentgraph.testing import ScriptedModel, call
 from agentgraph_server import create_app
-from tests.server.serving import approve, lookup, problem_of, serving, solo
+from tests.server.live_server import approve, lookup, problem_of, serving, solo
 
 THREAD = "/agents/Solo/threads/t"
 HI = {"prompt": "hi", "thread_id": "t"}

@@ -17,7 +17,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
 from tests.postgres import Database
-from tests.server.serving import PATIENCE_S, Gated, problem_of, serving, solo, told
+from tests.server.live_server import PATIENCE_S, Gated, problem_of, serving, solo, told
 
 ROOT = Path(__file__).parents[2]
 COMPLETION = "/agents/Solo/completion"

@@ -45,7 +45,7 @@ from agentgraph.guards.records.pending_writes import SideNotes
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
-from agentgraph.telling import Listener, Put, Teller, follow
+from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
 if TYPE_CHECKING:
     from agentgraph.agents.spec.agent import Agent
@@ -93,23 +93,23 @@ class Runner:
     ) -> AsyncGenerator[Event, None]:
         """Run an input and yield what happens."""
 
-        async def produce(put: Put) -> None:
+        async def produce(put: PutEvent) -> None:
             run, own = self._begun(thread_id, config)
-            teller = Teller(run, self._agent.name, put)
-            own = merge_configs(own, {"callbacks": [Listener(teller)]})
+            emitter = EventEmitter(run, self._agent.name, put)
+            own = merge_configs(own, {"callbacks": [ModelCallbacks(emitter)]})
             try:
                 async with self._on_thread(run):
-                    run.tell = teller.tell
+                    run.tell = emitter.emit
                     reply = await self._turn(run, input, context, own)
                     for event in closing_events(reply):
-                        await teller.tell(event)
+                        await emitter.emit(event)
             except Exception as error:
-                await teller.tell_failure(error)
+                await emitter.emit_failure(error)
                 raise
             finally:
                 run.tell = None  # a run that was cut off is kept, and must not keep its events
 
-        return follow(produce)
+        return event_stream(produce)
 
     async def interrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
         """Return the questions that a thread waits for."""

@@ -1,4 +1,7 @@
-"""`agentgraph audit`: who acted in a session, what it cost, and what was decided and done."""
+"""`agentgraph audit`: who acted in a session, what it cost, and what was decided and done.
+
+Each kind of audit record has a function that writes it in words, in the table `_WORDS`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentgraph.cli.faults import faults_told
+from agentgraph.cli.exits import errors_reported
 
 if TYPE_CHECKING:
     from agentgraph.guards import Record
@@ -30,51 +33,45 @@ def audit(
 
     from agentgraph.cli.terminal.text import clean
 
-    with faults_told():
-        found = asyncio.run(_audited(url, session))
+    with errors_reported():
+        audit = asyncio.run(_audit_of(url, session))
         if as_json:
-            for record in found.records:
+            for record in audit.records:
                 typer.echo(json.dumps(record.to_dict()))
-            typer.echo(json.dumps(found.to_dict()))
+            typer.echo(json.dumps(audit.to_dict()))
             return
-        for record in found.records:
+        for record in audit.records:
             for line in _lines(record):
                 typer.echo(clean(line).rstrip())
-        for line in _sum(found):
+        for line in _summary(audit):
             typer.echo(clean(line).rstrip())
 
 
-async def _audited(url: str, session_id: str) -> Audit:
-    from agentgraph.cli.stores import envelopes_of, reading
-    from agentgraph.errors import SessionError
+async def _audit_of(url: str, session_id: str) -> Audit:
+    from agentgraph.cli.stores import envelopes_of, log_reader, stored_session
     from agentgraph.sessions.audit import audit_of
 
-    async with reading(url) as log:
-        stored = await log.load(session_id)
-        if stored is None:
-            raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
-        envelopes = [one async for one in envelopes_of(log, session_id, upto=stored.head)]
-    return audit_of(stored.record, envelopes)
+    async with log_reader(url) as log:
+        snapshot = await stored_session(log, session_id)
+        envelopes = [e async for e in envelopes_of(log, session_id, upto=snapshot.head)]
+    return audit_of(snapshot.record, envelopes)
 
 
 def _lines(record: Record) -> Iterator[str]:
-    """Tell a record in a line, by the number of its envelope, and the grounds of a decision."""
+    """Yield a record as a line, under its envelope's number, and the evidence of a decision."""
     from agentgraph.cli.terminal.text import clip
 
-    told = clip(" ".join(_told(record).split()))
-    if told:
+    words = _WORDS.get(record.kind)
+    text = words(record.data, record.decision or {}) if words is not None else ""
+    line = clip(" ".join(text.split()))
+    if line:
         number = f"{record.data.get('sequence', 0):4} "
-        yield f"{number}{record.agent + ' ' if record.agent else ''}{told}"
-        if why := _evidence(record.decision or {}):
-            yield f"{' ' * len(number)}  {clip(why)}"
+        yield f"{number}{record.agent + ' ' if record.agent else ''}{line}"
+        if evidence := _evidence(record.decision or {}):
+            yield f"{' ' * len(number)}  {clip(evidence)}"
 
 
-def _told(record: Record) -> str:
-    tell = _TOLD.get(record.kind)
-    return tell(record.data, record.decision or {}) if tell is not None else ""
-
-
-def _asked(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _human(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     from agentgraph.cli.terminal.text import clip
 
     if "asked" in data:
@@ -84,47 +81,47 @@ def _asked(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     return f"{data.get('reviewer')} decides: {clip(_plain(data.get('decision')))}"
 
 
-def _called(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _tool(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     from agentgraph.cli.terminal.text import clip
 
     failed = ", which fails" if data.get("status") == "error" else ""
     return f"calls {data.get('tool')}({clip(_plain(data.get('args')))}){failed}"
 
 
-def _used(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _usage(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     cost = f", ${data['usd']}" if "usd" in data else ""
     return f"has used {data.get('total_tokens') or 0:,} tokens{cost}"
 
 
-def _moved(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _handoff(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     if not data.get("target"):
         return "moves the conversation"
     why = f": {data['reason']}" if data.get("reason") else ""
     return f"hands over to {data['target']}{why}"
 
 
-def _done(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _effect(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     state = str(data.get("state")).replace("_", " ")
     return f"{data.get('tool')}: {state} (key {str(data.get('key'))[:12]})"
 
 
-# That a model was asked is told in the sum.
-_TOLD: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
+# Not model calls: the summary has their number.
+_WORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
     "input": lambda data, decision: f"{data.get('from')} says: {data.get('text')}",
-    "tool": _called,
-    "settled": _used,
-    "handoff": _moved,
+    "tool": _tool,
+    "settled": _usage,
+    "handoff": _handoff,
     "decision": lambda data, decision: (
         f"{decision.get('guard')}: {decision.get('action')}: {decision.get('cause')}"
     ),
-    "effect": _done,
-    "compensated": _done,
-    "human": _asked,
+    "effect": _effect,
+    "compensated": _effect,
+    "human": _human,
     "end": lambda data, decision: f"closed: {data.get('reason')}",
 }
 
 
-def _sum(audit: Audit) -> Iterator[str]:
+def _summary(audit: Audit) -> Iterator[str]:
     from agentgraph.cli.terminal.text import instant
 
     trail, usage = audit.trail, audit.usage
@@ -140,14 +137,14 @@ def _sum(audit: Audit) -> Iterator[str]:
     for path, part in usage.by_agent.items():
         yield f"             {path}: {part.total_tokens:,}"
     yield f"decisions  {len(trail.decisions)}"
-    done = [f"{tool} {state}" for tool, state in trail.effects]
-    yield f"effects    {', '.join(done) or 'none'}"
+    effects = [f"{tool} {state}" for tool, state in trail.effects]
+    yield f"effects    {', '.join(effects) or 'none'}"
 
 
 def _evidence(decision: Mapping[str, object]) -> str:
     evidence = decision.get("evidence")
-    shown = evidence.items() if isinstance(evidence, Mapping) else ()
-    return ", ".join(f"{name} {_plain(value)}" for name, value in shown)
+    items = evidence.items() if isinstance(evidence, Mapping) else ()
+    return ", ".join(f"{name} {_plain(value)}" for name, value in items)
 
 
 def _plain(value: object) -> str:

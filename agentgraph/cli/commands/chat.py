@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentgraph.cli.faults import faults_told
+from agentgraph.cli.exits import INTERRUPTED, errors_reported
 from agentgraph.clock import new_id
 
 if TYPE_CHECKING:
     import asyncio
 
-    from agentgraph.cli.stores import Kept
+    from agentgraph.cli.stores import StoredAgent
     from agentgraph.cli.terminal.conversation import Conversation
-
-
-_INTERRUPTED = 130
 
 
 def chat(
@@ -35,18 +32,21 @@ def chat(
     ] = None,
 ) -> None:
     """Talk to an agent in the terminal, or with what is piped in, line by line."""
-    from agentgraph.cli.stores import keep
+    from agentgraph.cli.stores import with_store
     from agentgraph.cli.target import load
 
-    with faults_told():
+    with errors_reported():
         [agent] = load([target])
-        kept = keep(agent, store)
+        stored_agent = with_store(agent, store)
         thread_id = thread or new_id()
-        again = _command(target, thread_id, kept.place if store else None) if kept.lasts else None
-        raise typer.Exit(_talk(kept, thread_id, again))
+        command = None
+        if stored_agent.lasts:
+            command = _resume_command(target, thread_id, stored_agent.store_name if store else None)
+        raise typer.Exit(_talk(stored_agent, thread_id, command))
 
 
-def _talk(kept: Kept, thread_id: str, again: str | None) -> int:
+def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int:
+    """Hold the conversation, and return the command's exit status."""
     import asyncio
 
     from rich.console import Console
@@ -57,28 +57,34 @@ def _talk(kept: Kept, thread_id: str, again: str | None) -> int:
 
     console, interactive = Console(), at_terminal()
     screen, read = Screen(console), line_reader(console)
-    screen.greet(kept.agent.name, kept.place, thread_id=thread_id, keys=interactive)
+    screen.greet(
+        stored_agent.agent.name,
+        stored_agent.store_name,
+        thread_id=thread_id,
+        interactive=interactive,
+    )
     conversation = Conversation(
-        kept.agent, thread_id, screen=screen, read=read, interactive=interactive
+        stored_agent.agent, thread_id, screen=screen, read=read, interactive=interactive
     )
     try:
         with asyncio.Runner() as runner:
-            left = _left(conversation, runner)
-            # Before the runner waits for what may still run.
-            screen.farewell(again)
+            status = _run(conversation, runner)
+            # Before the runner closes: that waits for what may still run, a tool for instance.
+            screen.farewell(command)
     except KeyboardInterrupt:
-        return _INTERRUPTED
-    return left or int(conversation.failed and not interactive)
+        return INTERRUPTED
+    return status or int(conversation.has_failed and not interactive)
 
 
-def _left(conversation: Conversation, runner: asyncio.Runner) -> int:
+def _run(conversation: Conversation, runner: asyncio.Runner) -> int:
     try:
-        conversation.hold(runner)
+        conversation.run(runner)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 
-def _command(target: str, thread_id: str, place: str | None) -> str:
+def _resume_command(target: str, thread_id: str, store: str | None) -> str:
+    """Return the command that goes on with the conversation, fit to be pasted into a shell."""
     words = ["agentgraph", "chat", target, "--thread", thread_id]
-    return shlex.join([*words, "--store", place] if place else words)
+    return shlex.join([*words, "--store", store] if store else words)

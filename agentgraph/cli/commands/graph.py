@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentgraph.cli.faults import fail, faults_told
+from agentgraph.cli.exits import errors_reported, fail
 
 
 def graph(
@@ -19,7 +19,7 @@ def graph(
     """Print an agent's graph as Mermaid text."""
     from agentgraph.cli.target import load
 
-    with faults_told():
+    with errors_reported():
         [agent] = load([target])
         if svg is None:
             typer.echo(agent.mermaid())

@@ -1,4 +1,4 @@
-"""`agentgraph log`: a session as it was, and as it goes on; or the list of all."""
+"""`agentgraph log`: the envelopes of a session, also as they come; or a store's sessions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentgraph.cli.faults import fail, faults_told
+from agentgraph.cli.exits import INTERRUPTED, errors_reported, fail
 
 if TYPE_CHECKING:
     from agentgraph.sessions.log import Log, SessionSummary
     from agentgraph.sessions.state.envelope import Envelope
-
-
-_INTERRUPTED = 130
 
 
 def log(
@@ -34,7 +31,7 @@ def log(
     """
     import asyncio
 
-    with faults_told():
+    with errors_reported():
         if session is None and follow:
             fail("--follow: name the session to be followed")
         try:
@@ -44,23 +41,23 @@ def log(
                 else _print(url, session, as_json=as_json, follow=follow)
             )
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 async def _list(url: str, as_json: bool) -> None:
-    from agentgraph.cli.stores import reading
+    from agentgraph.cli.stores import log_reader
 
-    async with reading(url) as log:
-        found = await log.sessions()
+    async with log_reader(url) as log:
+        summaries = await log.sessions()
     if as_json:
-        for summary in found:
+        for summary in summaries:
             typer.echo(_json_of(summary))
-    elif found:
+    elif summaries:
         from rich.console import Console
 
         from agentgraph.cli.terminal.transcript import Transcript
 
-        Transcript(Console()).list(found)
+        Transcript(Console()).list(summaries)
     else:
         typer.echo("There are no sessions.")
 
@@ -68,7 +65,7 @@ async def _list(url: str, as_json: bool) -> None:
 async def _print(url: str, session_id: str, *, as_json: bool, follow: bool) -> None:
     from rich.console import Console
 
-    from agentgraph.cli.stores import reading
+    from agentgraph.cli.stores import log_reader
     from agentgraph.cli.terminal.transcript import Transcript
 
     transcript = Transcript(Console())
@@ -79,24 +76,25 @@ async def _print(url: str, session_id: str, *, as_json: bool, follow: bool) -> N
         else:
             transcript.show(envelope)
 
-    async with reading(url) as log:
-        await _told(log, session_id, show, follow=follow)
+    async with log_reader(url) as log:
+        await _show_envelopes(log, session_id, show, follow=follow)
 
 
-async def _told(
+async def _show_envelopes(
     log: Log, session_id: str, show: Callable[[Envelope], None], *, follow: bool
 ) -> None:
+    """Show all envelopes of a session, and where `follow` is set those to come, until it closes."""
     import asyncio
 
     from agentgraph.cli.stores import envelopes_of
     from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED
 
-    changed = asyncio.Event()
-    end = log.subscribe(lambda told: changed.set())
+    news = asyncio.Event()
+    unsubscribe = log.subscribe(lambda _: news.set())
     after = 0
     try:
         while True:
-            changed.clear()
+            news.clear()  # before the read: what is appended meanwhile sets it again
             async for envelope in envelopes_of(log, session_id, after):
                 after = envelope.sequence
                 show(envelope)
@@ -104,9 +102,9 @@ async def _told(
                     return
             if not follow:
                 return
-            await changed.wait()
+            await news.wait()
     finally:
-        end()
+        unsubscribe()
 
 
 def _json_of(summary: SessionSummary) -> str:

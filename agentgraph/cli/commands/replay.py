@@ -1,4 +1,4 @@
-"""`agentgraph replay`: whether a session's log still comes to the state that is stored."""
+"""`agentgraph replay`: fold a session's log again, and compare with the stored state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentgraph.cli.faults import faults_told
+from agentgraph.cli.exits import errors_reported
 
 if TYPE_CHECKING:
     from agentgraph.sessions.log import StoredSession
@@ -26,44 +26,42 @@ def replay(
 
     from agentgraph.cli.terminal.text import clean
 
-    with faults_told():
-        stored, folded = asyncio.run(_folded(url, session))
-        many = f"the {stored.head} envelopes of {session!r}"
-        if stored.state is None:
+    with errors_reported():
+        snapshot, state = asyncio.run(_fold_again(url, session))
+        many = f"the {snapshot.head} envelopes of {session!r}"
+        if snapshot.state is None:
             typer.echo(clean(f"{many} can be folded, but no state is stored that can be read"))
             raise typer.Exit(1)
-        different = list(_differences(stored.state, folded))
-        if different:
+        differences = list(_differences(snapshot.state, state))
+        if differences:
             typer.echo(clean(f"{many} do not come to the state that is stored:"))
-            for line in different:
+            for line in differences:
                 typer.echo(clean(f"  {line}"))
             raise typer.Exit(1)
-        typer.echo(clean(f"{many} come to the state that is stored: {folded.status}"))
+        typer.echo(clean(f"{many} come to the state that is stored: {state.status}"))
 
 
-async def _folded(url: str, session_id: str) -> tuple[StoredSession, SessionState]:
-    from agentgraph.cli.stores import envelopes_of, reading
-    from agentgraph.errors import SessionError
+async def _fold_again(url: str, session_id: str) -> tuple[StoredSession, SessionState]:
+    from agentgraph.cli.stores import envelopes_of, log_reader, stored_session
     from agentgraph.sessions.state.fold import fold
     from agentgraph.sessions.state.state import SessionState
 
-    async with reading(url) as log:
-        stored = await log.load(session_id)
-        if stored is None:
-            raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
-        state = SessionState.initial(stored.record)
-        # No further: the session may be going on.
-        async for envelope in envelopes_of(log, session_id, upto=stored.head):
+    async with log_reader(url) as log:
+        snapshot = await stored_session(log, session_id)
+        state = SessionState.initial(snapshot.record)
+        # Not beyond the stored head: the session may be going on while we read.
+        async for envelope in envelopes_of(log, session_id, upto=snapshot.head):
             state = fold(state, envelope)
-    return stored, state
+    return snapshot, state
 
 
-def _differences(stored: SessionState, folded: SessionState) -> Iterator[str]:
+def _differences(stored_state: SessionState, folded_state: SessionState) -> Iterator[str]:
+    """Yield a line for each field whose JSON differs."""
     from agentgraph.cli.terminal.text import clip
     from agentgraph.sessions.state.payload import decode_json, encode_json
 
-    after = folded.to_dict()
-    for name, value in stored.to_dict().items():
+    after = folded_state.to_dict()
+    for name, value in stored_state.to_dict().items():
         was, is_now = encode_json(value), encode_json(after[name])
         if decode_json(was) != decode_json(is_now):
             yield f"{name}: stored {clip(was)}, folded {clip(is_now)}"

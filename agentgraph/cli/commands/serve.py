@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentgraph.cli.faults import faults_told
+from agentgraph.cli.exits import errors_reported
 
 
 def serve(
@@ -25,7 +25,7 @@ def serve(
     """
     from agentgraph.cli.target import load
 
-    with faults_told(), suppress(KeyboardInterrupt):
+    with errors_reported(), suppress(KeyboardInterrupt):
         agents = load(targets)
         import agentgraph_server
 

@@ -1,4 +1,4 @@
-"""A conversation with an agent, line by line, each turn of it a run that can be cancelled."""
+"""A conversation with an agent, line by line; each turn is a run that Ctrl-C cancels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from agentgraph.agents import Agent, Interrupt
+from agentgraph.agents import Agent, Input, Interrupt
 from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.cli.terminal.keyboard import ReadLine
 from agentgraph.cli.terminal.screen import YOU, Screen
@@ -18,7 +18,11 @@ from agentgraph.history import OUTCOME_UNKNOWN
 
 
 class Conversation:
-    """One thread of an agent's, on one event loop from the first turn to the last."""
+    """A conversation on one thread, on one event loop from the first turn to the last.
+
+    Agents keep connections that belong to the loop they were opened on, so that a loop for each
+    turn would not do.
+    """
 
     def __init__(
         self, agent: Agent, thread_id: str, *, screen: Screen, read: ReadLine, interactive: bool
@@ -29,89 +33,92 @@ class Conversation:
         self._read = read
         self._interactive = interactive
         self._questions: tuple[Interrupt, ...] = ()
-        self._running = False
-        self.failed = False
+        self._is_running = False
+        self.has_failed = False
         """Whether a turn has failed."""
 
-    def hold(self, runner: asyncio.Runner) -> None:
-        """Go on until the input ends; where nobody types, Ctrl-C ends it too."""
+    def run(self, runner: asyncio.Runner) -> None:
+        """Converse until the input ends; where nobody types, Ctrl-C ends it too."""
         runner.run(self._recall())
         while True:
             try:
-                given = self._decisions() if self._questions else self._message()
+                message = self._read_decisions() if self._questions else self._read_message()
             except EOFError:
                 return
             except KeyboardInterrupt:
                 self._leave_open()
                 continue
-            self._turn(runner, given)
+            self._turn(runner, message)
 
     async def _recall(self) -> None:
+        """Show the thread as it is, and load the questions that it waits for."""
         messages = await self._agent.ahistory(self._thread_id)
-        await self._look()
-        self._screen.recall(_without_waiting(messages) if self._questions else messages)
+        await self._load_questions()
+        self._screen.recall(_without_unknown_outcomes(messages) if self._questions else messages)
         if not self._questions:
             self._screen.blank()
 
-    async def _look(self) -> None:
+    async def _load_questions(self) -> None:
         self._questions = await self._agent.ainterrupts(self._thread_id)
 
-    def _message(self) -> str:
+    def _read_message(self) -> str:
         while not (line := self._read(YOU)).strip():
             pass
         return line
 
-    def _decisions(self) -> Command[Any]:
-        decided: dict[str, object] = {}
+    def _read_decisions(self) -> Command[Any]:
+        decisions: dict[str, object] = {}
         for number, question in enumerate(self._questions, 1):
             several = len(self._questions) > 1
             self._screen.ask(question, f" ({number} of {len(self._questions)})" if several else "")
             while not (line := self._read("decision> ")).strip():
                 pass
-            decided[question.id] = decision_of(line, question)
-        return Command(resume=decided)
+            decisions[question.id] = decision_of(line, question)
+        return Command(resume=decisions)
 
     def _leave_open(self) -> None:
         if not self._interactive:
             raise KeyboardInterrupt
         open_ = "Left open: a message goes on without the decision. " if self._questions else ""
-        self._screen.interrupted(f"{open_}Ctrl-D leaves.")
+        self._screen.note_interrupt(f"{open_}Ctrl-D leaves.")
         self._questions = ()
 
-    def _turn(self, runner: asyncio.Runner, given: str | Command[Any]) -> None:
+    def _turn(self, runner: asyncio.Runner, message: Input) -> None:
         self._screen.start()
         self._questions = ()
-        self._attempt(runner, self._run(given))
-        self._attempt(runner, self._look())  # a run that was cancelled or failed may wait, too
+        self._run_to_end(runner, self._stream(message))
+        # Also after a run that was cancelled or failed: it may have asked something before.
+        self._run_to_end(runner, self._load_questions())
         if not self._questions:
             self._screen.blank()
 
-    def _attempt(self, runner: asyncio.Runner, work: Coroutine[Any, Any, None]) -> None:
+    def _run_to_end(self, runner: asyncio.Runner, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine; show its error or that Ctrl-C has cancelled it, and go on."""
         try:
             runner.run(work)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
-            if self._running:  # Ctrl-C came again while the turn was still being cancelled
-                self._screen.interrupted("Leaving before the turn has ended.")
+            if self._is_running:  # Ctrl-C came again while the turn was still being cancelled
+                self._screen.note_interrupt("Leaving before the turn has ended.")
                 raise KeyboardInterrupt from error
-            self._screen.interrupted("Cancelled.")
+            self._screen.note_interrupt("Cancelled.")
             if not self._interactive:
                 raise
         except Exception as error:
-            self.failed = True
+            self.has_failed = True
             self._screen.fail(error)
 
-    async def _run(self, given: str | Command[Any]) -> None:
-        self._running = True
+    async def _stream(self, message: Input) -> None:
+        self._is_running = True
         try:
-            async with aclosing(self._agent.astream(given, thread_id=self._thread_id)) as events:
+            async with aclosing(self._agent.astream(message, thread_id=self._thread_id)) as events:
                 async for event in events:
                     self._screen.show(event)
         finally:
-            self._running = False
+            self._is_running = False
 
 
-def _without_waiting(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Leave out that the outcome of the last turn's calls is unknown: they wait for a decision."""
+def _without_unknown_outcomes(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Leave out the answers "outcome unknown" of the last turn: its calls wait for a decision."""
     turn = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=0)
     return [
         message

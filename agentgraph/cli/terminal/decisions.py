@@ -1,4 +1,4 @@
-"""What a human types, as the decision that a run waits for."""
+"""Decisions as a human types them: `approve`, `reject too much`, JSON, or plain text."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from collections.abc import Mapping
 from agentgraph.agents.run.reply import Interrupt
 
 
-def decision_of(typed: str, question: Interrupt) -> object:
-    """Return the decision: JSON where it is JSON, else the text.
+def decision_of(line: str, question: Interrupt) -> object:
+    """Return the decision that a line means: JSON where it is JSON, else the text.
 
-    `approve` and `reject [reason]` answer what LangChain's HumanInTheLoopMiddleware asks, and they
-    and `edit TEXT` and `respond TEXT` what guards ask.
+    `approve` and `reject [reason]` answer a question of LangChain's HumanInTheLoopMiddleware; these
+    and `edit TEXT` and `respond TEXT` answer one of the guards.
     """
-    word, _, rest = typed.strip().partition(" ")
-    form = _form(word.lower(), rest.strip(), is_guards=_asked_by_guards(question.payload))
-    if (count := _actions(question.payload)) is not None and form is not None:
-        return form if count == 0 else {"decisions": [form] * count}
+    word, _, rest = line.strip().partition(" ")
+    decision = _short_form(word.lower(), rest.strip(), by_guards=_is_escalation(question.payload))
+    count = _action_count(question.payload)
+    if count is not None and decision is not None:
+        return decision if count == 0 else {"decisions": [decision] * count}
     if (question.response_schema or {}).get("type") == "string":
-        return typed
+        return line
     try:
-        return json.loads(typed, parse_constant=_refuse)
+        return json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return typed
+        return line
 
 
 def advice_for(question: Interrupt) -> str:
-    """Say what can be typed."""
-    if _asked_by_guards(question.payload):
+    """Return which decisions can be typed."""
+    if _is_escalation(question.payload):
         return "approve, reject [reason], edit TEXT, respond TEXT, or JSON"
     if has_short_form(question):
         return "approve, reject [reason], or JSON"
@@ -37,24 +38,25 @@ def advice_for(question: Interrupt) -> str:
 
 def has_short_form(question: Interrupt) -> bool:
     """Tell whether there are words for the decision, so that nobody has to read its schema."""
-    return _actions(question.payload) is not None
+    return _action_count(question.payload) is not None
 
 
-def _form(word: str, rest: str, *, is_guards: bool) -> dict[str, str] | None:
+def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | None:
     match word:
         case "approve":
             return {"type": word}
         case "reject":
             return {"type": word, "message": rest} if rest else {"type": word}
-        case "respond" if is_guards and rest:
+        case "respond" if by_guards and rest:
             return {"type": word, "message": rest}
-        case "edit" if is_guards and rest:
+        case "edit" if by_guards and rest:
             return {"type": word, "edited": rest}
         case _:
             return None
 
 
-def _asked_by_guards(payload: object) -> bool:
+def _is_escalation(payload: object) -> bool:
+    """Tell whether guards ask."""
     return (
         isinstance(payload, Mapping)
         and payload.get("type") == "escalation"
@@ -62,11 +64,14 @@ def _asked_by_guards(payload: object) -> bool:
     )
 
 
-def _actions(payload: object) -> int | None:
-    """Count the actions to be approved: 0 is one that is asked for by itself, None is none."""
+def _action_count(payload: object) -> int | None:
+    """Return how many actions LangChain's middleware asks about in its list.
+
+    0 is a single action, whose decision is no list; None is a question of another form.
+    """
     if not isinstance(payload, Mapping):
         return None
-    if payload.get("type") == "tool_approval" or _asked_by_guards(payload):
+    if payload.get("type") == "tool_approval" or _is_escalation(payload):
         return 0
     requests = payload.get("action_requests")
     return len(requests) if isinstance(requests, list | tuple) and requests else None

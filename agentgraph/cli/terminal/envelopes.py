@@ -1,4 +1,4 @@
-"""An envelope as one reads it: who did what, and what came of it."""
+"""Envelopes in words: for each event type a line, with notes below it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from agentgraph.cli.terminal.events import called
-from agentgraph.cli.terminal.text import clip
+from agentgraph.cli.terminal.text import call_text, clip
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 
@@ -17,12 +16,12 @@ ASIDE, WRONG, QUESTION = "dim", "red", "yellow"
 _HANDOFF = "handoff_conversation"
 
 Note: TypeAlias = tuple[str, str]
-"""A remark below, and its style."""
+"""A line below, and its style."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What an envelope comes to: words of somebody, or a line about them; and remarks below."""
+class Entry:
+    """An envelope in words: the speaker's text, or without a speaker a line about the event."""
 
     line: str
     speaker: str | None = None
@@ -30,30 +29,33 @@ class Told:
     notes: tuple[Note, ...] = ()
 
 
-def told_of(envelope: Envelope) -> Told:
-    """Tell an envelope."""
+def entry_of(envelope: Envelope) -> Entry:
+    """Return an envelope in words; nothing in its data is trusted to have the expected shape."""
     if envelope.is_substantive:
-        return _said(envelope)
-    tell, style = _TOLD.get(envelope.event_type, (_custom, ""))
-    return Told(tell(envelope, envelope.event_data), None, style, tuple(_below(envelope)))
+        return _message(envelope)
+    line_of, style = _LINES.get(envelope.event_type, (_custom, ""))
+    notes = tuple(_notes(envelope))
+    return Entry(line_of(envelope, envelope.event_data), None, style, notes)
 
 
-def _said(envelope: Envelope) -> Told:
+def _message(envelope: Envelope) -> Entry:
     to = envelope.audience
     speaker = envelope.sender_id if to is None else f"{envelope.sender_id} to {_list(to)}"
-    notes = (*_steps(envelope.event_data), *_writes(envelope.event_data), *_below(envelope))
-    return Told(envelope.text, speaker, notes=notes)
+    data = envelope.event_data
+    notes = (*_step_notes(data), *_context_notes(data), *_notes(envelope))
+    return Entry(envelope.text, speaker, notes=notes)
 
 
-def _steps(data: Mapping[str, Any]) -> Iterator[Note]:
-    """Tell the calls of a round, with their answers."""
+def _step_notes(data: Mapping[str, Any]) -> Iterator[Note]:
+    """Yield the calls of a round, with their results."""
     decision = data.get("decision")
-    moves = isinstance(decision, Mapping) and decision.get("rule") == "handoff"
+    is_handoff = isinstance(decision, Mapping) and decision.get("rule") == "handoff"
     for step in _objects(data.get("steps")):
         if text := clip(step.get("text") or ""):
             yield text, ASIDE
         for call in _objects(step.get("calls")):
-            if not (moves and call.get("tool") == _HANDOFF):  # which has an envelope of its own
+            # A handoff that was accepted has an envelope of its own.
+            if not (is_handoff and call.get("tool") == _HANDOFF):
                 yield _call(str(step.get("agent") or "it"), call)
     attempt = data.get("attempt")
     if isinstance(attempt, int) and attempt > 1:
@@ -62,17 +64,17 @@ def _steps(data: Mapping[str, Any]) -> Iterator[Note]:
 
 def _call(agent: str, call: Mapping[str, Any]) -> Note:
     args = call.get("args")
-    made = called(agent, str(call.get("tool")), args if isinstance(args, Mapping) else {})
+    text = call_text(agent, str(call.get("tool")), args if isinstance(args, Mapping) else {})
     style = WRONG if call.get("status") == "error" else ASIDE
-    return f"{made} → {clip(call.get('result') or '')}", style
+    return f"{text} → {clip(call.get('result') or '')}", style
 
 
-def _writes(data: Mapping[str, Any]) -> Iterator[Note]:
-    if words := _changes(data.get("context_updates")):
-        yield words, ASIDE
+def _context_notes(data: Mapping[str, Any]) -> Iterator[Note]:
+    if changes := _changes(data.get("context_updates")):
+        yield changes, ASIDE
 
 
-def _below(envelope: Envelope) -> Iterator[Note]:
+def _notes(envelope: Envelope) -> Iterator[Note]:
     data = envelope.event_data
     if envelope.event_type == ev.EV_HANDOFF and data.get("summary"):
         yield f"summary: {clip(data['summary'])}", ASIDE
@@ -97,45 +99,45 @@ def _decision(decision: Mapping[str, Any]) -> str:
 def _changes(updates: object) -> str:
     if not isinstance(updates, Mapping):
         return ""
-    given, gone = updates.get("set"), updates.get("delete")
-    pairs = given.items() if isinstance(given, Mapping) else ()
-    words = [f"sets {key} = {_json(value)}" for key, value in pairs]
-    words += [f"deletes {key}" for key in gone] if isinstance(gone, list) else []
-    return ", ".join(words)
+    values, deletions = updates.get("set"), updates.get("delete")
+    pairs = values.items() if isinstance(values, Mapping) else ()
+    changes = [f"sets {key} = {_json(value)}" for key, value in pairs]
+    changes += [f"deletes {key}" for key in deletions] if isinstance(deletions, list) else []
+    return ", ".join(changes)
 
 
-def _opened(envelope: Envelope, data: Mapping[str, Any]) -> str:
+def _session_start(envelope: Envelope, data: Mapping[str, Any]) -> str:
     first = data.get("initial_speaker")
     return f"opened by {data.get('creator')} with {_list(data.get('participants'))}; {first} begins"
 
 
-def _handed_over(envelope: Envelope, data: Mapping[str, Any]) -> str:
+def _handoff(envelope: Envelope, data: Mapping[str, Any]) -> str:
     way = data.get("channel_escalation", "same")
     by = "" if way == "same" else f" by {way}"
     return f"{data.get('from')} hands over to {data.get('target')}{by}{_why(data)}"
 
 
-def _rejected(envelope: Envelope, data: Mapping[str, Any]) -> str:
+def _handoff_rejection(envelope: Envelope, data: Mapping[str, Any]) -> str:
     answer = data.get("told")
-    wished = f"{data.get('from')} may not hand over to {data.get('target')}"
+    attempt = f"{data.get('from')} may not hand over to {data.get('target')}"
     try:
         verdict = json.loads(str(answer))
-        return f"{wished}: {verdict['code']}: {clip(verdict['reason'])}"
+        return f"{attempt}: {verdict['code']}: {clip(verdict['reason'])}"
     except (ValueError, TypeError, KeyError):
-        return f"{wished}: {clip(answer)}"
+        return f"{attempt}: {clip(answer)}"
 
 
-def _failed(envelope: Envelope, data: Mapping[str, Any]) -> str:
+def _round_failure(envelope: Envelope, data: Mapping[str, Any]) -> str:
     round = f"round {data.get('round')} of {data.get('speaker')} failed"
     after = "it is given up" if data.get("final") else "it is tried again"
-    told = f"{data.get('code')}: {clip(data.get('message'))}"
-    return f"{round} at attempt {data.get('attempt')}: {told}; {after}"
+    cause = f"{data.get('code')}: {clip(data.get('message'))}"
+    return f"{round} at attempt {data.get('attempt')}: {cause}; {after}"
 
 
-def _violated(envelope: Envelope, data: Mapping[str, Any]) -> str:
-    who = f" by {_list(data.get('violators'))}" if data.get("violators") else ""
-    then = data.get("on_violation")
-    return f"{data.get('name')} of {data.get('seconds')} s is not kept{who} ({then})"
+def _violation(envelope: Envelope, data: Mapping[str, Any]) -> str:
+    violators = f" by {_list(data.get('violators'))}" if data.get("violators") else ""
+    action = data.get("on_violation")
+    return f"{data.get('name')} of {data.get('seconds')} s is not kept{violators} ({action})"
 
 
 def _progress(envelope: Envelope, data: Mapping[str, Any]) -> str:
@@ -144,7 +146,7 @@ def _progress(envelope: Envelope, data: Mapping[str, Any]) -> str:
     return f"a task of {data.get('agent')}:{share} {clip(data.get('message'))}"
 
 
-def _recorded(envelope: Envelope, data: Mapping[str, Any]) -> str:
+def _audit_record(envelope: Envelope, data: Mapping[str, Any]) -> str:
     entry = data.get("entry")
     if data.get("kind") == "decision":
         why = clip(data.get("cause"))
@@ -154,8 +156,8 @@ def _recorded(envelope: Envelope, data: Mapping[str, Any]) -> str:
     return f"audit {_json(data)}"
 
 
-def _task(what: str) -> _Tell:
-    return lambda envelope, data: f"a task of {data.get('agent')} {what}"
+def _task(verb: str) -> _LineOf:
+    return lambda envelope, data: f"a task of {data.get('agent')} {verb}"
 
 
 def _custom(envelope: Envelope, data: Mapping[str, Any]) -> str:
@@ -171,48 +173,49 @@ def _list(names: object) -> str:
 
 
 def _objects(values: object) -> Iterable[Mapping[str, Any]]:
-    return [one for one in values if isinstance(one, Mapping)] if isinstance(values, list) else ()
+    return [v for v in values if isinstance(v, Mapping)] if isinstance(values, list) else ()
 
 
 def _json(value: object) -> str:
     return clip(json.dumps(value, ensure_ascii=False, default=str))
 
 
-_Tell: TypeAlias = Callable[[Envelope, Mapping[str, Any]], str]
-_TOLD: Mapping[str, tuple[_Tell, str]] = {
-    ev.EV_CONTEXT_SET: (lambda one, data: f"{one.sender_id} {_changes(data)}", ""),
+_LineOf: TypeAlias = Callable[[Envelope, Mapping[str, Any]], str]
+_LINES: Mapping[str, tuple[_LineOf, str]] = {
+    ev.EV_CONTEXT_SET: (lambda envelope, data: f"{envelope.sender_id} {_changes(data)}", ""),
     ev.EV_SESSION_INVITE: (
-        lambda one, data: f"{data.get('invitee')} is invited by {data.get('creator')}",
+        lambda envelope, data: f"{data.get('invitee')} is invited by {data.get('creator')}",
         "",
     ),
-    ev.EV_SESSION_INVITE_ACK: (lambda one, data: f"{one.sender_id} accepts", ""),
-    ev.EV_SESSION_INVITE_REJECT: (lambda one, data: f"{one.sender_id} declines", ""),
-    ev.EV_SESSION_OPENED: (_opened, ""),
-    ev.EV_SESSION_LEFT: (lambda one, data: f"{data.get('participant')} leaves", ""),
-    ev.EV_SESSION_RELEASED: (lambda one, data: f"released to {data.get('agent')}", ""),
-    ev.EV_SESSION_CLOSED: (lambda one, data: f"closed: {data.get('reason')}", "bold"),
-    ev.EV_SESSION_EXPIRED: (lambda one, data: "its time is over", WRONG),
-    ev.EV_EXPECTATION_VIOLATED: (_violated, WRONG),
-    ev.EV_HANDOFF: (_handed_over, ""),
-    ev.EV_HANDOFF_REJECTED: (_rejected, WRONG),
-    ev.EV_PHASE: (lambda one, data: f"phase {data.get('from')} → {data.get('to')}", ""),
-    ev.EV_ROUND_FAILED: (_failed, WRONG),
+    ev.EV_SESSION_INVITE_ACK: (lambda envelope, data: f"{envelope.sender_id} accepts", ""),
+    ev.EV_SESSION_INVITE_REJECT: (lambda envelope, data: f"{envelope.sender_id} declines", ""),
+    ev.EV_SESSION_OPENED: (_session_start, ""),
+    ev.EV_SESSION_LEFT: (lambda envelope, data: f"{data.get('participant')} leaves", ""),
+    ev.EV_SESSION_RELEASED: (lambda envelope, data: f"released to {data.get('agent')}", ""),
+    ev.EV_SESSION_CLOSED: (lambda envelope, data: f"closed: {data.get('reason')}", "bold"),
+    ev.EV_SESSION_EXPIRED: (lambda envelope, data: "its time is over", WRONG),
+    ev.EV_EXPECTATION_VIOLATED: (_violation, WRONG),
+    ev.EV_HANDOFF: (_handoff, ""),
+    ev.EV_HANDOFF_REJECTED: (_handoff_rejection, WRONG),
+    ev.EV_PHASE: (lambda envelope, data: f"phase {data.get('from')} → {data.get('to')}", ""),
+    ev.EV_ROUND_FAILED: (_round_failure, WRONG),
     ev.EV_INTERRUPT: (
-        lambda one, data: (
+        lambda envelope, data: (
             f"{data.get('speaker')} asks for a decision on {data.get('id')}: "
             f"{_json(data.get('payload'))}"
         ),
         QUESTION,
     ),
     ev.EV_DECISION: (
-        lambda one, data: (
-            f"{one.sender_id} decides on {data.get('interrupt_id')}: {_json(data.get('decision'))}"
+        lambda envelope, data: (
+            f"{envelope.sender_id} decides on {data.get('interrupt_id')}: "
+            f"{_json(data.get('decision'))}"
         ),
         QUESTION,
     ),
-    ev.EV_AUDIT: (_recorded, ASIDE),
+    ev.EV_AUDIT: (_audit_record, ASIDE),
     ev.EV_SUMMARY: (
-        lambda one, data: f"summary up to {data.get('upto')}: {clip(data.get('text'))}",
+        lambda envelope, data: f"summary up to {data.get('upto')}: {clip(data.get('text'))}",
         ASIDE,
     ),
     ev.EV_TASK_STARTED: (_task("begins"), ASIDE),

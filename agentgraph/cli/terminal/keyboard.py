@@ -23,20 +23,26 @@ def at_terminal() -> bool:
 
 
 def line_reader(console: Console) -> ReadLine:
-    """Return the reader of this process's input; it edits lines where a person types them."""
+    """Return the reader of stdin; where a person types, lines can be edited.
+
+    Bytes that are no text are replaced: a person's terminal may have another encoding than ours.
+    """
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     if not at_terminal():
-        return Pipe(sys.stdin, console)
+        return PipeReader(sys.stdin, console)
     with suppress(ImportError):
         import readline  # noqa: F401 - it makes `input` edit lines
     return input
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
-    """Read line by line, and show each, so that what is printed is the whole conversation."""
+class PipeReader:
+    """Reads line by line, and prints each, so that the output is the whole conversation.
+
+    A terminal echoes what is typed by itself; a pipe does not.
+    """
 
     lines: TextIO
     console: Console

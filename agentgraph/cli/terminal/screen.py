@@ -1,4 +1,4 @@
-"""What a conversation looks like in a terminal: plain lines, written from the top to the bottom."""
+"""The screen of a conversation: plain lines, written from the top to the bottom, never redrawn."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from rich.text import Text
 
 from agentgraph.agents.run.reply import Interrupt
 from agentgraph.cli.terminal.decisions import advice_for, has_short_form
-from agentgraph.cli.terminal.events import called, happened, named
-from agentgraph.cli.terminal.text import Flow, clean, clip, pretty
-from agentgraph.stream import AIMessageEvent, ErrorEvent, Event, FinalStateEvent, TokenEvent
+from agentgraph.cli.terminal.text import call_text, clean, clip, error_text, pretty
+from agentgraph.cli.terminal.writer import WrappingWriter
+from agentgraph.stream import (
+    AIMessageEvent,
+    ErrorEvent,
+    Event,
+    FinalStateEvent,
+    GuardEvent,
+    RoutingEvent,
+    TokenEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
 
 YOU = "you> "
 
@@ -23,27 +33,28 @@ _SPEAKER, _ASIDE, _WRONG, _QUESTION = "bold cyan", "dim", "red", "yellow"
 _HISTORY = 50
 _CAUSES = 2
 
-_Message: TypeAlias = tuple[str, str]
-"""An agent, and the id of the text it writes."""
+_MessageKey: TypeAlias = tuple[str, str]
+"""An agent, and the id of the message it writes."""
 
 
 class Screen:
-    """Show a conversation.
+    """Shows a conversation, event by event.
 
-    One text is written live, token by token. What others say beside it, in parallel, is shown when
-    it is whole.
+    One message is written live, token by token. Of agents that write at the same time the others
+    are shown when their message is whole: two texts cannot share a line.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._flow = Flow(console)
-        self._live: _Message | None = None
-        self._written = ""
-        self._begun: set[_Message] = set()
-        self._told: set[str] = set()
+        self._writer = WrappingWriter(console)
+        self._live: _MessageKey | None = None
+        self._live_text = ""
+        self._started_messages: set[_MessageKey] = set()
+        self._shown_texts: set[str] = set()
+        """Texts and errors of this run, which its end repeats."""
 
     def show(self, event: Event) -> None:
-        """Show something that happened in a run."""
+        """Show an event of a run."""
         match event:
             case TokenEvent():
                 self._write(event)
@@ -52,18 +63,18 @@ class Screen:
             case FinalStateEvent():
                 self._close(event)
             case ErrorEvent():
-                self._told.add(event.message)
+                self._shown_texts.add(event.message)
                 self.note(f"{event.agent}: {event.message}", _WRONG)
             case _:
-                if line := happened(event):
+                if line := _line_of(event):
                     self.note(line)
 
-    def greet(self, name: str, place: str, *, thread_id: str, keys: bool) -> None:
-        """Show who is talked to, where that is kept, and which keys there are."""
-        place = f"  kept in {clean(place)}"
-        self._console.print(Text(clean(name), _SPEAKER) + Text(place, _ASIDE), soft_wrap=True)
+    def greet(self, name: str, store_name: str, *, thread_id: str, interactive: bool) -> None:
+        """Show the agent's name, where the conversation is kept, and which keys there are."""
+        store = f"  kept in {clean(store_name)}"
+        self._console.print(Text(clean(name), _SPEAKER) + Text(store, _ASIDE), soft_wrap=True)
         self.note(f"thread {thread_id}")
-        if keys:
+        if interactive:
             self.note("Ctrl-C stops an answer, Ctrl-D leaves.")
 
     def note(self, line: str, style: str = _ASIDE) -> None:
@@ -84,41 +95,41 @@ class Screen:
         self.end_line()
         self._console.out("")
 
-    def farewell(self, again: str | None) -> None:
-        """Show how to go on: in one line, however long, so that it can be copied."""
+    def farewell(self, command: str | None) -> None:
+        """Show the command that goes on: in one line, however long, so that it can be copied."""
         if self._console.is_terminal:
             self.blank()
-        self.note("Go on with:" if again else "It was kept in memory, and is gone.")
-        if again:
-            self._console.out(_INDENT + clean(again), highlight=False)
+        self.note("Go on with:" if command else "It was kept in memory, and is gone.")
+        if command:
+            self._console.out(_INDENT + clean(command), highlight=False)
 
-    def interrupted(self, remark: str) -> None:
+    def note_interrupt(self, remark: str) -> None:
         """Show a remark below the ^C that a terminal writes where the cursor is."""
-        if self._flow.is_open:
+        if self._writer.is_open:
             self.end_line()
         elif self._console.is_terminal:
             self._console.out("")
         self.note(remark)
 
     def fail(self, error: BaseException) -> None:
-        """Show what ended a run, unless it was told already, and what was behind it."""
-        if str(error) not in self._told:
-            self.note(named(error), _WRONG)
+        """Show the error that ended a run, unless an event has shown it, and its causes."""
+        if str(error) not in self._shown_texts:
+            self.note(error_text(error), _WRONG)
         cause, depth = error.__cause__, 0
         while cause is not None and depth < _CAUSES:
-            self.note(f"caused by {named(cause)}", _WRONG)
+            self.note(f"caused by {error_text(cause)}", _WRONG)
             cause, depth = cause.__cause__, depth + 1
 
-    def ask(self, question: Interrupt, place: str) -> None:
-        """Show a question that a human has to decide."""
-        self.note(f"A decision is needed{place}:", _QUESTION)
+    def ask(self, question: Interrupt, number: str) -> None:
+        """Show a question that a human has to decide; `number` says which of several it is."""
+        self.note(f"A decision is needed{number}:", _QUESTION)
         self.note(pretty(question.payload), _QUESTION)
         if question.response_schema and not has_short_form(question):
             self.note(f"It has to fit: {json.dumps(question.response_schema, default=str)}")
         self.note(f"Type {advice_for(question)}; Ctrl-C leaves it open.")
 
     def recall(self, messages: Sequence[AnyMessage]) -> None:
-        """Show what was said on a thread before."""
+        """Show the last messages of a thread."""
         if len(messages) > _HISTORY:
             self.note(f"… {len(messages) - _HISTORY} earlier messages")
         for message in messages[-_HISTORY:]:
@@ -131,60 +142,82 @@ class Screen:
                 case AIMessage():
                     self._recall_answer(message.name or "agent", message)
 
-    def _recall_answer(self, agent: str, message: AIMessage) -> None:
-        if message.text:
-            self._whole(agent, message.text)
-        for call in message.tool_calls:
-            self.note(called(agent, call["name"], call["args"]))
-
     def end_line(self) -> None:
         """End the line that is being written."""
-        self._flow.end()
+        self._writer.end()
 
     def start(self) -> None:
-        """Begin a run: nothing of the one before counts any more."""
+        """Begin a run: forget which texts the one before has shown."""
         self.end_line()
         self._live = None
-        self._begun.clear()
-        self._told.clear()
+        self._started_messages.clear()
+        self._shown_texts.clear()
+
+    def _recall_answer(self, agent: str, message: AIMessage) -> None:
+        if message.text:
+            self._show_text(agent, message.text)
+        for call in message.tool_calls:
+            self.note(call_text(agent, call["name"], call["args"]))
 
     def _write(self, token: TokenEvent) -> None:
-        message = (token.agent, token.message_id)
-        if message not in self._begun and (self._live is None or self._live[0] == token.agent):
+        """Write a token of the live message; the first message to begin is the live one."""
+        key = (token.agent, token.message_id)
+        is_new = key not in self._started_messages
+        if is_new and (self._live is None or self._live[0] == token.agent):
             self.end_line()
-            self._live, self._written = message, ""
-        self._begun.add(message)
-        if message != self._live:
+            self._live, self._live_text = key, ""
+        self._started_messages.add(key)
+        if key != self._live:
             return
         text = clean(token.text)
-        if not self._flow.is_open:
-            self._flow.begin(f"{clean(token.agent)}> ", _SPEAKER)
+        if not self._writer.is_open:
+            self._writer.begin(f"{clean(token.agent)}> ", _SPEAKER)
             text = text.lstrip()
-        self._written += token.text
-        self._flow.write(text)
+        self._live_text += token.text
+        self._writer.write(text)
 
     def _say(self, agent: str, text: str) -> None:
-        self._told.add(text)
+        """Show a finished message, unless its tokens have shown all of it."""
+        self._shown_texts.add(text)
         if self._live is None or self._live[0] != agent:
-            self._whole(agent, text)
+            self._show_text(agent, text)
             return
-        is_written = self._written.strip() == text.strip()
+        is_shown = self._live_text.strip() == text.strip()
         self.end_line()
-        if is_written:
-            self._begun.discard(self._live)
+        if is_shown:
+            self._started_messages.discard(self._live)
             self._live = None
         else:
-            self._whole(agent, text)
+            self._show_text(agent, text)
 
-    def _whole(self, agent: str, text: str) -> None:
+    def _show_text(self, agent: str, text: str) -> None:
         self.end_line()
-        self._flow.begin(f"{clean(agent)}> ", _SPEAKER)
-        self._flow.write(clean(text))
-        self._flow.end()
+        self._writer.begin(f"{clean(agent)}> ", _SPEAKER)
+        self._writer.write(clean(text))
+        self._writer.end()
 
     def _close(self, event: FinalStateEvent) -> None:
         self.end_line()
-        if event.text and event.text not in self._told:
-            self._whole(event.agent, event.text)
+        if event.text and event.text not in self._shown_texts:
+            self._show_text(event.agent, event.text)
         if event.close_reason:
             self.note(f"The turn was ended: {event.close_reason}", _WRONG)
+
+
+def _line_of(event: Event) -> str | None:
+    """Return an event beside the messages as a line, None for one that has nothing to show."""
+    match event:
+        case RoutingEvent():
+            reason = f": {clip(event.reason)}" if event.reason else ""
+            return f"{event.source} → {event.target} ({event.kind}{reason})"
+        case ToolUsageEvent():
+            return call_text(event.agent, event.tool, event.args)
+        case ToolResponseEvent():
+            failed = " failed" if event.status == "error" else ""
+            return f"{event.tool}{failed}: {clip(event.content)}"
+        case GuardEvent():
+            decision = event.decision
+            cause = f": {clip(decision['cause'])}" if decision.get("cause") else ""
+            return f"guard {decision.get('guard')}: {decision.get('action')}{cause}"
+        case _:
+            return None

@@ -1,4 +1,4 @@
-"""What a session looks like in a terminal: numbered lines, with what belongs to them below."""
+"""A session in a terminal: an entry for each envelope; and the list of a store's sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from agentgraph.cli.terminal.envelopes import told_of
+from agentgraph.cli.terminal.envelopes import entry_of
 from agentgraph.cli.terminal.text import clean, instant
 from agentgraph.sessions.log import SessionSummary
 from agentgraph.sessions.state.envelope import Envelope
@@ -20,9 +20,9 @@ _NUMBER = 3
 
 
 class Transcript:
-    """Write envelopes, and lists of sessions, from the top to the bottom.
+    """Writes envelopes, and lists of sessions, from the top to the bottom.
 
-    What is said is indented below its number, so that no text can pass for another envelope.
+    Texts are indented below their number: none can be mistaken for another envelope.
     """
 
     def __init__(self, console: Console) -> None:
@@ -32,28 +32,29 @@ class Transcript:
 
     def show(self, envelope: Envelope) -> None:
         """Show an envelope."""
-        told = told_of(envelope)
+        entry = entry_of(envelope)
         number = f"{envelope.sequence:{_NUMBER}} "
-        text = Text(_one_line(told.line) if told.speaker is None else clean(told.line), told.style)
-        if told.speaker is not None:
-            mark = "> " if told.line else " says nothing"
-            text = Text(_one_line(told.speaker) + mark, _SPEAKER) + text
-        self._put(Text(number, _FAINT), text)
-        for line, style in told.notes:
-            self._put(Text(" " * (len(number) + 2)), Text(clean(line), style))
+        line = _one_line(entry.line) if entry.speaker is None else clean(entry.line)
+        text = Text(line, entry.style)
+        if entry.speaker is not None:
+            mark = "> " if entry.line else " says nothing"
+            text = Text(_one_line(entry.speaker) + mark, _SPEAKER) + text
+        self._print(Text(number, _FAINT), text)
+        for line, style in entry.notes:
+            self._print(Text(" " * (len(number) + 2)), Text(clean(line), style))
 
     def list(self, summaries: Sequence[SessionSummary]) -> None:
         """Show the sessions of a store, one in a line."""
         rows = [_columns(summary) for summary in summaries]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            name, *others = map(_padded, row, widths)
-            line = Text(name, _SPEAKER) + f"  {'  '.join(others)}".rstrip()
-            self._put(Text(""), line, hanging=2)
+            name, *columns = map(_pad, row, widths)
+            line = Text(name, _SPEAKER) + f"  {'  '.join(columns)}".rstrip()
+            self._print(Text(""), line, indent=2)
 
-    def _put(self, before: Text, text: Text, hanging: int | None = None) -> None:
-        """Write a text after something, and all of its lines as far in."""
-        indent = before.cell_len if hanging is None else hanging
+    def _print(self, label: Text, text: Text, indent: int | None = None) -> None:
+        """Print a label and a text behind it, whose further lines begin at the same column."""
+        indent = label.cell_len if indent is None else indent
         text.expand_tabs(4)
         if self._console.is_terminal:
             lines = text.wrap(self._console, max(self._console.width - indent, 1))
@@ -61,7 +62,7 @@ class Transcript:
             lines = text.split("\n", allow_blank=True)
         for number, line in enumerate(lines or [Text("")]):
             line.rstrip()
-            line = (Text(" " * indent) if number else before) + line
+            line = (Text(" " * indent) if number else label) + line
             line.rstrip()
             self._console.print(line, soft_wrap=True)
 
@@ -79,7 +80,7 @@ def _columns(summary: SessionSummary) -> list[str]:
     return [_one_line(part) for part in parts]
 
 
-def _padded(text: str, width: int) -> str:
+def _pad(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 

@@ -1,1 +1,1 @@
-"""What can be said of rules without running them: faults, moves, and a diagram."""
+"""Static analysis of rules, without running them: findings, the floor graph, a diagram."""

@@ -1,18 +1,25 @@
-"""Read a graph for its faults, without running it."""
+"""Find what is wrong with a graph before it runs: `TransitionGraph.check`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentgraph.routing.analysis.moves import Move, heard, is_by_context, moves_of
-from agentgraph.routing.analysis.shadows import Earlier, shadowed
+from agentgraph.routing.analysis.floor_graph import (
+    FloorGraph,
+    cycles_of,
+    depends_on_context_alone,
+    fires_for,
+    floor_graph,
+    reachable_from,
+)
+from agentgraph.routing.analysis.shadowed_rules import EarlierRules, shadowed_rules
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import FromSpeaker
-from agentgraph.routing.document.arguments import parts_of
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
-from agentgraph.routing.resolve import Rules, in_order
+from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
     AgentTarget,
     HumanTarget,
@@ -26,7 +33,11 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a graph, what to do about it, and the rules that it is about."""
+    """Something wrong with a graph, what to do about it, and the rules that it is about.
+
+    With an error no team is built. `code` is one of `max_turns`, `unknown_name`, `endless_cycle`
+    (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
+    """
 
     code: str
     severity: Severity
@@ -40,32 +51,35 @@ class Finding:
 
 def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
     """Return all findings: errors, with which a team is not built, then warnings."""
-    found = [*_limits(rules), *_strangers(rules, participants)]
-    if not found:  # what names strangers cannot be followed
-        moves = moves_of(rules, participants)
-        reached = _reached_from([rules.initial_speaker], moves)
-        found += [
-            *_endless(rules, moves, reached),
-            *_unreached(rules, moves, reached, participants),
+    findings = [*_limits(rules), *_strangers(rules, participants)]
+    if not findings:  # a graph that names strangers cannot be followed
+        graph = floor_graph(rules, participants)
+        reachable = reachable_from([rules.initial_speaker], graph)
+        findings += [
+            *_endless_cycles(rules, graph, reachable),
+            *_unreachable_participants(graph, reachable, participants),
         ]
-    found += [*_shadowed(rules), *_sticky(rules)]
-    return tuple(sorted(found, key=lambda finding: finding.severity))
+    findings += [*_shadowed_findings(rules), *_sticky_context(rules)]
+    return tuple(sorted(findings, key=lambda finding: finding.severity))
 
 
 def _limits(rules: Rules) -> Iterator[Finding]:
     if rules.max_turns is not None and rules.max_turns < 1:
-        told = f"max_turns={rules.max_turns} lets nobody speak: write at least 1, or None"
-        yield Finding("max_turns", "error", told)
+        message = f"max_turns={rules.max_turns} lets nobody speak: write at least 1, or None"
+        yield Finding("max_turns", "error", message)
 
 
 def _strangers(rules: Rules, participants: Sequence[str]) -> Iterator[Finding]:
+    """Find names that no participant has."""
     there = f"there are {', '.join(participants)}" if participants else "there is nobody"
 
-    def finding(what: str, name: str, indices: tuple[int, ...] = ()) -> Finding:
-        told = f"{what} {name!r}, who is no participant: {there}"
+    def finding(subject: str, name: str, indices: tuple[int, ...] = ()) -> Finding:
+        message = f"{subject} {name!r}, who is no participant: {there}"
         if name == HUMAN:
-            told = f"{what} {name!r}, who cannot speak in turn with others: use their own name"
-        return Finding("unknown_name", "error", told, indices)
+            message = (
+                f"{subject} {name!r}, who cannot speak in turn with others: use their own name"
+            )
+        return Finding("unknown_name", "error", message, indices)
 
     if rules.initial_speaker not in (*participants, HUMAN):
         yield finding("the initial speaker is", rules.initial_speaker)
@@ -74,8 +88,8 @@ def _strangers(rules: Rules, participants: Sequence[str]) -> Iterator[Finding]:
         yield finding("default_target names", name)
     for index, rule in enumerate(rules.transitions):
         parts = (rule.when, as_target(rule.then))
-        named = (name for part in parts for name in _strangers_of(part, present))
-        for name in dict.fromkeys(named):
+        strangers = (name for part in parts for name in _strangers_of(part, present))
+        for name in dict.fromkeys(strangers):
             yield finding(f"rule {index} names", name, (index,))
 
 
@@ -89,136 +103,85 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
                 yield from (name for name in agents if name not in present)
 
 
-def _reached_from(names: Sequence[str], moves: Mapping[str, Sequence[Move]]) -> set[str]:
-    """Return who can have the floor, beginning with these."""
-    reached = set(names)
-    waiting = list(names)
-    while waiting:
-        for move in moves.get(waiting.pop(), ()):
-            waiting += move.floor - reached
-            reached |= move.floor
-    return reached
-
-
-def _endless(
-    rules: Rules, moves: Mapping[str, Sequence[Move]], reached: Collection[str]
+def _endless_cycles(
+    rules: Rules, graph: FloorGraph, reachable: Collection[str]
 ) -> Iterator[Finding]:
-    """Find circles that nothing leaves: for ever an error, but for a value a warning."""
+    """Find cycles that the floor never leaves (error), or leaves by a context value (warning)."""
     if rules.max_turns is not None:
         return
-    for circle in _circles(moves):
-        if not circle & set(reached):
+    for cycle in cycles_of(graph):
+        if not cycle & set(reachable):
             continue
-        leaving = [m for name in circle for m in moves[name] if not m.stays_in(circle)]
-        involved = {m.rule for name in circle for m in moves[name]}
-        indices = tuple(sorted(index for index in involved if index is not None))
-        named = ", ".join(sorted(circle))
-        if not leaving:
-            told = f"the floor never leaves {named}: add a rule that ends it, or set max_turns"
-            yield Finding("endless_cycle", "error", told, indices)
-        elif all(m.by_context for m in leaving):
-            told = (
-                f"the floor leaves {named} only by a context value: if no tool sets it, never; "
+        edges = [edge for name in cycle for edge in graph[name]]
+        exits = [edge for edge in edges if not edge.stays_in(cycle)]
+        indices = tuple(sorted({edge.rule for edge in edges if edge.rule is not None}))
+        names = ", ".join(sorted(cycle))
+        if not exits:
+            message = f"the floor never leaves {names}: add a rule that ends it, or set max_turns"
+            yield Finding("endless_cycle", "error", message, indices)
+        elif all(edge.by_context for edge in exits):
+            message = (
+                f"the floor leaves {names} only by a context value: if no tool sets it, never; "
                 "set max_turns, or add a rule that leaves otherwise"
             )
-            yield Finding("context_exit", "warning", told, indices)
+            yield Finding("context_exit", "warning", message, indices)
 
 
-def _circles(moves: Mapping[str, Sequence[Move]]) -> list[frozenset[str]]:
-    """Return the largest sets of speakers among whom the floor can go round."""
-    after = {name: {n for m in moves[name] for n in m.floor if n in moves} for name in moves}
-    before: dict[str, set[str]] = {name: set() for name in moves}
-    for name, following in after.items():
-        for one in following:
-            before[one].add(name)
-    placed: set[str] = set()
-    circles = []
-    for name in reversed(_left_last(after)):
-        circle = frozenset(_left_last(before, [name], placed))
-        if len(circle) > 1 or name in after[name] & circle:
-            circles.append(circle)
-    return sorted(circles, key=sorted)
-
-
-def _left_last(
-    after: Mapping[str, Collection[str]],
-    starts: Collection[str] | None = None,
-    seen: set[str] | None = None,
-) -> list[str]:
-    """Return whom a walk from these comes to, each when all after it have been walked."""
-    seen = set() if seen is None else seen
-    left = []
-    for start in after if starts is None else starts:
-        path = [] if start in seen else [(start, iter(after[start]))]
-        seen.add(start)
-        while path:
-            following = next((name for name in path[-1][1] if name not in seen), None)
-            if following is None:
-                left.append(path.pop()[0])
-            else:
-                seen.add(following)
-                path.append((following, iter(after[following])))
-    return left
-
-
-def _unreached(
-    rules: Rules,
-    moves: Mapping[str, Sequence[Move]],
-    reached: Collection[str],
-    participants: Sequence[str],
+def _unreachable_participants(
+    graph: FloorGraph, reachable: Collection[str], participants: Sequence[str]
 ) -> Iterator[Finding]:
-    made = [move for name in reached for move in moves.get(name, ())]
-    if any(move.is_open for move in made):
+    edges = [edge for name in reachable for edge in graph.get(name, ())]
+    if any(edge.is_open for edge in edges):
         return
-    heard_of = {name for move in made for name in move.speakers}
+    speakers = {name for edge in edges for name in edge.speakers}
     for name in participants:
-        if name not in reached and name not in heard_of:
-            told = (
+        if name not in reachable and name not in speakers:
+            message = (
                 f"no rule ever gives {name!r} the floor, only a Handoff could: add one, or leave "
                 "the participant out"
             )
-            yield Finding("unreached", "warning", told)
+            yield Finding("unreached", "warning", message)
 
 
-def _shadowed(rules: Rules) -> Iterator[Finding]:
-    for index, earlier in shadowed(rules):
-        told = (
+def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
+    for index, earlier in shadowed_rules(rules):
+        message = (
             f"rule {index} never fires: whenever it would, rule {earlier} does before it; "
             "put it first, with a lower priority, or drop it"
         )
-        yield Finding("shadowed", "warning", told, (index, earlier))
+        yield Finding("shadowed", "warning", message, (index, earlier))
 
 
-def _sticky(rules: Rules) -> Iterator[Finding]:
+def _sticky_context(rules: Rules) -> Iterator[Finding]:
     """Find context values that send the floor back to whoever has it, turn after turn."""
-    earlier = Earlier()
+    earlier = EarlierRules()
     for index, rule in in_order(rules.transitions):
         *_, target = parts_of(as_target(rule.then))
-        freed = not isinstance(target, AgentTarget) or not any(
-            _is_context_alone(way, target.agent_id)
-            and earlier.first_implied_by(AllOf((FromSpeaker(target.agent_id), way))) is None
-            for way in _ways(rule.when)
+        is_sticky = isinstance(target, AgentTarget) and any(
+            _is_context_alone(part, target.agent_id)
+            and earlier.first_implied_by(AllOf((FromSpeaker(target.agent_id), part))) is None
+            for part in _alternatives(rule.when)
         )
         earlier.add(index, rule.when)
-        if freed:
+        if not is_sticky:
             continue
-        told = (
+        message = (
             f"rule {index} also fires on {target.agent_id!r}'s own turns while the value stays as "
             "it is, and keeps the floor there: put a rule from that speaker before it, or let a "
             "tool delete the value"
         )
-        yield Finding("sticky_context", "warning", told, (index,))
+        yield Finding("sticky_context", "warning", message, (index,))
 
 
-def _ways(when: TransitionCondition) -> Iterator[TransitionCondition]:
+def _alternatives(when: TransitionCondition) -> Iterator[TransitionCondition]:
     """Yield the conditions of which each alone makes a rule fire."""
     if isinstance(when, AnyOf):
         for part in when.conditions:
-            yield from _ways(part)
+            yield from _alternatives(part)
     else:
         yield when
 
 
 def _is_context_alone(when: TransitionCondition, speaker: str) -> bool:
-    is_open = heard(when, speaker) is None and not isinstance(when, Not)
-    return is_open and is_by_context(when, speaker)
+    is_undecided = fires_for(when, speaker) is None and not isinstance(when, Not)
+    return is_undecided and depends_on_context_alone(when, speaker)

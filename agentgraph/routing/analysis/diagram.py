@@ -1,4 +1,4 @@
-"""The rules as a picture: an arrow for each, from whoever it listens to, to where it leads."""
+"""A graph as a diagram, Mermaid or SVG: each rule is an arrow from a speaker to where it leads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from agentgraph.drawing import Edge, Node, draw
 from agentgraph.routing.composites import AllOf, AnyOf
 from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
+from agentgraph.routing.describe import describe, describe_target
 from agentgraph.routing.protocols import TransitionCondition
-from agentgraph.routing.resolve import Rules, in_order
+from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
     AgentTarget,
     HumanTarget,
@@ -22,14 +23,13 @@ from agentgraph.routing.targets import (
     TerminateTarget,
     as_target,
 )
-from agentgraph.routing.words import describe, describe_target
 
 _START, _ANYONE, _END = "start", "anyone", "end"
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A rule from one speaker to one place."""
+    """One arrow of a rule, which may have several."""
 
     source: str
     target: str
@@ -37,35 +37,35 @@ class Arrow:
     rule: Rule
 
 
-def rules_of(decided: Sequence[TransitionDecision | Rule]) -> frozenset[Rule]:
+def rules_of(decisions: Sequence[TransitionDecision | Rule]) -> frozenset[Rule]:
     """Return the rules that have decided."""
-    return frozenset(d.rule if isinstance(d, TransitionDecision) else d for d in decided)
+    return frozenset(d.rule if isinstance(d, TransitionDecision) else d for d in decisions)
 
 
-def mermaid(rules: Rules, decided: Collection[Rule]) -> str:
+def mermaid(rules: Rules, highlights: Collection[Rule]) -> str:
     """Draw rules as Mermaid text."""
     arrows = list(_arrows(rules))
     names = {name: f"n{number}" for number, name in enumerate(_names(arrows))}
     lines = ["flowchart TD", *(f"    {ref}{_shape(name)}" for name, ref in names.items())]
     for number, arrow in enumerate(arrows):
-        label = f'|"{_escaped(arrow.label)}"|' if arrow.label else ""
+        label = f'|"{_escape(arrow.label)}"|' if arrow.label else ""
         lines.append(f"    {names[arrow.source]} -->{label} {names[arrow.target]}")
-        if arrow.rule in decided:
+        if arrow.rule in highlights:
             lines.append(f"    linkStyle {number} stroke:#1d64d8,stroke-width:3px")
     return "\n".join(lines) + "\n"
 
 
-def svg(rules: Rules, decided: Collection[Rule]) -> str:
+def svg(rules: Rules, highlights: Collection[Rule]) -> str:
     """Draw rules as an SVG image."""
     arrows = list(_arrows(rules))
-    nodes = [Node(name, _told(name), _kind(name)) for name in _names(arrows)]  # type: ignore[arg-type]
+    nodes = [Node(name, _label_of(name), _kind(name)) for name in _names(arrows)]  # type: ignore[arg-type]
     edges = [
         Edge(
             arrow.source,
             arrow.target,
             arrow.label,
             dashed=arrow.rule == "default",
-            highlighted=arrow.rule in decided,
+            highlighted=arrow.rule in highlights,
         )
         for arrow in arrows
     ]
@@ -75,15 +75,15 @@ def svg(rules: Rules, decided: Collection[Rule]) -> str:
 def _arrows(rules: Rules) -> Iterator[Arrow]:
     yield Arrow(_START, f":{rules.initial_speaker}", "", "initial")
     for index, rule in in_order(rules.transitions):
-        for source, when in _heard(rule.when):
-            for target, how in _places(as_target(rule.then), source):
+        for source, when in _sources(rule.when):
+            for target, how in _destinations(as_target(rule.then), source):
                 yield Arrow(source, target, _label(when, how), index)
-    for target, how in _places(rules.default, _ANYONE):
+    for target, how in _destinations(rules.default, _ANYONE):
         yield Arrow(_ANYONE, target, _label("otherwise", how), "default")
 
 
-def _heard(when: TransitionCondition) -> list[tuple[str, str]]:
-    """Return whom a rule listens to, and what else it asks."""
+def _sources(when: TransitionCondition) -> list[tuple[str, str]]:
+    """Return the speakers whose turns may fire a rule, and in words what else has to be true."""
     match when:
         case FromSpeaker(agent_id):
             return [(f":{agent_id}", "")]
@@ -92,15 +92,15 @@ def _heard(when: TransitionCondition) -> list[tuple[str, str]]:
                 (f":{part.agent_id}", "") for part in conditions if isinstance(part, FromSpeaker)
             ]
         case AllOf(conditions):
-            for place, part in enumerate(conditions):
+            for position, part in enumerate(conditions):
                 if isinstance(part, FromSpeaker):
-                    rest = AllOf((*conditions[:place], *conditions[place + 1 :]))
+                    rest = AllOf((*conditions[:position], *conditions[position + 1 :]))
                     return [(f":{part.agent_id}", describe(rest) if rest.conditions else "")]
     return [(_ANYONE, describe(when))]
 
 
-def _places(target: Target, source: str) -> list[tuple[str, str]]:
-    """Return where a target leads, and how it is to be called."""
+def _destinations(target: Target, source: str) -> list[tuple[str, str]]:
+    """Return where a target leads, with the label of each arrow."""
     match target:
         case AgentTarget(agent_id):
             return [(f":{agent_id}", "")]
@@ -111,8 +111,10 @@ def _places(target: Target, source: str) -> list[tuple[str, str]]:
         case HumanTarget(name):
             return [(f":{name or 'human'}", "wait")]
         case PhaseTarget(name, then):
-            led = _places(as_target(then), source)
-            return [(place, f"phase {name}{f', {how}' if how else ''}") for place, how in led]
+            destinations = _destinations(as_target(then), source)
+            return [
+                (place, f"phase {name}{f', {how}' if how else ''}") for place, how in destinations
+            ]
         case ParallelTarget(agents, join):
             return [(f":{name}", f"at once, then {describe_target(join)}") for name in agents]
         case RoundRobinTarget(agents) if agents:
@@ -122,16 +124,16 @@ def _places(target: Target, source: str) -> list[tuple[str, str]]:
 
 
 def _label(*parts: str) -> str:
-    told = ": ".join(part for part in parts if part)
-    return told if len(told) <= 80 else f"{told[:77]}…"
+    text = ": ".join(part for part in parts if part)
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _names(arrows: Sequence[Arrow]) -> list[str]:
-    named = dict.fromkeys(name for arrow in arrows for name in (arrow.source, arrow.target))
-    return [name for name in named if name != _END] + [name for name in named if name == _END]
+    names = dict.fromkeys(name for arrow in arrows for name in (arrow.source, arrow.target))
+    return [name for name in names if name != _END] + [name for name in names if name == _END]
 
 
-def _told(name: str) -> str:
+def _label_of(name: str) -> str:
     return name.removeprefix(":")
 
 
@@ -140,10 +142,10 @@ def _kind(name: str) -> str:
 
 
 def _shape(name: str) -> str:
-    told = f'"{_escaped(_told(name))}"'
-    return f"([{told}])" if name in (_START, _END, _ANYONE) else f"[{told}]"
+    text = f'"{_escape(_label_of(name))}"'
+    return f"([{text}])" if name in (_START, _END, _ANYONE) else f"[{text}]"
 
 
-def _escaped(text: str) -> str:
-    """Write what Mermaid would read as its own as entities."""
+def _escape(text: str) -> str:
+    """Return a label for Mermaid, with the characters of its syntax as entities."""
     return "".join(c if c.isalnum() or c in " _-.,:()='…" else f"#{ord(c)};" for c in text)

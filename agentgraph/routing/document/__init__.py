@@ -1,1 +1,1 @@
-"""Rules as a JSON document, and back."""
+"""A graph as a JSON document: the codec, and the registry of the classes that it may name."""

@@ -1,11 +1,16 @@
-"""Rules as JSON and back; all that is wrong with a document is told at once, each by its place."""
+"""Encode conditions and targets as JSON, and decode them.
+
+`{"name": "from_speaker", "args": {"agent_id": "writer"}}` is a condition; one inside `args` has the
+same shape. The decoder collects all faults of a document, each with its path, and raises nothing
+itself: what a document holds may be anything, and so may the classes that are registered.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from types import MemberDescriptorType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin
 
@@ -13,7 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.document.arguments import Argument, Keys, arguments_of, keys_of
+from agentgraph.routing.arguments import Argument, arguments_of
 from agentgraph.routing.document.registry import Registry
 from agentgraph.routing.protocols import has_name
 from agentgraph.routing.targets import AgentTarget, as_target
@@ -28,7 +33,31 @@ MAX_FAULTS = 1_000
 Place: TypeAlias = tuple[str | int, ...]
 """Where in a document something is: keys and indices."""
 
-_NAMED = Keys(("name", "args"))
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys that a JSON object must have, and may have."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def faults_of(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a fault for each key that is missing and each that is not expected."""
+        for key in self.required:
+            if key not in data:
+                yield f"the key {key!r} is missing"
+        for key in data:
+            if key not in self.names:
+                keys = ", ".join((*self.required, *self.optional)) or "none"
+                yield f"there is no key {short(key)}: there are {keys}"
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All keys, required and optional."""
+        return frozenset((*self.required, *self.optional))
+
+
+_PART = Keys(("name", "args"))
 
 
 @dataclass(slots=True)
@@ -40,21 +69,21 @@ class Decoder:
     count: int = 0
     _nodes: int = 0
 
-    def fault(self, place: Place, what: str) -> None:
-        """Note what is wrong at a place; of very many, the first and their number."""
+    def fault(self, place: Place, message: str) -> None:
+        """Note a fault; after MAX_FAULTS only their number is counted on."""
         self.count += 1
         if self.count > MAX_FAULTS:
             self.faults[MAX_FAULTS:] = [f"graph: {self.count - MAX_FAULTS:,} more faults"]
             return
-        told = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
-        self.faults.append(f"{told.removeprefix('.') or 'graph'}: {what}")
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        self.faults.append(f"{path.removeprefix('.') or 'graph'}: {message}")
 
     def mapping(self, data: object, place: Place, keys: Keys) -> Mapping[str, Any] | None:
         """Return an object that has these keys and no others, None where it cannot be read."""
-        if type(data) is dict and data.keys() == keys.known:  # nearly always, so it is the first
+        if type(data) is dict and data.keys() == keys.names:  # nearly always: the fast path
             return data
         if not isinstance(data, Mapping):
-            self.fault(place, f"is {_told(data)}: an object is wanted")
+            self.fault(place, f"is {_repr(data)}: an object is wanted")
             return None
         for fault in keys.faults_of(data):
             self.fault(place, fault)
@@ -62,48 +91,48 @@ class Decoder:
 
     def condition(self, data: object, place: Place, depth: int = 1) -> Any:
         """Read a condition."""
-        return self._named(data, place, depth, self.registry.conditions, "condition")
+        return self._decode(data, place, depth, self.registry.conditions, "condition")
 
     def target(self, data: object, place: Place, depth: int = 1) -> Any:
         """Read a target; a string is an agent's name."""
         if isinstance(data, str):
             data = {"name": AgentTarget.name, "args": {"agent_id": data}}
-        return self._named(data, place, depth, self.registry.targets, "target")
+        return self._decode(data, place, depth, self.registry.targets, "target")
 
-    def _named(
-        self, data: object, place: Place, depth: int, known: Mapping[str, Any], what: str
+    def _decode(
+        self, data: object, place: Place, depth: int, classes: Mapping[str, Any], noun: str
     ) -> Any:
         self._nodes += 1
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:
             return self._too_large(place, depth)
-        found = self.mapping(data, place, _NAMED)
-        if found is None or "name" not in found:
+        entry = self.mapping(data, place, _PART)
+        if entry is None or "name" not in entry:
             return None
-        name = found["name"]
-        kind = known.get(name) if isinstance(name, str) else None
+        name = entry["name"]
+        kind = classes.get(name) if isinstance(name, str) else None
         if kind is None:
-            told = f"no {what} is registered as {short(name)}: register it, or mend the name"
-            self.fault(place, told)
-        elif "args" in found:
-            return self._built(kind, found["args"], (*place, "args"), depth)
+            message = f"no {noun} is registered as {short(name)}: register it, or mend the name"
+            self.fault(place, message)
+        elif "args" in entry:
+            return self._construct(kind, entry["args"], (*place, "args"), depth)
         return None
 
-    def _built(self, kind: Any, args: object, place: Place, depth: int) -> Any:
+    def _construct(self, kind: Any, args: object, place: Place, depth: int) -> Any:
         before = self.count
-        found = self.mapping(args, place, keys_of(kind))
-        if found is None:
+        data = self.mapping(args, place, _keys_of(kind))
+        if data is None:
             return None
         try:
             values = {}
-            for one in arguments_of(kind):
-                if one.name in found:
-                    inner = (*place, one.name)
-                    values[one.name] = self._argument(one, found[one.name], inner, depth + 1)
+            for argument in arguments_of(kind):
+                name = argument.name
+                if name in data:
+                    values[name] = self._argument(argument, data[name], (*place, name), depth + 1)
             return kind(**values) if self.count == before else None
         except ConfigurationError as error:
             for fault in error.faults:
                 self.fault(place, fault)
-        except Exception as error:  # a class of somebody else's: whatever its constructor raises
+        except Exception as error:  # a class that is not built in may raise anything
             self.fault(place, cause(error))
         return None
 
@@ -118,26 +147,26 @@ class Decoder:
         if holds == "target":
             return self.target(value, place, depth)
         if not isinstance(value, list | tuple):
-            self.fault(place, f"is {_told(value)}: a list is wanted")
+            self.fault(place, f"is {_repr(value)}: a list is wanted")
             return None
         reader = self.condition if holds == "conditions" else self.target
-        return tuple([reader(one, (*place, n), depth) for n, one in enumerate(value)])
+        return tuple([reader(part, (*place, n), depth) for n, part in enumerate(value)])
 
     def _value(self, hint: Any, value: object, place: Place) -> Any:
         if hint is Any or (hint is str and isinstance(value, str)):
             return value
         if hint == Sequence[str] and isinstance(value, list) and set(map(type, value)) <= {str}:
-            return list(value)  # also where a name has what no encoding has
+            return list(value)  # not by way of JSON: a name may hold a lone surrogate
         try:
             # By way of JSON: strict, but a list may be a tuple or a set, a string an enum.
             return _adapter(hint).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            told = error.errors()
+            errors = error.errors()
             if get_origin(hint) in (Union, UnionType):
-                self.fault(place, ", or: ".join(one["msg"] for one in told))
+                self.fault(place, ", or: ".join(fault["msg"] for fault in errors))
                 return None
-            for one in told:
-                self.fault((*place, *one["loc"]), one["msg"])
+            for fault in errors:
+                self.fault((*place, *fault["loc"]), fault["msg"])
         except (TypeError, ValueError, RecursionError) as error:
             self.fault(place, f"is no JSON: {error}")
         except PydanticUserError as error:
@@ -152,7 +181,7 @@ class Decoder:
 
 
 def encode(part: object) -> dict[str, object]:
-    """Write a condition or a target."""
+    """Return a condition or a target as JSON; raise `ConfigurationError` where it has no JSON."""
     kind: Any = type(part)
     if not has_name(part):
         raise ConfigurationError(f"{short(part)} is no condition and no target")
@@ -162,20 +191,20 @@ def encode(part: object) -> dict[str, object]:
     for argument in arguments_of(kind):
         value = getattr(part, argument.name)
         if argument.holds == "value":
-            args[argument.name] = _written(
+            args[argument.name] = _value_to_json(
                 value, argument.hint, f"{argument.name!r} of {kind.name}"
             )
         elif value is None:
             args[argument.name] = None
         elif argument.holds in ("conditions", "targets"):
-            args[argument.name] = [_inner(one) for one in value]
+            args[argument.name] = [_part_to_json(inner) for inner in value]
         else:
-            args[argument.name] = _inner(value)
+            args[argument.name] = _part_to_json(value)
     return {"name": kind.name, "args": args}
 
 
 def parse(text: str | bytes) -> object:
-    """Read a text as JSON."""
+    """Parse a text as JSON; raise `ConfigurationError` where it is none, or is too long."""
     if not isinstance(text, str | bytes | bytearray):
         raise ConfigurationError(f"{short(text)} is no text: give JSON, or use from_dict")
     if len(text) > MAX_TEXT:
@@ -186,33 +215,49 @@ def parse(text: str | bytes) -> object:
         raise ConfigurationError(f"the text is no JSON: {error}") from error
 
 
-def _inner(part: object) -> dict[str, object]:
+def _part_to_json(part: object) -> dict[str, object]:
     return encode(as_target(part) if isinstance(part, str) else part)
 
 
 def _has_state(part: object) -> bool:
-    """Tell whether something that is no dataclass holds what could not be written."""
-    slots = (one for base in type(part).__mro__ for one in vars(base).values())
+    """Tell whether something that is no dataclass holds state, which could not be stored."""
+    attributes = (value for base in type(part).__mro__ for value in vars(base).values())
     return (
         bool(getattr(part, "__dict__", None))
         or isinstance(part, str | int | float | tuple | list | Mapping)
-        or any(isinstance(one, MemberDescriptorType) for one in slots)
+        or any(isinstance(value, MemberDescriptorType) for value in attributes)
     )
 
 
-def _written(value: object, hint: Any, what: str) -> object:
+def _value_to_json(value: object, hint: Any, label: str) -> object:
     if isinstance(value, str | bool | None):
         return value
     if hint in (Any, object):  # nothing says what it should be read as
-        written = as_json(value, what)
-        if written != value:
-            told = f"{what} would come back as {short(written)}: annotate what it is"
-            raise ConfigurationError(told)
-        return written
+        json_value = as_json(value, label)
+        if json_value != value:
+            message = f"{label} would come back as {short(json_value)}: annotate what it is"
+            raise ConfigurationError(message)
+        return json_value
     try:
-        return as_json(to_jsonable_python(value), what)
+        return as_json(to_jsonable_python(value), label)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{what} cannot be written as JSON: {cause(error)}") from error
+        raise ConfigurationError(f"{label} cannot be written as JSON: {cause(error)}") from error
+
+
+@cache
+def _keys_of(kind: Any) -> Keys:
+    """Return the keys of the `args` of a class of conditions or targets."""
+    init_fields = [field for field in fields(kind) if field.init] if is_dataclass(kind) else []
+    optional = {
+        field.name
+        for field in init_fields
+        if field.default is not MISSING or field.default_factory is not MISSING
+    }
+    names = [field.name for field in init_fields]
+    return Keys(
+        tuple(name for name in names if name not in optional),
+        tuple(name for name in names if name in optional),
+    )
 
 
 @cache
@@ -220,5 +265,5 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint)
 
 
-def _told(value: object) -> str:
+def _repr(value: object) -> str:
     return "null" if value is None else short(value)

@@ -1,4 +1,4 @@
-"""A whole graph as a document, and how large one may be."""
+"""A whole graph as a document: write it, read it, and how large one may be."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.document.arguments import Keys, inner_of
-from agentgraph.routing.document.codec import MAX_DEPTH, MAX_NODES, VERSION, Decoder, Place, encode
+from agentgraph.routing.arguments import inner_of
+from agentgraph.routing.document.codec import (
+    MAX_DEPTH,
+    MAX_NODES,
+    VERSION,
+    Decoder,
+    Keys,
+    Place,
+    encode,
+)
 from agentgraph.routing.document.registry import Registry
+from agentgraph.routing.rules import Transition
 from agentgraph.routing.targets import Target
-from agentgraph.routing.transition import Transition
 from agentgraph.routing.values import is_whole, short
 
 Parts: TypeAlias = tuple[str, tuple[Transition, ...], Target, int | None, str | None]
@@ -41,29 +49,29 @@ def write(parts: Parts) -> dict[str, Any]:
 
 
 def read(data: object, registry: Registry) -> Parts:
-    """Read a graph's parts, or say all that is wrong with them."""
+    """Read a graph's parts; raise `ConfigurationError` with all faults, each with its path."""
     decoder = Decoder(registry)
-    found = decoder.mapping(data, (), _GRAPH) or {}
-    _check_version(found, decoder)
-    rules = found.get("transitions", [])
+    entry = decoder.mapping(data, (), _GRAPH) or {}
+    _check_version(entry, decoder)
+    rules = entry.get("transitions", [])
     if not isinstance(rules, list | tuple):
         decoder.fault(("transitions",), f"is {short(rules)}: a list is wanted")
         rules = []
     if len(rules) > MAX_NODES:
-        told = f"has {len(rules):,} rules: a graph may have {MAX_NODES:,} parts"
-        decoder.fault(("transitions",), told)
+        message = f"has {len(rules):,} rules: a graph may have {MAX_NODES:,} parts"
+        decoder.fault(("transitions",), message)
         rules = []
     transitions = [_rule(rule, ("transitions", n), decoder) for n, rule in enumerate(rules)]
     default: Any = None
-    if "default_target" in found:
-        default = decoder.target(found["default_target"], ("default_target",))
-    initial = found.get("initial_speaker", "nobody")
+    if "default_target" in entry:
+        default = decoder.target(entry["default_target"], ("default_target",))
+    initial = entry.get("initial_speaker", "nobody")
     if not isinstance(initial, str) or not initial:
         decoder.fault(("initial_speaker",), f"is {short(initial)}: a name is wanted")
-    turns = found.get("max_turns")
+    turns = entry.get("max_turns")
     if turns is not None:
         _check_whole(turns, ("max_turns",), decoder)
-    phase = found.get("initial_phase")
+    phase = entry.get("initial_phase")
     if phase is not None and not isinstance(phase, str):
         decoder.fault(("initial_phase",), f"is {short(phase)}: a name is wanted")
     if decoder.faults:
@@ -72,7 +80,7 @@ def read(data: object, registry: Registry) -> Parts:
 
 
 def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[str]:
-    """Yield what is too large, before anything walks through it."""
+    """Yield a fault where a graph is too deep or too large; it ends where a part holds itself."""
     parts, depth = 0, 0
     level: list[Any] = [part for rule in transitions for part in (rule.when, rule.then)]
     level.append(default)
@@ -84,29 +92,29 @@ def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[
         if parts > MAX_NODES:
             yield f"the graph has more than {MAX_NODES:,} parts: split it"
             return
-        below = (one for part in level for one in inner_of(part))
+        below = (inner for part in level for inner in inner_of(part))
         level = list(islice(below, MAX_NODES + 1))
 
 
-def _check_version(found: _Node, decoder: Decoder) -> None:
-    version = found.get("version", VERSION)
+def _check_version(entry: _Node, decoder: Decoder) -> None:
+    version = entry.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         decoder.fault(("version",), f"is {short(version)}: this code writes {VERSION}")
     elif version > VERSION:
-        told = f"is {short(version)}, newer than {VERSION}, which this code reads: update it"
-        decoder.fault(("version",), told)
+        message = f"is {short(version)}, newer than {VERSION}, which this code reads: update it"
+        decoder.fault(("version",), message)
 
 
 def _rule(data: object, place: Place, decoder: Decoder) -> Any:
     before = decoder.count
-    found = decoder.mapping(data, place, _RULE) or {}
+    entry = decoder.mapping(data, place, _RULE) or {}
     when: Any = None
     then: Any = None
-    if "when" in found:
-        when = decoder.condition(found["when"], (*place, "when"))
-    if "then" in found:
-        then = decoder.target(found["then"], (*place, "then"))
-    priority = found.get("priority", 0)
+    if "when" in entry:
+        when = decoder.condition(entry["when"], (*place, "when"))
+    if "then" in entry:
+        then = decoder.target(entry["then"], (*place, "then"))
+    priority = entry.get("priority", 0)
     _check_whole(priority, (*place, "priority"), decoder)
     return None if decoder.count > before else Transition(when, then, priority)
 

@@ -1,4 +1,4 @@
-"""The conditions and targets that a stored graph may name."""
+"""The registry: which conditions and targets a stored graph may name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def _name_of(kind: Any) -> str:
 
 
 def _seal(kind: type) -> None:
-    """Refuse classes derived from a built-in one, which the rules know by what it is."""
+    """Refuse classes derived from a built-in one.
+
+    The rules match built-in classes by type, with `case AgentTarget(…)`: a derived class would be
+    treated as its base, and what it overrides be ignored.
+    """
 
     def refuse(cls: Any, /, **_: object) -> None:
         raise ConfigurationError(
@@ -65,7 +69,10 @@ for _kind in (*_CONDITIONS, *_TARGETS):
 
 
 class Registry:
-    """Names and their classes: the built-in ones, and what is registered beside them."""
+    """Classes of conditions and targets by name: the built-in ones, and those that you register.
+
+    A registry of your own may replace built-in classes; the default one refuses to.
+    """
 
     def __init__(self, *, may_replace: bool = True) -> None:
         self._may_replace = may_replace
@@ -93,7 +100,7 @@ class Registry:
         return kind
 
     def _add(
-        self, known: dict[str, Any], kind: type, method: str, built_in: tuple[type, ...]
+        self, classes: dict[str, Any], kind: type, method: str, built_in: tuple[type, ...]
     ) -> None:
         name = getattr(kind, "name", None)
         faults = []
@@ -105,22 +112,36 @@ class Registry:
             faults.append(f"{name!r} is built in: choose another name, or a Registry of your own")
         if faults:
             raise ConfigurationError(faults)
-        known[str(name)] = kind
+        classes[str(name)] = kind
 
 
 _default = Registry(may_replace=False)
 
 
 def default_registry() -> Registry:
-    """Return the registry that is used where none is given."""
+    """Return the registry of `register_condition` and `register_target`, the default of loading."""
     return _default
 
 
 def register_condition(kind: Kind) -> Kind:
-    """Let stored graphs name a class of conditions; works as a decorator."""
+    """Let stored graphs name a class of conditions; works as a decorator.
+
+    Give the class a `name` that no other has: it is what a stored graph holds. Its fields are its
+    arguments. Import the module before such a graph is loaded. Raises `ConfigurationError` where
+    `name` or `evaluate` is missing, or the name is a built-in one.
+
+        @register_condition
+        @dataclass(frozen=True)
+        class Mentions(Composable):
+            word: str
+            name: ClassVar[str] = "mentions"
+
+            def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
+                return self.word in envelope.event_data.get("body", "")
+    """
     return _default.register_condition(kind)
 
 
 def register_target(kind: Kind) -> Kind:
-    """Let stored graphs name a class of targets; works as a decorator."""
+    """Let stored graphs name a class of targets; works as a decorator, as `register_condition`."""
     return _default.register_target(kind)

@@ -13,7 +13,7 @@ from agentgraph.errors import SessionError
 from agentgraph.running import Run, current_run
 from agentgraph.sessions.hub.round import current_place
 from agentgraph.stream import Event
-from agentgraph.telling import Listener, Put, Teller
+from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
 
 if TYPE_CHECKING:
     from agentgraph.sessions.hub.live import LiveSession
@@ -67,7 +67,7 @@ class Audience:
         if not self._ears[session_id]:
             del self._ears[session_id]
 
-    def mouth(self, session_id: str) -> Put:
+    def mouth(self, session_id: str) -> PutEvent:
         """Return what hands live events to those who listen."""
 
         async def put(event: Event) -> None:
@@ -78,15 +78,15 @@ class Audience:
 
     def connect(self, live: LiveSession, run: Run) -> None:
         """Tell the run's events while anybody listens, who may come and go; tokens turn by turn."""
-        teller = Teller(run, live.record.team, self.mouth(live.id), current_place)
+        emitter = EventEmitter(run, live.record.team, self.mouth(live.id), current_place)
 
         async def tell(event: Event) -> None:
             if self.listens(live.id):
-                await teller.tell(event)
+                await emitter.emit(event)
 
         def listeners() -> Sequence[BaseCallbackHandler]:
             hears = current_run() is run and self.listens(live.id)
-            return [Listener(teller)] if hears else []
+            return [ModelCallbacks(emitter)] if hears else []
 
         run.tell, live.listeners = tell, listeners
 

@@ -1,0 +1,153 @@
+"""Rules that never fire, because an earlier rule fires whenever they would.
+
+What implies what is read off how conditions are written (`Always`, the same condition, a
+conjunction that contains it); conditions are never evaluated, so that every finding is certain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.routing.composites import AllOf, AnyOf
+from agentgraph.routing.conditions import Always
+from agentgraph.routing.document.codec import encode
+from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.rules import Rules, in_order
+from agentgraph.routing.targets import (
+    AddressedTarget,
+    AgentTarget,
+    HumanTarget,
+    ParallelTarget,
+    PhaseTarget,
+    RevertToInitiatorTarget,
+    RoundRobinTarget,
+    StayTarget,
+    Target,
+    TerminateTarget,
+    as_target,
+)
+
+
+def shadowed_rules(rules: Rules) -> Iterator[tuple[int, int]]:
+    """Yield the index of each rule that never fires, with that of the rule that shadows it."""
+    earlier = EarlierRules()
+    for index, rule in in_order(rules.transitions):
+        shadow = earlier.first_implied_by(rule.when)
+        if shadow is not None:
+            yield index, shadow
+        if _always_decides(rule.then):
+            earlier.add(index, rule.when)
+
+
+class EarlierRules:
+    """The rules that are tried before another; finds which of them fires whenever that one does.
+
+    Rules are indexed by a leaf condition that they need, the one that the fewest others need:
+    comparing each rule with each would take minutes for thousands of rules.
+    """
+
+    def __init__(self) -> None:
+        self._implications = _Implications()
+        self._by_need: dict[str | None, list[tuple[int, int, TransitionCondition]]] = {}
+        self._size = 0
+
+    def add(self, index: int, when: TransitionCondition) -> None:
+        """Add the next rule, in the order in which they are tried."""
+        needs: list[str | None] = [*sorted(self._implications.needs(when))]
+        rarest = min(needs or [None], key=lambda need: len(self._by_need.get(need, ())))
+        self._by_need.setdefault(rarest, []).append((self._size, index, when))
+        self._size += 1
+
+    def first_implied_by(self, when: TransitionCondition) -> int | None:
+        """Return the first rule whose condition holds, as it is written, whenever this does."""
+        first: tuple[int, int] | None = None
+        for need in (None, *self._implications.needs(when)):
+            for position, index, condition in self._by_need.get(need, ()):
+                if first is not None and first[0] < position:
+                    break
+                if self._implications.holds(when, condition):
+                    first = position, index
+                    break
+        return None if first is None else first[1]
+
+
+def _always_decides(target: Target | str) -> bool:
+    """Tell whether a target always decides; after one that may fail, later rules are tried."""
+    match as_target(target):
+        case PhaseTarget(then=then):
+            return _always_decides(then)
+        case plain:
+            return type(plain) in _NEVER_FAIL
+
+
+_NEVER_FAIL = (
+    AgentTarget,
+    AddressedTarget,
+    HumanTarget,
+    ParallelTarget,
+    RevertToInitiatorTarget,
+    RoundRobinTarget,
+    StayTarget,
+    TerminateTarget,
+)
+
+
+@dataclass(slots=True)
+class _Implications:
+    """Which condition implies which, from how they are written; each pair is compared once."""
+
+    _keys: dict[int, tuple[TransitionCondition, str]] = field(default_factory=dict)
+    _results: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def holds(self, premise: TransitionCondition, conclusion: TransitionCondition) -> bool:
+        """Tell whether the conclusion fires whenever the premise does."""
+        pair = self._key(premise), self._key(conclusion)
+        if pair not in self._results:
+            same = pair[0] == pair[1] or isinstance(conclusion, Always)
+            self._results[pair] = same or self._by_parts(premise, conclusion)
+        return self._results[pair]
+
+    def needs(self, condition: TransitionCondition) -> frozenset[str]:
+        """Return the keys of the leaf conditions that are true whenever a condition is.
+
+        Whatever a condition implies needs only such leaves, so that candidates are found by them.
+        """
+        match condition:
+            case Always():
+                return frozenset()
+            case AllOf(conditions):
+                return frozenset().union(*map(self.needs, conditions))
+            case AnyOf(conditions) if conditions:
+                return frozenset.intersection(*map(self.needs, conditions))
+        return frozenset([self._key(condition)])
+
+    def _by_parts(self, premise: TransitionCondition, conclusion: TransitionCondition) -> bool:
+        match conclusion:
+            case AllOf(conditions):
+                if all(self.holds(premise, part) for part in conditions):
+                    return True
+            case AnyOf(conditions):
+                if any(self.holds(premise, part) for part in conditions):
+                    return True
+        match premise:
+            case AllOf(conditions):
+                return any(self.holds(part, conclusion) for part in conditions)
+            case AnyOf(conditions):
+                return bool(conditions) and all(self.holds(part, conclusion) for part in conditions)
+        return False
+
+    def _key(self, condition: TransitionCondition) -> str:
+        """Return what is the same for the same condition; JSON tells `True` from 1."""
+        entry = self._keys.get(id(condition))
+        if entry is not None:
+            return entry[1]
+        try:
+            key = json.dumps(encode(condition), sort_keys=True)
+        except ConfigurationError:  # it cannot be stored: it equals itself alone
+            key = str(id(condition))
+        # The condition is referenced too: while it lives, no other object gets its id.
+        self._keys[id(condition)] = condition, key
+        return key

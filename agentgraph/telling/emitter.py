@@ -1,0 +1,160 @@
+"""Emit the events of a run, and read them as a stream.
+
+The run is a task of its own behind a bounded queue, and whoever emits an event waits for room in
+it. LangGraph's own stream is unbounded: a reader who stops reading would not hold the run back, and
+its memory would grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+)
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from agentgraph.errors import AgentGraphError
+from agentgraph.running import Run, current_errand, held_back
+from agentgraph.stream import (
+    AIMessageEvent,
+    ErrorEvent,
+    Event,
+    TokenEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
+
+T = TypeVar("T")
+
+QUEUE_SIZE = 64
+
+PutEvent: TypeAlias = Callable[[Event], Awaitable[None]]
+Position: TypeAlias = tuple[str, int, int]
+"""Of a session: whose turn it is, which round, and which attempt at it."""
+
+
+async def event_stream(
+    produce: Callable[[PutEvent], Awaitable[None]],
+) -> AsyncGenerator[Event, None]:
+    """Yield the events that a run puts; raise the error that ends it.
+
+    Closing the stream cancels the run and waits until it has cleaned up.
+    """
+    queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE_SIZE)
+
+    async def put_event(event: Event) -> None:
+        if not queue.full():
+            queue.put_nowait(event)
+            return
+        with held_back():  # the time that a slow reader takes is none of the run's
+            await queue.put(event)
+
+    async def run() -> None:
+        try:
+            await produce(put_event)
+        finally:
+            if not task.cancelling():
+                await queue.put(None)
+
+    task = asyncio.ensure_future(run())
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await task
+    finally:
+        await _end(task)
+
+
+@dataclass(slots=True)
+class EventEmitter:
+    """Emits a run's events in order, each stamped with its run, its position and its sequence."""
+
+    run: Run
+    agent: str
+    put_event: PutEvent
+    position: Callable[[], Position] = lambda: ("", 0, 0)
+    sequence: int = 0
+    error_messages: set[str] = field(default_factory=set)
+    emitted_keys: set[tuple[Position, str, str]] = field(default_factory=set)
+    """The texts, calls and answers that were emitted: a graph around ours emits its own again.
+
+    Only within a turn: in the next one a provider may give the same id to another call.
+    """
+    _order: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def emit(self, event: Event) -> None:
+        """Put an event with its stamp, after those that wait already, once the queue has room."""
+        if isinstance(event, ErrorEvent):
+            self.error_messages.add(event.message)
+        position = self.position()
+        await self._acquire_order()
+        try:
+            await self._put_next(event, position)
+        finally:
+            self._order.release()
+
+    async def emit_failure(self, error: Exception) -> None:
+        """Emit what ended the run, unless a node has emitted it."""
+        event = _failure(error)
+        if event.message not in self.error_messages:
+            await self.emit(event)
+
+    async def _acquire_order(self) -> None:
+        if not self._order.locked():
+            await self._order.acquire()
+            return
+        with held_back():  # the one who has the lock waits for the reader, and so do we
+            await self._order.acquire()
+
+    async def _put_next(self, event: Event, position: Position) -> None:
+        _, round, attempt = position
+        event_key = _key(event)
+        key = None if event_key is None else (position, *event_key)
+        if key in self.emitted_keys:
+            return
+        stamped_event = replace(
+            event,
+            round=round,
+            attempt=attempt,
+            agent=event.agent or self.agent,
+            thread_id=self.run.thread_id,
+            run_id=self.run.id,
+            sequence=self.sequence + 1,
+        )
+        await self.put_event(stamped_event)
+        if isinstance(event, TokenEvent):
+            visit = stamped_event.agent, current_errand()
+            self.run.told[visit] = self.run.told.get(visit, 0) + 1
+        # Only now: one that is cancelled while it waits for room must leave no gap.
+        self.sequence += 1
+        if key is not None:
+            self.emitted_keys.add(key)
+
+
+def _key(event: Event) -> tuple[str, str] | None:
+    """Return the type and id by which an event is emitted once in a turn, None for all others."""
+    match event:
+        case AIMessageEvent(message_id=str(message_id)):
+            return (event.type, message_id) if message_id else None
+        case ToolUsageEvent(call_id=call_id) | ToolResponseEvent(call_id=call_id):
+            return (event.type, call_id) if call_id else None
+        case _:
+            return None
+
+
+def _failure(error: Exception) -> ErrorEvent:
+    if isinstance(error, AgentGraphError):
+        return ErrorEvent(code=error.code, message=str(error))
+    # Not its text: that may hold secrets, and the reader may be anybody.
+    return ErrorEvent(code="error", message=f"the run failed: {type(error).__name__}")
+
+
+async def _end(task: asyncio.Future[None]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # asyncio warns of exceptions that nobody has looked at

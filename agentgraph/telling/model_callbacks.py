@@ -1,0 +1,167 @@
+"""LangChain callbacks that emit the tokens of a run's models, and the tools of foreign graphs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
+from langgraph.constants import TAG_NOSTREAM
+from langgraph.errors import GraphBubbleUp
+
+from agentgraph.interception import on_duty
+from agentgraph.running import current_run
+from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
+from agentgraph.telling.emitter import EventEmitter
+
+AGENT_TAG = "agentgraph_agent"
+"""The metadata key of a model call that names its agent."""
+FOREIGN_TAG = "agentgraph_foreign"
+"""The metadata key that marks a graph that is not ours, and all that it runs."""
+
+T = TypeVar("T")
+
+_GENERATED_ID = "lc_run-"
+"""The beginning of the ids that LangChain makes for messages that a provider sends without one."""
+
+
+@dataclass(slots=True)
+class _ModelCall:
+    """A model call under way."""
+
+    agent: str
+    is_foreign: bool
+    message_id: str = ""
+
+    def identify(self, message: AIMessageChunk) -> str:
+        """Return the message's id, which for some providers only the first chunk has."""
+        if not self.message_id or not (message.id or "").startswith(_GENERATED_ID):
+            self.message_id = message.id or ""
+        return self.message_id
+
+
+class ModelCallbacks(AsyncCallbackHandler):
+    """Emits what the models of a run write, token by token; a full queue holds a model back.
+
+    For foreign graphs it emits tool calls and finished texts too: our own nodes emit those
+    themselves.
+    """
+
+    run_inline = True
+
+    def __init__(self, emitter: EventEmitter) -> None:
+        self._emitter = emitter
+        self._model_calls: dict[UUID, _ModelCall] = {}
+        self._calls: dict[UUID, ToolUsageEvent] = {}
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        agent = self._agent_of(metadata)
+        # LangChain's middleware marks the calls that it makes for itself, such as a summary.
+        is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
+        is_foreign = bool((metadata or {}).get(FOREIGN_TAG))
+        if agent and not is_aside and (is_foreign or not _is_judged()):
+            self._model_calls[run_id] = _ModelCall(agent, is_foreign)
+
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        run_id: UUID,
+        **kwargs: Any,
+    ) -> None:
+        model_call = self._model_calls.get(run_id)
+        message = getattr(chunk, "message", None)
+        if model_call is None or not isinstance(message, AIMessageChunk):
+            return
+        message_id, text = model_call.identify(message), str(message.text)
+        if text:
+            event = TokenEvent(agent=model_call.agent, text=text, message_id=message_id)
+            await self._emitter.emit(event)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        model_call = self._model_calls.pop(run_id, None)
+        if model_call is None or not model_call.is_foreign:
+            return
+        message = getattr(response.generations[0][0], "message", None)
+        if isinstance(message, AIMessage) and message.text:
+            text, message_id = str(message.text), message.id or ""
+            await self._emitter.emit(
+                AIMessageEvent(agent=model_call.agent, text=text, message_id=message_id)
+            )
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._model_calls.pop(run_id, None)
+
+    async def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        tool_call_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        agent = self._agent_of(metadata)
+        if agent and (metadata or {}).get(FOREIGN_TAG):
+            name, args = str(serialized.get("name") or ""), inputs or {}
+            call = ToolUsageEvent(agent=agent, tool=name, args=args, call_id=tool_call_id or "")
+            self._calls[run_id] = call
+            await self._emitter.emit(call)
+
+    async def on_tool_end(self, output: object, *, run_id: UUID, **kwargs: Any) -> None:
+        if (call := self._calls.pop(run_id, None)) is not None:
+            text = str(output.text) if isinstance(output, ToolMessage) else str(output)
+            status = output.status if isinstance(output, ToolMessage) else "success"
+            await self._answer(call, text, status)
+
+    async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        call = self._calls.pop(run_id, None)
+        if call is not None and not isinstance(error, GraphBubbleUp):
+            await self._answer(call, type(error).__name__, "error")
+
+    # LangChain makes a chat model stream if a handler has these two methods, and calls them.
+
+    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
+        return output
+
+    def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
+        return output
+
+    def _agent_of(self, metadata: Mapping[str, Any] | None) -> str | None:
+        # A model or an agent that a tool runs for itself is no part of this conversation.
+        return (metadata or {}).get(AGENT_TAG) if current_run() is self._emitter.run else None
+
+    async def _answer(
+        self, call: ToolUsageEvent, text: str, status: Literal["success", "error"]
+    ) -> None:
+        await self._emitter.emit(
+            ToolResponseEvent(
+                agent=call.agent,
+                tool=call.tool,
+                content=text,
+                call_id=call.call_id,
+                status=status,
+            )
+        )
+
+
+def _is_judged() -> bool:
+    """Tell whether a gate or a critic may refuse the text: then it is emitted later, as a whole."""
+    sentry = on_duty()
+    return sentry is not None and sentry.judges

@@ -1,0 +1,118 @@
+"""Access control: who may ask is who has an API key; without keys, this machine alone."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+from collections.abc import Collection, Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentgraph.errors import ConfigurationError
+from agentgraph_server.problems import problem_response
+
+ENV_KEYS = "AGENTGRAPH_API_KEYS"
+MAX_BODY = 1_048_576
+
+_OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
+
+
+def keys_from(api_keys: Iterable[str] | None) -> frozenset[str]:
+    """Return these keys, or those of the environment where it is None; a text has commas.
+
+    Raises `ConfigurationError` where what is configured holds no key: the server would be open.
+    """
+    if api_keys is None:
+        api_keys = os.environ.get(ENV_KEYS)
+    if api_keys is None:
+        return frozenset()
+    # A text is an iterable of letters: each would be a key of one letter, easy to guess.
+    texts = api_keys.split(",") if isinstance(api_keys, str) else list(api_keys)
+    keys = frozenset(key.strip() for key in texts if key.strip())
+    if texts and not keys:
+        raise ConfigurationError(f"{ENV_KEYS} holds no key: write one, or unset it")
+    return keys
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class AccessControl:
+    """Middleware that refuses who may not ask, before a body is read or an agent looked up.
+
+    It limits the size of bodies too.
+    """
+
+    def __init__(self, app: ASGIApp, *, keys: Collection[str]) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._check_key(headers) if self._keys else _check_origin(scope, headers)
+        answer = self._app if refusal is None else refusal
+        await answer(scope, _with_size_limit(receive), send)
+
+    def _check_key(self, headers: Headers) -> Response | None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        # All are compared, in constant time: the time must not tell how near a guess was.
+        matches = [hmac.compare_digest(key.encode("latin-1"), api_key) for api_key in self._keys]
+        if any(matches):
+            return None
+        detail = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
+        return problem_response(401, detail, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _check_origin(scope: Scope, headers: Headers) -> Response | None:
+    client = scope.get("client")
+    if client is not None and _is_foreign(client[0]):
+        return problem_response(403, _OPEN, "forbidden")
+    # DNS rebinding: another site's page can point its own name, which has dots, at this machine.
+    if not _is_local_name(headers.get("host", "")):
+        return problem_response(403, _OPEN, "forbidden")
+    return None
+
+
+def _is_local_name(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without its other half
+        return False
+    return "." not in name or is_loopback(name)
+
+
+def _is_foreign(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:  # no address: a name, or what a proxy has written there
+        return host not in ("", "testclient")  # a Unix socket, Starlette's test client
+
+
+def _with_size_limit(receive: Receive) -> Receive:
+    size = 0
+
+    async def receive_some() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MAX_BODY:
+            raise HTTPException(413, f"a request may have {MAX_BODY:,} bytes")
+        return message
+
+    return receive_some

@@ -1,0 +1,207 @@
+"""The JSON of requests and answers, as pydantic models; their docstrings stand in OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from agentgraph import Agent, Reply
+from agentgraph.participant import Participant
+
+MAX_DEPTH = 100
+
+
+def _check_not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the prompt is blank: say something")
+    return text
+
+
+def _check_storable(value: Any, depth: int = 0) -> Any:
+    """Raise `ValueError` for what JSON can hold and a checkpoint cannot."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("holds a number of more than 64 bits")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("holds half a character (a lone surrogate)") from error
+    parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+    for part in parts if isinstance(value, dict | list) else ():
+        _check_storable(part, depth + 1)
+    return value
+
+
+def _json_value(value: Any) -> Any:
+    """Return what a model or a tool has made as JSON, in the same way as the events do."""
+    try:
+        return from_json(to_json(value, fallback=str, inf_nan_mode="null", bytes_mode="base64"))
+    except PydanticSerializationError:
+        return ascii(value)
+
+
+# Not dots alone: in a URL's path these mean another folder.
+_THREAD_ID = r"^\.*[A-Za-z0-9_~:@+=|-][A-Za-z0-9._~:@+=|-]*$"
+ThreadId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=128, pattern=_THREAD_ID),
+    Field(description="The conversation; a new one is begun without it.", examples=["42"]),
+]
+
+JsonValue = Annotated[Any, BeforeValidator(_json_value)]
+Text = Annotated[str, BeforeValidator(_json_value)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Prompt(_Request):
+    """What is said to an agent."""
+
+    prompt: Annotated[
+        str,
+        Field(min_length=1, max_length=100_000, examples=["I was charged twice"]),
+        AfterValidator(_check_not_blank),
+    ]
+    thread_id: ThreadId | None = None
+
+
+class Decisions(_Request):
+    """What a human has decided, by the ids of the interrupts."""
+
+    thread_id: ThreadId
+    decisions: Annotated[
+        dict[str, Any], Field(min_length=1, max_length=1_000), AfterValidator(_check_storable)
+    ]
+
+
+class Question(BaseModel):
+    """What a run waits for."""
+
+    id: str
+    payload: JsonValue
+    response_schema: JsonValue = None
+
+
+class Answer(BaseModel):
+    """What an agent has answered, or asks."""
+
+    text: Text
+    agent: str
+    thread_id: str
+    output: JsonValue = None
+    usage: dict[str, Any] = {}
+    interrupts: list[Question] = []
+    close_reason: str | None = None
+
+    @classmethod
+    def of(cls, reply: Reply) -> Answer:
+        """Read a reply."""
+        return cls(
+            text=reply.text,
+            agent=reply.agent,
+            thread_id=reply.thread_id,
+            output=reply.output,
+            usage=reply.usage.to_dict(),
+            interrupts=[Question.model_validate(i, from_attributes=True) for i in reply.interrupts],
+            close_reason=reply.close_reason,
+        )
+
+
+class ToolCard(BaseModel):
+    """A tool, as its agent's model knows it."""
+
+    name: str
+    description: str = ""
+
+
+class AgentCard(BaseModel):
+    """Who an agent is."""
+
+    name: str
+    description: str = ""
+    tools: list[ToolCard] = []
+    agents: list[AgentCard] = []
+
+    @classmethod
+    def of(cls, participant: Participant) -> AgentCard:
+        """Describe an agent, and those below it."""
+        card = cls(name=participant.name, description=participant.description)
+        if isinstance(participant, Agent):
+            card.tools = _tools_of(participant)
+            card.agents = [cls.of(below) for below in participant.sub_agents]
+        return card
+
+
+class AgentDetail(AgentCard):
+    """Who an agent is, and what it compiles to."""
+
+    mermaid: str = Field(description="The graph of the whole tree, as Mermaid text.")
+
+
+class ThreadMessage(BaseModel):
+    """A message of a conversation."""
+
+    id: str
+    type: str
+    text: Text
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] = []
+    tool_call_id: str | None = None
+    status: Literal["success", "error"] | None = None
+
+    @classmethod
+    def of(cls, message: AnyMessage) -> ThreadMessage:
+        """Read a message of LangChain's."""
+        view = cls(
+            id=message.id or "", type=message.type, text=str(message.text), name=message.name
+        )
+        if isinstance(message, AIMessage):
+            calls = message.tool_calls
+            view.tool_calls = [
+                {k: _json_value(call[k]) for k in ("id", "name", "args")} for call in calls
+            ]
+        if isinstance(message, ToolMessage):
+            view.tool_call_id, view.status = message.tool_call_id, message.status
+        return view
+
+
+class Thread(BaseModel):
+    """A conversation so far."""
+
+    thread_id: str
+    busy: bool
+    messages: list[ThreadMessage]
+    interrupts: list[Question]
+
+
+class Health(BaseModel):
+    """That the server is there."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+    agents: Sequence[str]
+
+
+def _tools_of(agent: Agent) -> list[ToolCard]:
+    own = [ToolCard(name=tool.name, description=tool.description) for tool in agent.own_tools]
+    agent_tools = [
+        ToolCard(name=tool.agent.name, description=tool.agent.description)
+        for tool in agent.agent_tools
+    ]
+    native = [ToolCard(name=str(t.get("name") or t.get("type"))) for t in agent.native_tools]
+    return [*own, *agent_tools, *native]

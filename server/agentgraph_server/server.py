@@ -1,0 +1,61 @@
+"""Run the server until a signal stops it: `serve`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from agentgraph import Agent
+from agentgraph.errors import ConfigurationError
+from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
+from agentgraph_server.app import create_app, open_stores
+
+GRACE_S = 10
+
+
+def serve(
+    *agents: Agent, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
+) -> None:
+    """Serve agents until a signal stops the server.
+
+    Raises `ConfigurationError` for a host that other machines reach where no API keys are set.
+    """
+    make_server(*agents, host=host, port=port, store=store).run()
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that ends normally after a signal; uvicorn's own raises the signal again."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before uvicorn does: it would report a store that cannot be reached with a stack trace.
+        await open_stores(self._app)
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit |= self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def make_server(
+    *agents: Agent,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    store: str | None = None,
+    log_level: str = "info",
+) -> uvicorn.Server:
+    """Make the server that `serve` runs."""
+    if not is_loopback(host) and not keys_from(None):
+        raise ConfigurationError(
+            f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"
+        )
+    app = create_app(*agents, store=store)
+    config = uvicorn.Config(app, host, port, log_level=log_level, timeout_graceful_shutdown=GRACE_S)
+    return _Server(config, app)
