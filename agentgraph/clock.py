@@ -42,7 +42,7 @@ class Clock(Protocol):
     def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
         """Cut a block of a task off after so many seconds, with a `TimeoutError`; None never does.
 
-        Seconds that somebody inside has spent `unhurried` do not count.
+        Seconds that somebody inside has spent inside `paused_limits` do not count.
         """
         ...
 

@@ -80,13 +80,14 @@ class Usage:
             figures["by_agent"] = {name: part.to_dict() for name, part in self.by_agent.items()}
         return figures
 
-    def _told(self) -> str:
+    def summary(self) -> str:
+        """Return the sum in words, for a notebook."""
         cost = "" if self.cost is None else f", ${self.cost}"
         return f"{self.input_tokens} tokens in, {self.output_tokens} out{cost}"
 
     def _repr_html_(self) -> str:
-        parts = [row(name, escaped(part._told())) for name, part in self.by_agent.items()]
-        return panel(self._told(), *parts)
+        parts = [row(name, escaped(part.summary())) for name, part in self.by_agent.items()]
+        return panel(self.summary(), *parts)
 
 
 def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | None:

@@ -41,7 +41,7 @@ from agentgraph.testing import (
     call,
     check_history,
 )
-from agentgraph.timeouts import unhurried
+from agentgraph.timeouts import paused_limits
 
 ASK: list[BaseMessage] = [HumanMessage("hello")]
 
@@ -564,7 +564,7 @@ async def test_who_is_cut_off_cleans_up_undisturbed() -> None:
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    with unhurried():  # as whoever tells an event to a reader does
+                    with paused_limits():  # as whoever tells an event to a reader does
                         await time.sleep(0)
                     for _ in range(5):
                         await time.sleep(0)
@@ -587,7 +587,7 @@ async def test_a_limit_that_was_left_cuts_nobody_off_whoever_stops_it_then(is_be
     async def aside() -> None:
         if not is_before:
             await left.wait()
-        with unhurried():
+        with paused_limits():
             await left.wait()
 
     with time.timeout(5):

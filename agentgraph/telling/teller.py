@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from agentgraph.errors import AgentGraphError
-from agentgraph.running import Run, current_errand, held_back
+from agentgraph.running import Run, current_delegation, waiting_for_reader
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
@@ -42,7 +42,7 @@ async def follow(produce: Callable[[Put], Awaitable[None]]) -> AsyncGenerator[Ev
         if not queue.full():
             queue.put_nowait(event)
             return
-        with held_back():
+        with waiting_for_reader():
             await queue.put(event)
 
     async def run() -> None:
@@ -94,7 +94,7 @@ class Teller:
         if not self._order.locked():
             await self._order.acquire()
             return
-        with held_back():  # as whoever is before us is
+        with waiting_for_reader():  # as whoever is before us is
             await self._order.acquire()
 
     async def _tell_next(self, event: Event, place: Place) -> None:
@@ -114,8 +114,8 @@ class Teller:
         )
         await self.put(stamped)
         if isinstance(event, TokenEvent):
-            visit = stamped.agent, current_errand()
-            self.run.told[visit] = self.run.told.get(visit, 0) + 1
+            visit = stamped.agent, current_delegation()
+            self.run.token_counts[visit] = self.run.token_counts.get(visit, 0) + 1
         self.sequence += 1  # only now: who waits for room may be cancelled, and leave a gap
         if key is not None:
             self.told.add(key)

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self
 
 from agentgraph.clock import use_clock
-from agentgraph.timeouts import TimeLimit, limited
+from agentgraph.timeouts import TimeLimit, inside_limit
 
 _NANO = 1_000_000_000
 
@@ -98,7 +98,7 @@ class FakeClock:
         with TimeLimit(None) as limit:
             timer = _Timer(self, limit, _nanoseconds(seconds))
             try:
-                with limited(timer):
+                with inside_limit(timer):
                     yield
             finally:
                 timer.end()
@@ -166,7 +166,7 @@ class _Timer:
             self._left = self._clock._unwind(self._running)
             self._running = None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and self._running is None:
             self._start()

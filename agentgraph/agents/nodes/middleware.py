@@ -19,7 +19,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.bridge import Handler, Wrapper, bridged
+from agentgraph.agents.nodes.bridge import Handler, Wrapper, asynchronous
 from agentgraph.agents.nodes.state import AgentState, merge_messages
 from agentgraph.errors import GuardStopped
 from agentgraph.interception import Answerer, ControlFlow, guarded, on_duty
@@ -42,7 +42,7 @@ class Middleware:
 
     @property
     def wraps_model(self) -> bool:
-        """Tell whether anybody stands around the model call."""
+        """Tell whether any middleware wraps the model call."""
         return bool(self._model_wrappers)
 
     @property
@@ -58,13 +58,13 @@ class Middleware:
     def hooks(self, moment: str) -> dict[str, Callable[..., Any]]:
         """Return the hooks of a moment, such as `before_model`, by the names of their nodes."""
         order = reversed(self._stack) if moment.startswith("after") else self._stack
-        found: dict[str, Callable[..., Any]] = {}
+        hooks: dict[str, Callable[..., Any]] = {}
         for middleware in order:
             for method in (f"a{moment}", moment):
                 if _overrides(middleware, method):
-                    found[f"{middleware.name}.{moment}"] = getattr(middleware, method)
+                    hooks[f"{middleware.name}.{moment}"] = getattr(middleware, method)
                     break
-        return found
+        return hooks
 
     def request(
         self,
@@ -96,28 +96,29 @@ class Middleware:
         async def innermost(request: ModelRequest[Any]) -> Any:
             from langchain.agents.middleware import ModelResponse
 
-            bound: Any = _guarded_model(request.model)
+            model: Any = _guarded_model(request.model)
             settings = {**choice, **request.model_settings}
             if request.tool_choice is not None:
                 settings["tool_choice"] = request.tool_choice
             if request.tools:
-                bound = bound.bind_tools(request.tools, **settings)
+                model = model.bind_tools(request.tools, **settings)
             elif request.model_settings:
-                bound = bound.bind(**request.model_settings)
+                model = model.bind(**request.model_settings)
             system = [request.system_message] if request.system_message else []
 
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
-                asked = bound
+                answering: Any = model
                 if answerer is not None:
-                    asked = attempting_once(resolve_model(answerer))
-                    asked = asked.bind_tools(request.tools, **settings) if request.tools else asked
-                tagged = asked.with_config(metadata=dict(tag))
-                answer: AIMessage = await tagged.ainvoke(list(messages))
+                    answering = attempting_once(resolve_model(answerer))
+                    if request.tools:
+                        answering = answering.bind_tools(request.tools, **settings)
+                with_tag = answering.with_config(metadata=dict(tag))
+                answer: AIMessage = await with_tag.ainvoke(list(messages))
                 return answer
 
-            said = [*system, *request.messages]
-            asking = partial(guarded, request.model, said, request.tools, settings=settings)
-            return ModelResponse(result=[await stops.inside(asking, ask)])
+            prompt = [*system, *request.messages]
+            call = partial(guarded, request.model, prompt, request.tools, settings=settings)
+            return ModelResponse(result=[await stops.inside(call, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
         for wrapper in reversed(self._model_wrappers):
@@ -134,36 +135,40 @@ class Middleware:
 
 def hook_node(
     hook: Callable[..., Any],
-    whole: Callable[[Mapping[str, Any]], list[AnyMessage]],
-    following: Callable[[list[AnyMessage]], str],
+    history: Callable[[Mapping[str, Any]], list[AnyMessage]],
+    leads_to: Callable[[list[AnyMessage]], str],
     jumps: Mapping[str, str],
     inherits: bool,
 ) -> HookNode:
-    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to."""
+    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to.
+
+    `leads_to` names the next node from the level's messages; `inherits` tells whether the level
+    has messages handed over from above, which a hook may rewrite for this level only.
+    """
 
     async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        result = hook({**state, "messages": whole(state)}, runtime)
+        result = hook({**state, "messages": history(state)}, runtime)
         update = dict((await result if inspect.isawaitable(result) else result) or {})
         jump = update.pop("jump_to", None)
-        own, written = state.get("messages", []), update.get("messages")
-        if inherits and _rewrites(written):
+        own, changes = state.get("messages", []), update.get("messages")
+        if inherits and _rewrites(changes):
             past = merge_messages(state.get("past") or [], [own])
             update |= {"rewritten": True, "past": past}
         if jump is not None:
             return Command(goto=jumps[jump], update=update)
-        return Command(goto=following(merge_messages(own, [written or []])), update=update)
+        return Command(goto=leads_to(merge_messages(own, [changes or []])), update=update)
 
     return run
 
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
-    """Return a model, maybe one that a wrapper has chosen, for whoever is on duty to ask."""
+    """Return the model to ask, which a wrapper may have chosen: once, where a guard retries."""
     sentry = on_duty()
     return attempting_once(model) if sentry is not None and sentry.asks_again else model
 
 
-def _rewrites(written: object) -> bool:
-    messages = written if isinstance(written, list) else [written]
+def _rewrites(changes: object) -> bool:
+    messages = changes if isinstance(changes, list) else [changes]
     return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
 
 
@@ -171,13 +176,13 @@ def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[W
     wrappers: list[Wrapper] = []
     for middleware in stack:
         if _overrides(middleware, f"a{method}"):
-            wrappers.append(_flipped(getattr(middleware, f"a{method}")))
+            wrappers.append(_handler_first(getattr(middleware, f"a{method}")))
         elif _overrides(middleware, method):
-            wrappers.append(bridged(getattr(middleware, method)))
+            wrappers.append(asynchronous(getattr(middleware, method)))
     return wrappers
 
 
-def _flipped(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
+def _handler_first(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
     async def wrapper(handler: Handler, request: Any) -> Any:
         return await wrap(request, handler)
 
@@ -210,24 +215,24 @@ W = TypeVar("W")
 Work: TypeAlias = Callable[P, Awaitable[W]]
 
 
-class _Leaving(ControlFlow):
-    """Carry a stop through wrappers: LangChain's let control flow pass, and wait for nothing."""
+class _StopSignal(ControlFlow):
+    """Carry a stop out through wrappers: LangChain's let control flow pass, and do not retry it."""
 
 
 class Stops:
-    """What was stopped in one pass through the wrappers, whatever they may catch."""
+    """The stop by a guard in one pass through the wrappers, which no wrapper may swallow."""
 
     def __init__(self) -> None:
         self._stop: Exception | None = None
 
-    async def inside(self, asking: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
-        """Have work done by way of whoever is on duty, unless they have ended all this already.
+    async def inside(self, guard: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
+        """Do work by way of a guard, unless a guard has stopped this pass already.
 
-        What the work itself raises is for the wrappers, be it an interrupt.
+        What the work itself raises is for the wrappers, even an interrupt.
         """
         own: list[Exception] = []
 
-        async def watched(*args: P.args, **kwargs: P.kwargs) -> W:
+        async def observed_work(*args: P.args, **kwargs: P.kwargs) -> W:
             try:
                 return await work(*args, **kwargs)
             except Exception as error:
@@ -236,17 +241,17 @@ class Stops:
 
         if self._stop is None:
             try:
-                return await asking(watched)
+                return await guard(observed_work)
             except (GuardStopped, ControlFlow) as stop:
                 if any(stop is error for error in own):
                     raise
                 self._stop = stop
-        raise _Leaving from self._stop
+        raise _StopSignal from self._stop
 
-    async def outside(self, wrapped: Awaitable[T]) -> T:
-        """Return what the wrappers return, or raise the stop that they were to let pass."""
+    async def outside(self, work: Awaitable[T]) -> T:
+        """Return what the wrappers return, or raise the stop if there was one."""
         try:
-            result = await wrapped
+            result = await work
         except Exception:
             if self._stop is None:
                 raise

@@ -43,9 +43,9 @@ class OutputFormat:
         """Tell whether a text is an answer in this form."""
         return self.read(text) is not None
 
-    def load(self, stored: object) -> object:
+    def load(self, json: object) -> object:
         """Return the object that was dumped."""
-        return self._adapter.validate_python(stored)
+        return self._adapter.validate_python(json)
 
     def read(self, text: str) -> object | None:
         """Return what a text holds in this form, None if it is something else."""

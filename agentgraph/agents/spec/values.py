@@ -1,51 +1,51 @@
-"""What the values of a specification may be, and what to give instead of others."""
+"""The values of a specification: which are legal, and what to give in place of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.agents.spec.output import OutputFormat
-from agentgraph.agents.spec.toolset import AgentTool, as_base_tool
+from agentgraph.agents.spec.tools import AgentTool, as_base_tool
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
 from agentgraph.participant import as_participant
 from agentgraph.storage import open_saver
 
+SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
 HandoffMode: TypeAlias = Literal["sticky", "delegate"]
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 
 FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema with a title"
 
 
-def value_faults(specification: object) -> Iterator[str]:
-    """Yield what is wrong with the values of a specification that are not members."""
+def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the fields of a specification that are no lists of members."""
     for name, (fits, advice) in _VALUES.items():
-        value = getattr(specification, name)
-        if not fits(value):
-            yield f"{name}={_shown(value)}: {advice}"
+        if not fits(fields[name]):
+            yield f"{name}={_display(fields[name])}: {advice}"
 
 
-def _shown(value: object) -> str:
-    """Show a value, but of a URL no more than its scheme: it may hold a password."""
+def _display(value: object) -> str:
+    """Show a value, but of a URL no more than its scheme: it may contain a password."""
     scheme, separator, _ = value.partition("://") if isinstance(value, str) else ("", "", "")
     return f"'{scheme}://…'" if separator else repr(value)
 
 
 def member_fault(name: str, member: object) -> str | None:
-    """Return what is wrong with a member of one of the lists of a specification."""
+    """Return what is wrong with a member of the list of this name, None if it fits."""
     return _MEMBER_FAULTS[name](member)
 
 
 def is_form(value: Any) -> bool:
-    """Tell whether a model can be shown a form."""
+    """Tell whether a value is a form for answers, which a model can be shown as a tool."""
     try:
         OutputFormat(value)
     except (ValueError, TypeError):

@@ -12,75 +12,75 @@ from agentgraph.clock import clock
 from agentgraph.running import Run
 from agentgraph.storage import LazySaver
 
-_KEPT = 1_000
+_MOST_UNFINISHED = 1_000
 _POLL_S = 0.05
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
-class Turns:
+class ThreadQueues:
     """The queues of all threads of one checkpointer; a queue exists only while it is used."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
-        self.cut_off: dict[str, Run] = {}
+        self.unfinished: dict[str, Run] = {}
         """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
     async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
-        """Wait for one's turn on a thread, and give it up at the end."""
+        """Wait until the thread is free, and free it at the end."""
         await self._enter(thread_id)
         try:
-            async with _claimed(saver, thread_id):
+            async with _claim(saver, thread_id):
                 yield
         finally:
             self._leave(thread_id)
 
     def keep(self, run: Run) -> None:
-        """Remember a run that was cut off; the oldest goes when there are too many."""
-        self.cut_off.pop(run.thread_id, None)
-        self.cut_off[run.thread_id] = run
-        while len(self.cut_off) > _KEPT:
-            del self.cut_off[next(iter(self.cut_off))]
+        """Remember an unfinished run; the oldest goes when there are too many."""
+        self.unfinished.pop(run.thread_id, None)
+        self.unfinished[run.thread_id] = run
+        while len(self.unfinished) > _MOST_UNFINISHED:
+            del self.unfinished[next(iter(self.unfinished))]
 
     def drop(self, run: Run | None) -> None:
         """Forget a run of a thread that was deleted elsewhere."""
-        if run is not None and self.cut_off.get(run.thread_id) is run:
-            del self.cut_off[run.thread_id]
+        if run is not None and self.unfinished.get(run.thread_id) is run:
+            del self.unfinished[run.thread_id]
 
     async def _enter(self, thread_id: str) -> None:
         loop = asyncio.get_running_loop()
-        with self._guard:
+        with self._lock:
             queue = self._queues.get(thread_id)
             if queue is None:
                 self._queues[thread_id] = deque()
                 return
-            mine = loop.create_future()
-            queue.append((loop, mine))
+            turn = loop.create_future()
+            queue.append((loop, turn))
         try:
-            await mine
+            await turn
         except asyncio.CancelledError:
-            with self._guard:
-                waiting = (loop, mine) in queue
-                if waiting:
-                    queue.remove((loop, mine))
-            if not waiting:  # the turn was given to us while we were giving up
+            with self._lock:
+                is_queued = (loop, turn) in queue
+                if is_queued:
+                    queue.remove((loop, turn))
+            if not is_queued:  # the thread was given to us while we were giving up
                 self._leave(thread_id)
             raise
 
     def _leave(self, thread_id: str) -> None:
-        with self._guard:
+        with self._lock:
             queue = self._queues[thread_id]
             while queue:
-                loop, following = queue.popleft()
+                loop, turn = queue.popleft()
                 if not loop.is_closed():
-                    loop.call_soon_threadsafe(_wake, following)
+                    loop.call_soon_threadsafe(_wake, turn)
                     return
             del self._queues[thread_id]
 
 
 @asynccontextmanager
-async def _claimed(saver: object, thread_id: str) -> AsyncIterator[None]:
+async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
     """Wait until no other process runs the thread, where the store can tell."""
     if not isinstance(saver, LazySaver):
         yield
@@ -93,6 +93,6 @@ async def _claimed(saver: object, thread_id: str) -> AsyncIterator[None]:
         await claim.release()
 
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
