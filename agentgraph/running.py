@@ -147,7 +147,9 @@ class Run:
 _TOKEN_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 
 _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
-_inherited: ContextVar[tuple[AnyMessage, ...]] = ContextVar("agentgraph_inherited", default=())
+_inherited_messages: ContextVar[tuple[AnyMessage, ...]] = ContextVar(
+    "agentgraph_inherited", default=()
+)
 _delegations: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_delegations", default=())
 _part: ContextVar[str] = ContextVar("agentgraph_part", default="")
 _round: ContextVar[str | None] = ContextVar("agentgraph_round", default=None)
@@ -176,13 +178,13 @@ def outer_run() -> Run | None:
 @contextmanager
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one; what an outer run handed over does not reach into it."""
-    tokens = _run.set(run), _inherited.set(()), _delegations.set(()), _in_tool.set(False)
+    tokens = _run.set(run), _inherited_messages.set(()), _delegations.set(()), _in_tool.set(False)
     try:
         with without_limits():
             yield
     finally:
         _run.reset(tokens[0])
-        _inherited.reset(tokens[1])
+        _inherited_messages.reset(tokens[1])
         _delegations.reset(tokens[2])
         _in_tool.reset(tokens[3])
 
@@ -207,7 +209,7 @@ def leave_run() -> None:
     """Forget, for good in this context, whatever run this code is inside of."""
     var_child_runnable_config.set(None)
     _run.set(None)
-    _inherited.set(())
+    _inherited_messages.set(())
     _delegations.set(())
     _in_tool.set(False)
     _history.set(None)
@@ -261,11 +263,11 @@ def handed_over(messages: Sequence[AnyMessage], call_id: str | None = None) -> I
     `call_id` is the id of the call that the nested graph answers, where it is a delegate's.
     """
     calls = (*_delegations.get(), call_id) if call_id else _delegations.get()
-    tokens = _inherited.set(tuple(messages)), _delegations.set(calls)
+    tokens = _inherited_messages.set(tuple(messages)), _delegations.set(calls)
     try:
         yield
     finally:
-        _inherited.reset(tokens[0])
+        _inherited_messages.reset(tokens[0])
         _delegations.reset(tokens[1])
 
 
@@ -281,10 +283,10 @@ def history(state: Mapping[str, Any]) -> list[AnyMessage]:
     conversation, with a summary for instance, sees nothing but its own.
     """
     own = state.get("messages") or ()
-    inherited = () if state.get("rewritten") else _inherited.get()
-    if not inherited:
+    inherited_messages = () if state.get("rewritten") else _inherited_messages.get()
+    if not inherited_messages:
         return list(own)
-    return list({message.id: message for message in (*inherited, *own)}.values())
+    return list({message.id: message for message in (*inherited_messages, *own)}.values())
 
 
 def record_messages(messages: Iterable[AnyMessage]) -> None:
@@ -311,7 +313,7 @@ def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallE
     tokens = (
         _history.set(tuple(messages)),
         _call_key.set(key),
-        _inherited.set(()),
+        _inherited_messages.set(()),
         _in_tool.set(True),
     )
     try:
@@ -320,7 +322,7 @@ def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallE
         _call_ends.reset(ends_token)
         _history.reset(tokens[0])
         _call_key.reset(tokens[1])
-        _inherited.reset(tokens[2])
+        _inherited_messages.reset(tokens[2])
         _in_tool.reset(tokens[3])
 
 

@@ -99,12 +99,12 @@ def _build(
     _add_hooks(graph, level, hooks, state)
     graph = apply_patchers(graph, agent.patchers)
     if guards is not None:
-        graph = _guarded(graph, level, guards)
+        graph = _with_guards(graph, level, guards)
     level.nodes.update(graph.nodes)
     return graph
 
 
-def _guarded(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
+def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
     place = Place(level.path, level.toolset.ordinary)
     output = level.toolset.output
     if output is not None:

@@ -25,9 +25,9 @@ _Level: TypeAlias = "tuple[str, AgentSpec, Guards | None]"
 _MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
 
 
-def visible_graph(agent: AgentSpec, compiled: AnyCompiledGraph) -> Graph:
+def visible_graph(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> Graph:
     """Return a tree's graph as it is drawn: without those of its guards' nodes that stay idle."""
-    graph = compiled.get_graph(xray=True)
+    graph = compiled_graph.get_graph(xray=True)
     idle = _idle_nodes(agent)
     graph.nodes = {name: node for name, node in graph.nodes.items() if name not in idle}
     graph.edges = [edge for edge in graph.edges if not idle & {edge.source, edge.target}]
@@ -93,13 +93,15 @@ def _node(name: str) -> Node:
     return Node(name, own, cluster=tuple(cluster))
 
 
-def mimebundle_of(agent: AgentSpec, compiled: Callable[[], AnyCompiledGraph]) -> dict[str, str]:
+def mimebundle_of(
+    agent: AgentSpec, compiled_graph: Callable[[], AnyCompiledGraph]
+) -> dict[str, str]:
     """Return an agent for a notebook: its picture, or why there is none.
 
     The graph comes as a function, because compiling it may fail, and that is shown too.
     """
     try:
-        return _bundle(agent, compiled())
+        return _bundle(agent, compiled_graph())
     except Exception as error:  # looking at an agent must not end the cell with a traceback
         message = f"{type(error).__name__}: {error}"
         return {
@@ -108,8 +110,8 @@ def mimebundle_of(agent: AgentSpec, compiled: Callable[[], AnyCompiledGraph]) ->
         }
 
 
-def _bundle(agent: AgentSpec, compiled: AnyCompiledGraph) -> dict[str, str]:
-    graph = visible_graph(agent, compiled)
+def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str]:
+    graph = visible_graph(agent, compiled_graph)
     if len(graph.nodes) > _MOST_NODES:
         note = f"{agent!r}: {len(graph.nodes)} nodes, too many to show; .svg() draws them"
         return {"text/plain": note}

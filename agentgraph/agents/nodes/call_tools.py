@@ -17,7 +17,7 @@ from langgraph.types import Command, Send
 
 from agentgraph.agents.nodes.answers import answer, emit_answer, refusal, transfer_text
 from agentgraph.agents.nodes.attempt import ToolAttempt
-from agentgraph.agents.nodes.calls import PendingCalls, sent_call
+from agentgraph.agents.nodes.calls import PendingCalls, call_task_of
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.progress import progress
 from agentgraph.agents.nodes.run_tool import ToolRunner
@@ -55,9 +55,9 @@ def call_tools(level: Level, runner: ToolRunner) -> Node:
     """Make the node for a level."""
 
     async def run(state: AgentState, config: RunnableConfig) -> Commands:
-        sent = sent_call(state)
-        if sent is not None:
-            attempt = await runner.run(sent, config, _progress(level, state, config))
+        call_task = call_task_of(state)
+        if call_task is not None:
+            attempt = await runner.run(call_task, config, _progress(level, state, config))
             return [*_writes(attempt), Command(goto="call_tools")]
         pending = PendingCalls.last(state)
         if pending is None:
@@ -90,7 +90,7 @@ async def _settle(
         return [*commands, *await _send_all(level, pending, calls)]
     if calls:
         now = _progress(level, state, config)
-        attempt = await runner.run(pending.sent(calls[0]), config, now)
+        attempt = await runner.run(pending.task(calls[0]), config, now)
         commands += _writes(attempt, keep_outcome=False)
         outcomes += [attempt.outcome]
         pending.answers.update({m.tool_call_id: m for m in attempt.answers})
@@ -116,14 +116,14 @@ async def _conclude(
     moves = [*handoffs, *signals]
     if goto or finish is not None:
         refusals = _refuse(moves, "a tool of the same message has decided otherwise")
-        if finish is not None and not goto and (held := _held_back(finish["text"])):
-            return [Command(update={"messages": refusals, **held}, goto=level.entry)]
+        if finish is not None and not goto and (hold := _held_back(finish["text"])):
+            return [Command(update={"messages": refusals, **hold}, goto=level.entry)]
         if goto:
             await pending.report_unrun(refusals)
         text = "" if finish is None else finish["text"]
         messages = [*refusals, *([await _speak(level, text)] if text else [])]
-        following: Any = goto or level.end
-        return [Command(update={"messages": messages}, goto=following)]
+        destination: Any = goto or level.end
+        return [Command(update={"messages": messages}, goto=destination)]
     if level.agent.handoff == "delegate":
         delegations = [move for move in moves if not move.is_help]
         if delegations:
@@ -206,8 +206,8 @@ async def _return_or_loop(level: Level, pending: PendingCalls) -> Command[str]:
     if not is_direct:
         return Command(goto=level.entry)
     text = "\n\n".join(str(pending.answers[c["id"] or ""].text) for c in ordinary)
-    if held := _held_back(text):
-        return Command(goto=level.entry, update=held)
+    if hold := _held_back(text):
+        return Command(goto=level.entry, update=hold)
     return Command(goto=level.end, update={"messages": [await _speak(level, text)]})
 
 
@@ -228,11 +228,11 @@ async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCal
 
 
 def _send(level: Level, pending: PendingCalls, call: ToolCall) -> Send:
-    sent = pending.sent(call)
+    call_task = pending.task(call)
     child = level.toolset.agents.get(call["name"])
     if child is not None:
-        return Send(child, {"sent": {**sent, "alone": True}})
-    return Send("call_tools", {"sent": sent})
+        return Send(child, {"sent": {**call_task, "alone": True}})
+    return Send("call_tools", {"sent": call_task})
 
 
 async def _delegate_all(level: Level, pending: PendingCalls, moves: Sequence[_Move]) -> Commands:
@@ -249,7 +249,7 @@ async def _delegate(level: Level, pending: PendingCalls, move: _Move) -> Send:
     await emit(level.routing_event("delegate", move.target, move.reason))
     text = transfer_text(move.target, move.reason, move.summary)
     call = ToolCall(name=move.tool, args={}, id=move.call_id, type="tool_call")
-    return Send(move.target, {"sent": {**pending.sent(call), "alone": False, "text": text}})
+    return Send(move.target, {"sent": {**pending.task(call), "alone": False, "text": text}})
 
 
 async def _admit(
@@ -318,7 +318,7 @@ def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
 
 
 def _held_back(text: str) -> dict[str, Any]:
-    """Return the update by which a text is judged before it is sent, {} where no guard judges."""
+    """Return the update by which a text is judged before it is sent, {} where none judges."""
     sentry = on_duty()
     return dict(sentry.held_back(text)) if sentry is not None and text else {}
 

@@ -16,7 +16,7 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.history import calls_of
 
 
-class SentCall(TypedDict):
+class CallTask(TypedDict):
     """What a `Send` carries to the task that answers a call; checkpoints store it."""
 
     call: ToolCall
@@ -29,9 +29,9 @@ class SentCall(TypedDict):
     """The transfer, as a delegate reads it."""
 
 
-def sent_call(state: AgentState) -> SentCall | None:
+def call_task_of(state: AgentState) -> CallTask | None:
     """Return the call that a task was started with by a `Send`, None in an ordinary step."""
-    return cast("SentCall | None", state.get("sent"))
+    return cast("CallTask | None", state.get("sent"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class PendingCalls:
         """Return those of some calls that have no answer."""
         return [call for call in calls if call["id"] not in self.answers]
 
-    def sent(self, call: ToolCall) -> SentCall:
+    def task(self, call: ToolCall) -> CallTask:
         """Return what a call carries to the task that answers it."""
-        index = [other["id"] for other in self.message.tool_calls].index(call["id"])
+        index = [c["id"] for c in self.message.tool_calls].index(call["id"])
         position = f"{self.number}/{index}"
         return {"call": call, "position": position, "message_id": str(self.message.id)}
 

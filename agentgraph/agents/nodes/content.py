@@ -29,7 +29,7 @@ class NativeCall:
 
 def citations_of(message: AIMessage) -> list[Citation]:
     """Return the sources that a message names, in its order, each once."""
-    found = {
+    citations = {
         str(note["url"]): Citation(
             str(note["url"]), str(note.get("title") or ""), str(note.get("cited_text") or "")
         )
@@ -37,7 +37,7 @@ def citations_of(message: AIMessage) -> list[Citation]:
         for note in block.get("annotations") or ()
         if isinstance(note, dict) and note.get("url")
     }
-    return list(found.values())
+    return list(citations.values())
 
 
 def native_calls_of(message: AIMessage) -> list[NativeCall]:

@@ -107,12 +107,12 @@ class Middleware:
             system = [request.system_message] if request.system_message else []
 
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
-                answering: Any = model
+                chosen_model: Any = model
                 if answerer is not None:
-                    answering = attempting_once(resolve_model(answerer))
+                    chosen_model = attempting_once(resolve_model(answerer))
                     if request.tools:
-                        answering = answering.bind_tools(request.tools, **settings)
-                with_tag = answering.with_config(metadata=dict(tag))
+                        chosen_model = chosen_model.bind_tools(request.tools, **settings)
+                with_tag = chosen_model.with_config(metadata=dict(tag))
                 answer: AIMessage = await with_tag.ainvoke(list(messages))
                 return answer
 

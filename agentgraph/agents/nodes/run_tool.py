@@ -30,13 +30,13 @@ from langgraph.types import Command
 
 from agentgraph.agents.nodes.answers import TRANSFER_MADE, emit_answer, report_unrun
 from agentgraph.agents.nodes.attempt import ToolAttempt, current_attempt, recording_tool
-from agentgraph.agents.nodes.calls import SentCall, current_visit
+from agentgraph.agents.nodes.calls import CallTask, current_visit
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.errors import RoutingError
 from agentgraph.interception import ToolUse, off_duty, on_duty
-from agentgraph.outcomes import Finish, Handoff, Note, collecting
+from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.patching import whole_state
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, record_messages
@@ -56,20 +56,22 @@ class ToolRunner:
             awrap_tool_call=self._around,
         )
 
-    async def run(self, sent: SentCall, config: RunnableConfig, progress: str = "") -> ToolAttempt:
+    async def run(
+        self, call_task: CallTask, config: RunnableConfig, progress: str = ""
+    ) -> ToolAttempt:
         """Run a call; its errors become its answer, interrupts and cancellation pass through."""
-        call = sent["call"]
+        call = call_task["call"]
         namespace = config.get("configurable", {}).get("checkpoint_ns", "")
         task, run = f"{namespace} {call['id']}", current_run()
         outcome: CallOutcome = {"call_id": call["id"] or ""}
-        attempt = ToolAttempt(call, sent["position"], task, outcome, progress, run)
+        attempt = ToolAttempt(call, call_task["position"], task, outcome, progress, run)
         output = self._level.toolset.output
         if output is not None and call["name"] == output.name:
             checked_output = _check_output(output.dump, call)
             attempt.has_run = checked_output.status != "error"
             result: Any = {"messages": [checked_output]}
         else:
-            with collecting(attempt.notes if self._level.membership is not None else None):
+            with collect_notes(attempt.notes if self._level.membership is not None else None):
                 result = await self._run(attempt, config)
         for part in result if isinstance(result, list) else [result]:
             await self._read(part, attempt)
@@ -77,7 +79,7 @@ class ToolRunner:
             default = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
             await self._read({"messages": [default]}, attempt)
         if not attempt.has_run:
-            await report_unrun([call], attempt.answers, sent["message_id"])
+            await report_unrun([call], attempt.answers, call_task["message_id"])
         if any(answer.status == "error" for answer in attempt.answers):
             # A call that failed has changed nothing, but a refused handoff must be reported.
             attempt.notes[:] = [note for note in attempt.notes if note["kind"] == "rejected"]
@@ -155,7 +157,7 @@ class ToolRunner:
         name = attempt.call["name"]
         if command.graph is not None:
             raise RoutingError(
-                f"the tool {name!r} sent a Command to another graph, which would lose what "
+                f"the tool {name!r} call_task a Command to another graph, which would lose what "
                 "this one has done: return a Handoff"
             )
         goto = [command.goto] if not isinstance(command.goto, list | tuple) else list(command.goto)

@@ -43,14 +43,14 @@ class CallOutcome(TypedDict, total=False):
     finish: dict[str, str]
 
 
-def merge_turn(left: Turn, right: Turn) -> Turn:
+def merge_turn(old: Turn, new: Turn) -> Turn:
     """Merge two writes: a new turn replaces the old one, parallel branches of one agree.
 
     Idempotent, because a turn passes through nested graphs and comes back.
     """
-    if left.get("id") != right.get("id"):
-        return right
-    return {**left, **right, "closed": left.get("closed") or right.get("closed")}
+    if old.get("id") != new.get("id"):
+        return new
+    return {**old, **new, "closed": old.get("closed") or new.get("closed")}
 
 
 def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessage]:

@@ -17,7 +17,7 @@ from langgraph.types import Command
 from pydantic_core import to_json
 
 from agentgraph.agents.nodes.answers import answer, emit_answer
-from agentgraph.agents.nodes.calls import SentCall, current_visit, inside_visit, sent_call
+from agentgraph.agents.nodes.calls import CallTask, call_task_of, current_visit, inside_visit
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.progress import work_of
 from agentgraph.agents.nodes.state import AgentState, own_messages
@@ -38,14 +38,14 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
     """Make the node of an agent of ours; `channels` are those of patchers, which cross into it."""
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
-        sent = sent_call(state)
-        if sent is not None:
+        call_task = call_task_of(state)
+        if call_task is not None:
             keys = ("messages", "rewritten", "turn", *channels)
             state = read_state(config, keys)  # type: ignore[assignment]
         values = _crossing_values(state, channels)
         messages = level.history(state)
         turn_id = (state.get("turn") or {}).get("id", "")
-        if sent is None:
+        if call_task is None:
             visit = inside_visit(str(state.get("asked", 0)))
             with shared_run(turn_id), handed_over(messages), visit:
                 path = _path_below(state, name)
@@ -53,19 +53,19 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
             new_messages = _new_messages(result, messages)
             update = _changes(values, result, channels)
             return await _return(level, name, new_messages, result, update)
-        call_id = sent["call"]["id"]
-        own, inherited = _task(sent, messages)
-        visit = inside_visit(sent["position"])
-        with shared_run(turn_id), handed_over(inherited, call_id), visit:
+        call_id = call_task["call"]["id"]
+        own, inherited_messages = _task_messages(call_task, messages)
+        visit = inside_visit(call_task["position"])
+        with shared_run(turn_id), handed_over(inherited_messages, call_id), visit:
             result = await graph.ainvoke({**values, "messages": own, "errand": call_id})
         own_ids = {message.id for message in own}
-        new_messages = _new_messages(result, [*inherited, *own])
+        new_messages = _new_messages(result, [*inherited_messages, *own])
         new_messages = [m for m in new_messages if m.id not in own_ids]
         update = _changes(values, result, channels)
         if result.get("output") is not None:
             new_messages = [AIMessage(to_json(result["output"]).decode())]
         return await _answer_call(
-            level, name, sent, new_messages, update, result.get("help_reason")
+            level, name, call_task, new_messages, update, result.get("help_reason")
         )
 
     return enter
@@ -81,19 +81,19 @@ def foreign_agent(
     """
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
-        sent = sent_call(state)
-        if sent is not None:
+        call_task = call_task_of(state)
+        if call_task is not None:
             state = read_state(config, ("messages", "rewritten", "turn"))  # type: ignore[assignment]
         messages = level.history(state)
-        if sent is not None:
-            own, inherited = _task(sent, messages)
-            messages = [*inherited, *own]
+        if call_task is not None:
+            own, inherited_messages = _task_messages(call_task, messages)
+            messages = [*inherited_messages, *own]
         messages = [_with_id(message) for message in repair(messages)]
         input_ids = {message.id for message in messages}
         values: dict[str, Any] = {"messages": list(messages)}
         if is_team:
-            values["place"] = _place(level, name, state, sent)
-        with handed_over((), sent and sent["call"]["id"]):
+            values["place"] = _place(level, name, state, call_task)
+        with handed_over((), call_task and call_task["call"]["id"]):
             timer = None if keeps_time else on_duty()
             result = await _run_foreign(level, name, graph, values, timer)
         # Answers and calls only: a summary that it keeps for itself is no part of this.
@@ -103,7 +103,7 @@ def foreign_agent(
             if message.id not in input_ids and isinstance(message, AIMessage | ToolMessage)
         )
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
-        if sent is None:
+        if call_task is None:
             record_messages(new_messages)
         for message in new_messages:
             if isinstance(message, AIMessage) and message.text:
@@ -111,8 +111,8 @@ def foreign_agent(
         update: dict[str, Any] = {}
         if (guard := result.get("stopped_by")) and "turn" in state:
             update["turn"] = {**state["turn"], "closed": guard}
-        if sent is not None:
-            return await _answer_call(level, name, sent, new_messages, update, None)
+        if call_task is not None:
+            return await _answer_call(level, name, call_task, new_messages, update, None)
         return await _return(level, name, new_messages, {}, update)
 
     return enter
@@ -144,17 +144,17 @@ async def _return(
 async def _answer_call(
     level: Level,
     name: str,
-    sent: SentCall,
+    call_task: CallTask,
     new_messages: Sequence[AnyMessage],
     update: dict[str, Any],
     help_reason: str | None,
 ) -> Command[str]:
     """End a delegation: its last text, or its request for help, answers the call."""
-    call, text = sent["call"], _last_text(new_messages)
+    call, text = call_task["call"], _last_text(new_messages)
     sentry = on_duty()
     if sentry is not None:
-        brief = sent.get("text") or str(call["args"])
-        await sentry.reported(name, brief, text, sent["message_id"], work_of(new_messages))
+        brief = call_task.get("text") or str(call["args"])
+        await sentry.reported(name, brief, text, call_task["message_id"], work_of(new_messages))
     if help_reason is not None:
         await emit(_help_event(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(new_messages)}".strip()
@@ -184,15 +184,15 @@ async def _run_foreign(
     return result
 
 
-def _task(
-    sent: SentCall, messages: Sequence[AnyMessage]
+def _task_messages(
+    call_task: CallTask, messages: Sequence[AnyMessage]
 ) -> tuple[list[AnyMessage], list[AnyMessage]]:
     """Return what a delegate gets as its own messages, and what it inherits."""
-    call = sent["call"]
-    if sent.get("alone"):
+    call = call_task["call"]
+    if call_task.get("alone"):
         request = str(call["args"].get("request") or "")
         return [HumanMessage(request, id=f"request_{call['id']}")], []
-    texts = {call["id"]: sent["text"]}
+    texts = {call["id"]: call_task["text"]}
     pending = [
         answer(c["id"] or "", c["name"] or "", texts.get(c["id"], "Others work on this."))
         for c in open_calls(messages)
@@ -200,10 +200,12 @@ def _task(
     return [], [*messages, *pending]
 
 
-def _place(level: Level, name: str, state: AgentState, sent: SentCall | None) -> dict[str, str]:
+def _place(
+    level: Level, name: str, state: AgentState, call_task: CallTask | None
+) -> dict[str, str]:
     """Return where a team runs: its path in the tree, with the visit, and the turn."""
     turn_id = (state.get("turn") or {}).get("id", "")
-    visit = "" if sent is None else f"@{current_visit()}>{sent['position']}"
+    visit = "" if call_task is None else f"@{current_visit()}>{call_task['position']}"
     visit = visit.replace("/", ".")  # it is one part of a path
     return {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
 
@@ -250,13 +252,13 @@ def _path_below(state: AgentState, name: str) -> str | None:
     return below or None if head == name else None
 
 
-def _new_messages(result: Result, inherited: Sequence[AnyMessage]) -> list[AnyMessage]:
+def _new_messages(result: Result, inherited_messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return what a sub-agent has added; how it rewrote the past for itself stays there."""
     messages = own_messages(result)
     if not result.get("rewritten"):
         # A hook may have replaced an inherited message, by its id: that is for the parent too.
         return messages
-    inherited_ids = {message.id for message in inherited}
+    inherited_ids = {message.id for message in inherited_messages}
     return [message for message in messages if message.id not in inherited_ids]
 
 

@@ -104,8 +104,8 @@ async def compensation_state(
     """
     turn = snapshot.values.get("turn") or {}
     accounts = [account async for account in _accounts(saver, snapshot)]
-    unstarted = await SideNotes(saver, snapshot.config).registered()
-    account = left_to_undo(accounts, turn.get("id", ""), unstarted)
+    unstarted_actions = await SideNotes(saver, snapshot.config).registered()
+    account = left_to_undo(accounts, turn.get("id", ""), unstarted_actions)
     if account is None:
         return None
     path = {} if recovery.active is None else {"current_active_agent": recovery.active}

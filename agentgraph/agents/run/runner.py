@@ -82,9 +82,9 @@ class Runner:
     ) -> AsyncGenerator[Event, None]:
         """Run an input and yield what happens."""
 
-        async def produce(put: Put) -> None:
+        async def produce(put_event: Put) -> None:
             run, run_config = self._new_run(thread_id, config)
-            teller = Teller(run, self._agent.name, put)
+            teller = Teller(run, self._agent.name, put_event)
             run_config = merge_configs(run_config, {"callbacks": [Listener(teller)]})
             try:
                 async with self._threads.hold(run):
@@ -150,7 +150,7 @@ class Runner:
     async def _start_from_messages(
         self, input: MessageInput, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
-        """Take over what an unfinished run left, after undoing it where it was to be undone."""
+        """Take over what an unfinished run left, or undo that first where a guard has said so."""
         messages = _messages(input)  # first: a bad input must change nothing
         latest = await self._threads.checkpoint(run.thread_id, run)
         if (
@@ -158,8 +158,8 @@ class Runner:
             and not is_finished(latest)
             and await self._threads.prepare_compensation(latest)
         ):
-            undoing = _Start(None, frozenset(), turn=turn_id_of(latest) or "")
-            await self._run_audited(undoing, run, context, config)
+            compensation = _Start(None, frozenset(), turn=turn_id_of(latest) or "")
+            await self._run_audited(compensation, run, context, config)
             latest = await self._threads.checkpoint(run.thread_id, run)
         recovery = await self._threads.recovery(run.thread_id, latest)
         values = {**recovery.values, "messages": [*recovery.messages, *messages]}
@@ -233,7 +233,7 @@ class Runner:
         if outcome.interrupts:
             queues.keep(run)
         else:
-            queues.unfinished.pop(run.thread_id, None)
+            queues.unfinished_runs.pop(run.thread_id, None)
         return reply_to(self._agent, run, outcome, start.known_ids)
 
     async def _note_actions(self, run: Run) -> None:

@@ -23,7 +23,7 @@ class ThreadQueues:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
-        self.unfinished: dict[str, Run] = {}
+        self.unfinished_runs: dict[str, Run] = {}
         """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
@@ -38,15 +38,15 @@ class ThreadQueues:
 
     def keep(self, run: Run) -> None:
         """Remember an unfinished run; the oldest goes when there are too many."""
-        self.unfinished.pop(run.thread_id, None)
-        self.unfinished[run.thread_id] = run
-        while len(self.unfinished) > _MOST_UNFINISHED:
-            del self.unfinished[next(iter(self.unfinished))]
+        self.unfinished_runs.pop(run.thread_id, None)
+        self.unfinished_runs[run.thread_id] = run
+        while len(self.unfinished_runs) > _MOST_UNFINISHED:
+            del self.unfinished_runs[next(iter(self.unfinished_runs))]
 
     def drop(self, run: Run | None) -> None:
         """Forget a run of a thread that was deleted elsewhere."""
-        if run is not None and self.unfinished.get(run.thread_id) is run:
-            del self.unfinished[run.thread_id]
+        if run is not None and self.unfinished_runs.get(run.thread_id) is run:
+            del self.unfinished_runs[run.thread_id]
 
     async def _enter(self, thread_id: str) -> None:
         loop = asyncio.get_running_loop()

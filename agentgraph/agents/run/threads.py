@@ -44,7 +44,7 @@ class Threads:
         """Run in here once the thread is free; what an attempt before has done is the run's too."""
         async with self.queues.take(run.thread_id, self._saver):
             run.began_at = clock().wall()  # waiting for other runs is no time of its own
-            earlier = self.queues.unfinished.get(run.thread_id)
+            earlier = self.queues.unfinished_runs.get(run.thread_id)
             if earlier is not None:
                 run.journal = {call_id: list(new) for call_id, new in earlier.journal.items()}
                 run.results = dict(earlier.results)
@@ -60,7 +60,7 @@ class Threads:
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
         async with self.queues.take(thread_id, self._saver):
-            self.queues.unfinished.pop(thread_id, None)
+            self.queues.unfinished_runs.pop(thread_id, None)
             await self.saver.adelete_thread(thread_id)
 
     async def messages(self, thread_id: str) -> list[AnyMessage]:
@@ -85,7 +85,7 @@ class Threads:
         thread or gone on with it: the model there has had its own account of what was known then,
         and repeating it would be wrong.
         """
-        earlier = self.queues.unfinished.get(thread_id)
+        earlier = self.queues.unfinished_runs.get(thread_id)
         last_id = earlier.checkpoint_id if earlier else None
         latest: CheckpointTuple | None = await self.saver.aget_tuple(thread_config(thread_id))
         turn_id = turn_id_of(latest)
@@ -109,7 +109,7 @@ class Threads:
 
     async def recovery(self, thread_id: str, latest: CheckpointTuple | None) -> Recovery:
         """Return what an unfinished run leaves to the next turn."""
-        earlier = self.queues.unfinished.get(thread_id)
+        earlier = self.queues.unfinished_runs.get(thread_id)
         journal = {} if earlier is None else earlier.journal
         if not journal and (latest is None or is_finished(latest)):
             return Recovery()

@@ -22,7 +22,7 @@ WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
 """Those that only make sense where there is more than one agent."""
 
 
-class _Nothing(BaseModel):
+class _NoArguments(BaseModel):
     pass
 
 
@@ -50,11 +50,11 @@ def default_tools(
 
     def list_tools_available() -> str:
         """List the tools this agent can use."""
-        return _listed(tools, "I have no tools.")
+        return _list(tools, "I have no tools.")
 
     def list_subagents_available() -> str:
         """List the agents this agent can pass the conversation to."""
-        return _listed(agents, "I have no sub-agents.")
+        return _list(agents, "I have no sub-agents.")
 
     def list_intents_available() -> str:
         """List the phrases this agent answers to without thinking."""
@@ -85,13 +85,13 @@ def _tool(function: Callable[..., str]) -> BaseTool:
         name=function.__name__,
         description=function.__doc__ or "",
         func=function,
-        args_schema=_Zone if function.__name__ == "get_time_date" else _Nothing,
+        args_schema=_Zone if function.__name__ == "get_time_date" else _NoArguments,
     )
 
 
-def _listed(entries: Sequence[tuple[str, str]], nothing: str) -> str:
+def _list(entries: Sequence[tuple[str, str]], empty_text: str) -> str:
     if not entries:
-        return nothing
+        return empty_text
     lines = [(name, (about.strip() or "-").splitlines()[0]) for name, about in entries]
     return "\n".join(f"- `{name}`: {about}" for name, about in lines)
 

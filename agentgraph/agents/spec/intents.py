@@ -36,5 +36,5 @@ class Intent:
 
 
 def _bare(text: str) -> str:
-    folded = unicodedata.normalize("NFC", text).casefold()
-    return "".join(c for c in folded if unicodedata.category(c)[0] not in "PZC")
+    casefolded = unicodedata.normalize("NFC", text).casefold()
+    return "".join(c for c in casefolded if unicodedata.category(c)[0] not in "PZC")

@@ -81,8 +81,8 @@ def as_base_tool(candidate: BaseTool | Callable[..., Any]) -> BaseTool:
     """Return a tool for what may still be a plain function."""
     if isinstance(candidate, BaseTool):
         return candidate
-    converted: BaseTool = make_tool(candidate)
-    return converted
+    tool: BaseTool = make_tool(candidate)
+    return tool
 
 
 def transfer_tool_name(agent_name: str) -> str:
