@@ -1,4 +1,4 @@
-"""What calls of models have used, in tokens, and what that costs."""
+"""The usage of models: tokens, and what they cost where prices are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["Usage", "price_of"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, and what they cost where the price is known; in all and by agent."""
+    """Tokens, and what they cost where the price is known; in all and by agent.
+
+    `cost` is in US dollars, None as soon as the price of one part is unknown.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -37,7 +37,7 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 
 def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
-    """Compile an agent as the root of its tree."""
+    """Compile an agent as the root of its tree, with guards of its own or the default ones."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
     states = _states_of(guards)
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
@@ -50,7 +50,11 @@ def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompil
 def compile_in_team(
     agent: AgentSpec, membership: Membership, guards: Guards | None
 ) -> AnyCompiledGraph:
-    """Compile an agent for its place in a team, whose saver and history it works with."""
+    """Compile an agent for its place in a team.
+
+    It has no saver of its own and reads the history from the run. `guards` are the team's, which
+    the agent's own may tighten; how the actions of its tools are undone is added to the team's.
+    """
     guards = agent.guards_within(guards, agent.name)
     states = (NotesState, *_states_of(guards))
     tree, effects = Tree.of(agent), membership.effects
@@ -105,6 +109,7 @@ def _build(
 
 
 def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
+    """Put guards around the nodes: after the patchers, so that they see what those have added."""
     place = Place(level.path, level.toolset.ordinary)
     output = level.toolset.output
     if output is not None:
@@ -118,6 +123,10 @@ def _states_of(guards: Guards | None) -> tuple[type, ...]:
 
 
 def _with_recursion_limit(graph: AnyCompiledGraph, guards: Guards | None) -> AnyCompiledGraph:
+    """Raise LangGraph's limit above what the guards allow: theirs must be the one that is met.
+
+    LangGraph counts steps per graph, so the limit follows from the largest level.
+    """
     if guards is None:
         return graph
     levels = [graph, *(below for _, below in graph.get_subgraphs(recurse=True))]
@@ -126,6 +135,7 @@ def _with_recursion_limit(graph: AnyCompiledGraph, guards: Guards | None) -> Any
 
 
 def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state: type) -> None:
+    """Add the five nodes of every agent, and the edges up to the router."""
     agent = level.agent
     model = _model_of(level)
     conversational = [p.name for p in agent.sub_agents]
@@ -151,16 +161,18 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
 
 
 def _model_of(level: Level) -> BaseChatModel:
+    """Return the model of a level, asked only once where its guards retry."""
     model = resolve_model(level.agent.model)
     guards = level.guards.at(level.path) if level.guards is not None else None
-    # One layer tries again; two would multiply.
     breaker = None if guards is None else guards.breaker
     if breaker is not None and isinstance(breaker.fallback, str):
         resolve_model(breaker.fallback)  # if it is no model, fail here and not when it is needed
+    # One layer retries: the attempts of two would multiply.
     return model if guards is None or guards.retry is None else attempting_once(model)
 
 
 def _add_sub_agents(graph: AnyGraph, level: Level, states: tuple[type, ...], state: type) -> None:
+    """Add a node for each child; its graph shares the channels of guards, team and patchers."""
     channels = [key for part in states for key in part.__annotations__]
     ends = ("continue_conversation", "call_tools", "__end__")
     for child in level.agent.children:

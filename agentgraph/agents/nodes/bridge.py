@@ -28,7 +28,11 @@ def asynchronous(wrap: Callable[[Any, Any], Any]) -> Wrapper:
 
 
 class _Bridge:
-    """One run of a synchronous wrapper."""
+    """One run of a synchronous wrapper.
+
+    Cancelling it cancels the handler that the wrapper waits for, and refuses further ones; the
+    thread itself cannot be cancelled and ends when its wrapper does.
+    """
 
     def __init__(self, wrap: Callable[[Any, Any], Any], handler: Handler) -> None:
         self._wrap = wrap

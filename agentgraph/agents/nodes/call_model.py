@@ -34,7 +34,7 @@ Ask: TypeAlias = Callable[
 
 
 def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> Node:
-    """Make the node for a level."""
+    """Make the node for a level; `model` has the retries of its own client switched off."""
     ask = _asker(level, model, middleware)
 
     async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
@@ -59,7 +59,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
 
 
 def after_model(level: Level, message: AIMessage) -> str:
-    """Return where a model's message leads."""
+    """Return where a message leads: to its calls, malformed ones included, or to the end."""
     return "call_tools" if calls_of(message) else level.end
 
 
@@ -69,12 +69,16 @@ def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[Any
     policy = level.agent.history
     if policy is None or isinstance(policy, int):
         return system, repair(apply_policy(view, policy))
-    return system, repair(
-        apply_policy(repair(view), policy)
-    )  # a function of the user gets a legal one
+    # A function of the user gets a legal history too, or it would have to repair one itself.
+    return system, repair(apply_policy(repair(view), policy))
 
 
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
+    """Return a function that asks the model inside of middleware and guards.
+
+    It returns the message and what the middleware adds to the state. Whatever a provider raises,
+    it raises `ModelError`; interrupts and the stops of guards pass.
+    """
     binding = _Binding(level, model)
 
     async def ask(
@@ -116,11 +120,12 @@ class _Binding:
         if self.specs:
             try:
                 runnable = model.bind_tools(self.specs, **self.choice)
-            except NotImplementedError:
+            except NotImplementedError:  # LangChain's way to say that a model knows no tools
                 self.is_plain = True
         return runnable.with_config(metadata=self.tag)
 
     async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+        """Ask the level's model, or the one that a guard has chosen in its place."""
         model = self._own
         if answerer is not None:
             model = self._bind(attempting_once(resolve_model(answerer)))
@@ -129,6 +134,7 @@ class _Binding:
 
 
 async def _model_error(level: Level, error: Exception) -> ModelError:
+    """Emit a failure and return it as an error that names the kind and none of its secrets."""
     detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
     code = error.code if isinstance(error, ModelError) else None
     failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}", code=code)

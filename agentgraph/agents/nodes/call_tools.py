@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
-from agentgraph.agents.nodes.answers import answer, emit_answer, refusal, transfer_text
 from agentgraph.agents.nodes.attempt import ToolAttempt
-from agentgraph.agents.nodes.calls import PendingCalls, call_task_of
+from agentgraph.agents.nodes.calls import (
+    CallTask,
+    PendingCalls,
+    answer,
+    emit_answer,
+    refusal,
+    transfer_text,
+)
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.progress import progress
 from agentgraph.agents.nodes.run_tool import ToolRunner
@@ -52,10 +58,13 @@ class _Move:
 
 
 def call_tools(level: Level, runner: ToolRunner) -> Node:
-    """Make the node for a level."""
+    """Make the node for a level.
+
+    It returns `Command`s only, one per update: LangGraph merges those of parallel tasks.
+    """
 
     async def run(state: AgentState, config: RunnableConfig) -> Commands:
-        call_task = call_task_of(state)
+        call_task = cast("CallTask | None", state.get("sent"))
         if call_task is not None:
             attempt = await runner.run(call_task, config, _progress(level, state, config))
             return [*_writes(attempt), Command(goto="call_tools")]
@@ -182,6 +191,7 @@ async def _objection_to_return(level: Level, state: AgentState) -> str | None:
 async def _refuse_all(
     level: Level, pending: PendingCalls, moves: Iterable[_Move], reason: str
 ) -> Commands:
+    """Answer all moves of a message with the reason against them; the model goes on."""
     refusals = _refuse(moves, reason)
     await pending.report_unrun(refusals)
     return [Command(update={"messages": refusals}, goto=level.entry)]
@@ -217,7 +227,7 @@ async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCal
     names = [call["name"] for call in agent_calls]
     admitted_calls, objections = await _admit(agent_calls, names)
     refusals = [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
-    if not admitted_calls:  # else the guards see what the admitted ones reply
+    if not admitted_calls:  # with some admitted, the guards see the replies of those
         await pending.report_unrun(refusals)
     sends = [
         _send(level, pending, call)
@@ -228,6 +238,7 @@ async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCal
 
 
 def _send(level: Level, pending: PendingCalls, call: ToolCall) -> Send:
+    # The call and never the state: a checkpoint would store the state once for each call.
     call_task = pending.task(call)
     child = level.toolset.agents.get(call["name"])
     if child is not None:
@@ -263,6 +274,7 @@ async def _admit(
 
 
 async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMessage]:
+    """Answer the calls whose arguments are no JSON: providers refuse a call without an answer."""
     answers = []
     for call in pending.message.invalid_tool_calls:
         if call["id"] not in pending.answers:
@@ -291,6 +303,7 @@ def _refuse(moves: Iterable[_Move], reason: str) -> list[ToolMessage]:
 
 
 def _move_of(level: Level, call: ToolCall) -> _Move:
+    """Read the call of a transfer tool or of `request_help`."""
     args = call["args"]
     return _Move(
         call["id"] or "",
@@ -302,6 +315,7 @@ def _move_of(level: Level, call: ToolCall) -> _Move:
 
 
 def _writes(attempt: ToolAttempt, *, keep_outcome: bool = True) -> Commands:
+    """Return what a call has written; a task of its own leaves its outcome to the next step."""
     commands: Commands = [Command(update=update) for update in attempt.updates]
     if keep_outcome and len(attempt.outcome) > 1:
         commands.append(Command(update={"outcomes": [attempt.outcome]}))
@@ -324,6 +338,7 @@ def _held_back(text: str) -> dict[str, Any]:
 
 
 async def _speak(level: Level, text: str) -> AIMessage:
+    """Answer in this agent's name with a text that a tool has given."""
     message = AIMessage(text, id=new_id(), name=level.agent.name)
     record_messages([message])
     await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))

@@ -1,4 +1,8 @@
-"""The calls of one model's message: which are open, and what a call carries into its own task."""
+"""The calls of one model's message: which are open, how each is answered, and where it runs.
+
+A call runs in the step of `call_tools`, or in a task of its own that a `Send` starts: then it
+carries a `CallTask`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NotRequired, cast
+from typing import NotRequired
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall, ToolMessage
 from typing_extensions import TypedDict
 
-from agentgraph.agents.nodes.answers import report_unrun
+from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.history import calls_of
+from agentgraph.interception import UnrunCall, on_duty
+from agentgraph.stream import ToolResponseEvent, emit
+
+TRANSFER_MADE = "Conversation transferred to "
+NOT_EXECUTED = "Not executed: "
 
 
 class CallTask(TypedDict):
@@ -27,11 +36,6 @@ class CallTask(TypedDict):
     """Whether a sub-agent gets the request and nothing else, because it is called as a tool."""
     text: NotRequired[str]
     """The transfer, as a delegate reads it."""
-
-
-def call_task_of(state: AgentState) -> CallTask | None:
-    """Return the call that a task was started with by a `Send`, None in an ordinary step."""
-    return cast("CallTask | None", state.get("sent"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,62 @@ class PendingCalls:
     async def report_unrun(self, answers: Iterable[ToolMessage]) -> None:
         """Report to the guards which of the calls were answered without anything having run."""
         await report_unrun(calls_of(self.message), answers, str(self.message.id))
+
+
+def answer(call_id: str, tool: str, text: str, *, failed: bool = False) -> ToolMessage:
+    """Answer a call; the id follows from the call's, so that a later answer replaces this one."""
+    return ToolMessage(
+        text,
+        id=f"answer_{call_id}",
+        tool_call_id=call_id,
+        name=tool,
+        status="error" if failed else "success",
+    )
+
+
+def refusal(call_id: str, tool: str, reason: str) -> ToolMessage:
+    """Answer a call that was not executed, and say why."""
+    return answer(call_id, tool, f"{NOT_EXECUTED}{reason}", failed=True)
+
+
+def transfer_text(target: str, reason: str, summary: str) -> str:
+    """Return the answer to a transfer: where the conversation is now, and why."""
+    lines = [f"{TRANSFER_MADE}{target}"]
+    lines += [f"Reason: {reason}"] if reason else []
+    lines += [f"Summary: {summary}"] if summary else []
+    return "\n".join(lines)
+
+
+async def emit_answer(level: Level, message: ToolMessage) -> None:
+    """Emit the event that a call has its answer."""
+    await emit(
+        ToolResponseEvent(
+            agent=level.path,
+            tool=message.name or "",
+            content=str(message.text),
+            call_id=message.tool_call_id,
+            status=message.status,
+        )
+    )
+
+
+async def report_unrun(
+    calls: Iterable[ToolCall | InvalidToolCall], answers: Iterable[ToolMessage], message_id: str
+) -> None:
+    """Report to the guards which calls were answered without anything having run.
+
+    A model may make such a call again and again, and no tool run would ever show it.
+    """
+    sentry = on_duty()
+    if sentry is None:
+        return
+    by_id = {call["id"] or "": call for call in calls}
+    for message in answers:
+        call = by_id[message.tool_call_id]
+        failed = message.status == "error"
+        await sentry.unrun(
+            UnrunCall(message.name or "", call["args"], message_id, message.text, failed)
+        )
 
 
 _visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")

@@ -1,4 +1,7 @@
-"""What a model's message says, whatever the provider's form of it."""
+"""The content of a model's message: citations and the provider's own tool calls, in one form.
+
+Providers differ in their content blocks; LangChain's `content_blocks` has them alike.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from langchain_core.messages import AIMessage
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Where a text has something from."""
+    """A source that a text names."""
 
     url: str
     title: str = ""

@@ -1,4 +1,8 @@
-"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes."""
+"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes.
+
+Wrappers go around the model call and each tool call, hooks become nodes. A wrapper may catch and
+retry whatever happens inside, except the stop of a guard: that passes all of them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,10 @@ class Middleware:
         return [tool for m in self._stack for tool in getattr(m, "tools", ())]
 
     def hooks(self, moment: str) -> dict[str, Callable[..., Any]]:
-        """Return the hooks of a moment, such as `before_model`, by the names of their nodes."""
+        """Return the hooks of a moment, such as `before_model`, by the names of their nodes.
+
+        Those after the model or the agent run in the opposite order, as LangChain's do.
+        """
         order = reversed(self._stack) if moment.startswith("after") else self._stack
         hooks: dict[str, Callable[..., Any]] = {}
         for middleware in order:
@@ -90,7 +97,10 @@ class Middleware:
     async def call_model(
         self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
     ) -> tuple[AIMessage, dict[str, Any]]:
-        """Call the model inside all wrappers; return its message and what they add to the state."""
+        """Call the model inside all wrappers; return its message and what they add to the state.
+
+        `choice` is bound with the tools, `tag` says in the callbacks whose model speaks.
+        """
         stops = Stops()
 
         async def innermost(request: ModelRequest[Any]) -> Any:
@@ -126,7 +136,7 @@ class Middleware:
         return _message_and_update(await stops.outside(handler(request)))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Run a tool inside all wrappers."""
+        """Run a tool inside all wrappers; `execute` is called as often as they call it."""
         handler = execute
         for wrapper in reversed(self._tool_wrappers):
             handler = partial(wrapper, handler)
@@ -197,6 +207,7 @@ def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:
 
 
 def _message_and_update(result: Any) -> tuple[AIMessage, dict[str, Any]]:
+    """Read what wrappers return: a message, LangChain's response, or that with a `Command`."""
     update: dict[str, Any] = {}
     command = getattr(result, "command", None)
     if command is not None and isinstance(command.update, dict):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
-from agentgraph.agents.nodes.answers import NOT_EXECUTED, TRANSFER_MADE
+from agentgraph.agents.nodes.calls import NOT_EXECUTED, TRANSFER_MADE
 
 _HANDOFF_RESULT = '{"accepted":'
 """How the answer to a handoff in a team begins."""

@@ -12,17 +12,15 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id, utc_now
 from agentgraph.running import current_round_key, current_run
 
-_SUB_AGENT_PROMPT = """SUPERVISOR SYSTEM PROMPT:
-Remember, you are a specialized agent working under {supervisor}.
-Stay focused on your role.{help}
-SUBAGENT SYSTEM PROMPT:
-{own}"""
-
 
 def render_system_prompt(
     level: Level,
 ) -> Callable[[AgentState], Awaitable[AgentState]]:
-    """Make the node for a level; at the root it also begins the turn."""
+    """Make the node for a level; at the root it also begins the turn.
+
+    The id of a turn is the run's, or in a team the round's, so that a round which runs again has
+    the same idempotency keys.
+    """
 
     async def render(state: AgentState) -> AgentState:
         prompt = await _render(level, level.history(state))
@@ -43,6 +41,7 @@ def render_system_prompt(
 
 
 async def _render(level: Level, messages: list[AnyMessage]) -> str:
+    """Return the agent's own prompt with the team's part, the supervisor's block and the date."""
     prompt = level.agent.system_prompt
     if isinstance(prompt, SystemMessage):
         own = str(prompt.text)
@@ -59,7 +58,15 @@ async def _render(level: Level, messages: list[AnyMessage]) -> str:
     return _with_date(own)
 
 
+_SUB_AGENT_PROMPT = """SUPERVISOR SYSTEM PROMPT:
+Remember, you are a specialized agent working under {supervisor}.
+Stay focused on your role.{help}
+SUBAGENT SYSTEM PROMPT:
+{own}"""
+
+
 def _with_date(prompt: str) -> str:
+    # The date at the end and no time: the prefix stays the same, so that providers can cache it.
     today = utc_now().date().isoformat()
     if today in prompt or "CURRENT_DATE" in prompt:
         return prompt

@@ -24,9 +24,6 @@ from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
 
 Route = Command[str]
 
-_MENTION = re.compile(r"\s*@([\w-]+)")
-_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
-
 
 @dataclass(frozen=True, slots=True)
 class Mention:
@@ -37,7 +34,7 @@ class Mention:
 
 
 def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
-    """Make the node for a level."""
+    """Make the node for a level; only at the root are mentions and stale paths read."""
 
     async def decide(state: AgentState) -> Route:
         return await route(level, state)
@@ -46,7 +43,10 @@ def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
 
 
 async def route(level: Level, state: AgentState) -> Route:
-    """Decide: an `@mention`, else the active path, else an intent, else continue."""
+    """Decide: an `@mention`, else the active path, else an intent, else continue.
+
+    A mention of the root itself, or `@supervisor`, clears the active path.
+    """
     text = input_text(level.history(state))
     active = state.get("current_active_agent") or ""
     if level.tree is not None:
@@ -82,7 +82,10 @@ def input_text(messages: Sequence[AnyMessage]) -> str | None:
 
 
 def parse_mention(text: str, tree: Tree) -> Mention | None:
-    """Read an `@name` at the start of a text: the longest name, whatever its case."""
+    """Read an `@name` at the start of a text: the longest name, whatever its case.
+
+    Returns None where the text does not begin with one.
+    """
     match = _MENTION.match(text)
     if match is None:
         return None
@@ -93,7 +96,12 @@ def parse_mention(text: str, tree: Tree) -> Mention | None:
     return Mention(token, path)
 
 
+_MENTION = re.compile(r"\s*@([\w-]+)")
+_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
+
+
 async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | None:
+    """Return the path of the agent that a text is for, None where it names nobody of the tree."""
     mention = parse_mention(text, tree) if text is not None else None
     if mention is None:
         return None
@@ -106,6 +114,7 @@ async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | N
 
 
 async def _existing_path(level: Level, tree: Tree, path: str) -> str:
+    """Return a path, or the nearest agent above where a rebuilt tree does not have it."""
     nearest = tree.nearest(path)
     if nearest != path:
         reason = f"{path!r} is no longer in the tree"

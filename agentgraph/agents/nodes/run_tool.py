@@ -28,9 +28,14 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.answers import TRANSFER_MADE, emit_answer, report_unrun
 from agentgraph.agents.nodes.attempt import ToolAttempt, current_attempt, recording_tool
-from agentgraph.agents.nodes.calls import CallTask, current_visit
+from agentgraph.agents.nodes.calls import (
+    TRANSFER_MADE,
+    CallTask,
+    current_visit,
+    emit_answer,
+    report_unrun,
+)
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
@@ -59,7 +64,11 @@ class ToolRunner:
     async def run(
         self, call_task: CallTask, config: RunnableConfig, progress: str = ""
     ) -> ToolAttempt:
-        """Run a call; its errors become its answer, interrupts and cancellation pass through."""
+        """Run a call and return what it has written, with exactly one answer at least.
+
+        Its errors become its answer; interrupts, cancellation and the stops of guards pass through.
+        Raises `RoutingError` where the tool's `Command` leads to no node of this graph.
+        """
         call = call_task["call"]
         namespace = config.get("configurable", {}).get("checkpoint_ns", "")
         task, run = f"{namespace} {call['id']}", current_run()
@@ -89,6 +98,7 @@ class ToolRunner:
         return attempt
 
     async def _run(self, attempt: ToolAttempt, config: RunnableConfig) -> Any:
+        """Run an ordinary tool by `ToolNode`, which calls `_around` for it."""
         current_attempt.set(attempt)
         # With its state: by itself `ToolNode` would copy every channel of the graph to read it.
         request = {"__type": "tool_call_with_context", "tool_call": attempt.call}
@@ -144,6 +154,7 @@ class ToolRunner:
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
     async def _read(self, part: Any, attempt: ToolAttempt) -> None:
+        """Take over what a tool has returned: a `Command`, or an update with messages."""
         update: Mapping[str, Any] = part
         if isinstance(part, Command):
             self._read_goto(part, attempt)
@@ -154,6 +165,7 @@ class ToolRunner:
         attempt.answers += [m for m in messages if isinstance(m, ToolMessage)]
 
     def _read_goto(self, command: Command[Any], attempt: ToolAttempt) -> None:
+        """Note where a tool's `Command` leads; it takes the place of the return to the model."""
         name = attempt.call["name"]
         if command.graph is not None:
             raise RoutingError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -16,8 +16,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic_core import to_json
 
-from agentgraph.agents.nodes.answers import answer, emit_answer
-from agentgraph.agents.nodes.calls import CallTask, call_task_of, current_visit, inside_visit
+from agentgraph.agents.nodes.calls import CallTask, answer, current_visit, emit_answer, inside_visit
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.progress import work_of
 from agentgraph.agents.nodes.state import AgentState, own_messages
@@ -38,7 +37,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
     """Make the node of an agent of ours; `channels` are those of patchers, which cross into it."""
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
-        call_task = call_task_of(state)
+        call_task = cast("CallTask | None", state.get("sent"))
         if call_task is not None:
             keys = ("messages", "rewritten", "turn", *channels)
             state = read_state(config, keys)  # type: ignore[assignment]
@@ -81,7 +80,7 @@ def foreign_agent(
     """
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
-        call_task = call_task_of(state)
+        call_task = cast("CallTask | None", state.get("sent"))
         if call_task is not None:
             state = read_state(config, ("messages", "rewritten", "turn"))  # type: ignore[assignment]
         messages = level.history(state)

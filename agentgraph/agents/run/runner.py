@@ -49,7 +49,7 @@ Input: TypeAlias = MessageInput | Command[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a turn starts from."""
+    """What a turn starts from: new messages, or decisions on a run that waits."""
 
     graph_input: Any
     known_ids: frozenset[str | None]
@@ -72,7 +72,11 @@ class Runner:
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> Reply:
-        """Run an input to its end."""
+        """Run an input to its end, once the thread is free.
+
+        Raises `AgentGraphError("inside_run")` for the thread of the run that this is called in:
+        it would wait for itself.
+        """
         run, config = self._new_run(thread_id, config)
         async with self._threads.hold(run):
             return await self._turn(run, input, context, config)
@@ -80,7 +84,10 @@ class Runner:
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> AsyncGenerator[Event, None]:
-        """Run an input and yield what happens."""
+        """Run an input and yield what happens; closing the generator cancels the run.
+
+        The events of a run that fails end with an `ErrorEvent`, then the error is raised.
+        """
 
         async def produce(put_event: Put) -> None:
             run, run_config = self._new_run(thread_id, config)
@@ -131,6 +138,7 @@ class Runner:
         return Run(new_id(), thread_id, owner), run_config
 
     async def _turn(self, run: Run, input: Input, context: Any, config: RunnableConfig) -> Reply:
+        """Run one turn on a thread that is held: its start, its graph, its reply."""
         if isinstance(input, Command):
             start = await self._start_from_decisions(input, run)
         else:
@@ -229,6 +237,7 @@ class Runner:
         return Outcome(result.value or {}, result.interrupts)
 
     def _reply(self, run: Run, outcome: Outcome, start: _Start) -> Reply:
+        """Read the reply; a run that waits for a decision is kept, with its journal."""
         queues = self._threads.queues
         if outcome.interrupts:
             queues.keep(run)
@@ -258,6 +267,7 @@ def _decisions(command: Command[Any]) -> Any:
 
 
 def _messages(input: MessageInput) -> list[AnyMessage]:
+    """Return an input as messages with ids; raises `ConfigurationError` for anything else."""
     raw: Any = [("user", input)] if isinstance(input, str) else input
     if isinstance(raw, Mapping) or raw is None:
         raise ConfigurationError(

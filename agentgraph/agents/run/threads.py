@@ -1,7 +1,13 @@
-"""The threads of one agent: what the store has of them, and what unfinished runs left on them."""
+"""The threads of an agent: one run at a time on each, and what unfinished runs left on them.
+
+A thread is free for a run first come first served in a process, then among processes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,12 +22,12 @@ from langgraph.types import Interrupt as RawInterrupt
 from agentgraph.agents.nodes.state import merge_messages
 from agentgraph.agents.run.decisions import reachable_questions
 from agentgraph.agents.run.recovery import Recovery, compensation_state, is_finished, recover
-from agentgraph.agents.run.thread_queues import ThreadQueues
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import clock
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run
+from agentgraph.storage import LazySaver
 
 
 class Threads:
@@ -140,6 +146,98 @@ class Threads:
         if unmet:
             run.journal = {None: unmet}
             self.queues.keep(run)
+
+
+_MOST_UNFINISHED = 1_000
+_POLL_S = 0.05
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class ThreadQueues:
+    """The queues of all threads of one checkpointer; a queue exists only while it is used.
+
+    Its waiters may be on different event loops: `invoke` runs on a loop of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[_Waiter]] = {}
+        self.unfinished_runs: dict[str, Run] = {}
+        """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
+
+    @asynccontextmanager
+    async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
+        """Wait until the thread is free in this process and in all others; free it at the end.
+
+        A waiter that is cancelled gives its place up, be it that it has just got the thread.
+        """
+        await self._enter(thread_id)
+        try:
+            async with _claim(saver, thread_id):
+                yield
+        finally:
+            self._leave(thread_id)
+
+    def keep(self, run: Run) -> None:
+        """Remember an unfinished run; the oldest goes when there are too many."""
+        self.unfinished_runs.pop(run.thread_id, None)
+        self.unfinished_runs[run.thread_id] = run
+        while len(self.unfinished_runs) > _MOST_UNFINISHED:
+            del self.unfinished_runs[next(iter(self.unfinished_runs))]
+
+    def drop(self, run: Run | None) -> None:
+        """Forget a run of a thread that was deleted elsewhere."""
+        if run is not None and self.unfinished_runs.get(run.thread_id) is run:
+            del self.unfinished_runs[run.thread_id]
+
+    async def _enter(self, thread_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            queue = self._queues.get(thread_id)
+            if queue is None:
+                self._queues[thread_id] = deque()
+                return
+            turn = loop.create_future()
+            queue.append((loop, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._lock:
+                is_queued = (loop, turn) in queue
+                if is_queued:
+                    queue.remove((loop, turn))
+            if not is_queued:  # the thread was given to us while we were giving up
+                self._leave(thread_id)
+            raise
+
+    def _leave(self, thread_id: str) -> None:
+        with self._lock:
+            queue = self._queues[thread_id]
+            while queue:
+                loop, turn = queue.popleft()
+                if not loop.is_closed():  # a waiter whose loop is gone will never wake
+                    loop.call_soon_threadsafe(_wake, turn)
+                    return
+            del self._queues[thread_id]
+
+
+@asynccontextmanager
+async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
+    """Wait until no other process runs the thread, where the store can tell."""
+    if not isinstance(saver, LazySaver):
+        yield
+        return
+    while (claim := await saver.atake(thread_id)) is None:
+        await clock().sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        await claim.release()
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 _queues_by_saver: WeakKeyDictionary[object, ThreadQueues] = WeakKeyDictionary()

@@ -23,12 +23,6 @@ from agentgraph.guards.checks import (
 from agentgraph.guards.nodes.foreign_graph import faults_in
 from agentgraph.participant import TEAM_TOOLS, ForeignGraph, HasAgents, HasGates
 
-NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
-"""The nodes of every agent's graph, which no sub-agent's node can be called like."""
-
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
-_RESERVED_NAMES = {*NODES, "__start__", "__end__"}
-
 
 def faults_of(agent: AgentSpec) -> list[str]:
     """Return every fault of a tree: of names, tools, intents, stores, and under its guards."""
@@ -45,7 +39,10 @@ def faults_of(agent: AgentSpec) -> list[str]:
 
 
 def faults_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[str]:
-    """Yield what is wrong with a tree's agents under a policy that is not their own."""
+    """Yield what is wrong with a tree's agents under a policy that is not their own.
+
+    Costs in dollars need the price of each model; graphs of others may not be guarded at all.
+    """
     path = path or agent.name
     yield from price_faults(guards, path, agent.model)
     for child in agent.children:
@@ -79,6 +76,13 @@ def _tool_names(agent: AgentSpec) -> list[str] | None:
     return [*toolset_of(agent, "somebody").ordinary, *TEAM_TOOLS]
 
 
+_NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # with `transfer_to_` before it, what providers allow
+_RESERVED_NAMES = {*_NODES, "__start__", "__end__"}
+"""The nodes of every agent's graph: a sub-agent becomes a node beside them."""
+
+
 def _name_faults(agent: AgentSpec) -> Iterator[str]:
     children = [str(child.name) for child in agent.children]
     for name in [agent.name, *children]:
@@ -90,6 +94,7 @@ def _name_faults(agent: AgentSpec) -> Iterator[str]:
 
 
 def _duplicates(agent: AgentSpec) -> Iterator[str]:
+    # Whatever their case: a mention finds an agent by its lower-cased name.
     names: set[str] = set()
     for name in _all_names(agent):
         if name.lower() in names:
@@ -107,6 +112,8 @@ def _all_names(agent: AgentSpec) -> Iterator[str]:
 
 
 def _own_faults(agent: AgentSpec) -> Iterator[str]:
+    """Yield what is wrong with the tools and intents of one agent."""
+    # As if it had a supervisor: wherever it is put, `request_help` must not clash.
     toolset = toolset_of(agent, "somebody")
     names = [*(tool.name for tool in agent.own_tools), *_implied_names(agent, toolset)]
     for name in _duplicate_names(names):
@@ -121,6 +128,7 @@ def _own_faults(agent: AgentSpec) -> Iterator[str]:
 
 
 def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
+    """Return what is wrong with an intent, to follow its phrase in a sentence."""
     if intent.kind not in get_args(IntentKind):
         return f"has the kind {intent.kind!r}: use agent, tool or raw"
     if intent.kind == "agent" and intent.target not in toolset.transfers.values():

@@ -1,4 +1,4 @@
-"""The tools every agent has unless they are switched off."""
+"""The default tools: what every agent can ask about itself, unless they are switched off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS = (
     "list_intents_available",
 )
 WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
-"""Those that only make sense where there is more than one agent."""
+"""The tools that only make sense where there is more than one agent."""
 
 
 class _NoArguments(BaseModel):
@@ -38,7 +38,11 @@ def default_tools(
     agents: Sequence[tuple[str, str]],
     intents: Sequence[Intent],
 ) -> list[BaseTool]:
-    """Make the introspection tools of an agent in its place."""
+    """Make the introspection tools of an agent in its place.
+
+    `tools` and `agents` are names with descriptions. Those about other agents are left out where
+    there are none.
+    """
 
     def get_time_date(timezone: str = "UTC") -> str:
         """Tell the present time and date in a time zone, such as Europe/Paris."""

@@ -27,7 +27,10 @@ FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema
 
 
 def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with the fields of a specification that are no lists of members."""
+    """Yield what is wrong with the fields of a specification that are no lists of members.
+
+    Each fault names the field, its value and what to give in its place.
+    """
     for name, (fits, advice) in _VALUES.items():
         if not fits(fields[name]):
             yield f"{name}={_display(fields[name])}: {advice}"
@@ -54,6 +57,7 @@ def is_form(value: Any) -> bool:
 
 
 def _is_saver(value: object) -> bool:
+    # Opening is lazy: this reads the URL and connects to nothing.
     try:
         return value is None or isinstance(value, BaseCheckpointSaver) or bool(open_saver(value))  # type: ignore[arg-type]
     except (ConfigurationError, AttributeError, TypeError):
@@ -65,10 +69,11 @@ def _is(*kinds: type) -> Callable[[object], bool]:
 
 
 def _is_policy(value: object) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return value is None or whole or callable(value)
+    is_size = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return value is None or is_size or callable(value)
 
 
+# By field: whether a value fits, and the advice where it does not.
 _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_is(BaseChatModel, str), "give a chat model, a string such as 'openai:…', or None"),
     "system_prompt": (
@@ -98,6 +103,7 @@ def _agent_fault(member: Any) -> str | None:
 
 
 def _tool_fault(tool: Any) -> str | None:
+    # Tried here, because a function without annotations fails only when it becomes a tool.
     if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
         return None
     if not callable(tool):
@@ -118,6 +124,7 @@ def _patch_fault(patch: Any) -> str | None:
 
 
 def _middleware_fault(middleware: Any) -> str | None:
+    # By its attributes: `langchain` is an extra, and may not be installed.
     if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
         return None
     return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"
