@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _Level: TypeAlias = "tuple[str, AgentSpec, Guards | None]"
 """What the names of an agent's nodes begin with, the agent, and its policy."""
 
-_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
-
 
 def visible_graph(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> Graph:
     """Return a tree's graph as it is drawn: without those of its guards' nodes that stay idle."""
@@ -108,6 +106,9 @@ def mimebundle_of(
             "text/plain": f"{agent!r} cannot be drawn: {message}",
             "text/html": fault(f"{agent!r} cannot be drawn", message),
         }
+
+
+_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
 
 
 def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str]:

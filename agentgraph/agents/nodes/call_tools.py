@@ -91,9 +91,7 @@ async def _settle(
     corrections = await _answer_malformed(level, pending)
     if corrections:
         commands.append(Command(update={"messages": corrections}))
-    calls = pending.open(
-        c for c in pending.message.tool_calls if not level.toolset.is_signal(c["name"])
-    )
+    calls = [c for c in pending.open_calls if not level.toolset.is_signal(c["name"])]
     outcomes = list(state.get("outcomes") or ())
     if len(calls) > 1 or any(c["name"] in level.toolset.agents for c in calls):
         return [*commands, *await _send_all(level, pending, calls)]
@@ -119,7 +117,7 @@ async def _conclude(
     finish = next((o["finish"] for o in outcomes if "finish" in o), None)
     signals = [
         _move_of(level, call)
-        for call in pending.open(pending.message.tool_calls)
+        for call in pending.open_calls
         if level.toolset.is_signal(call["name"])
     ]
     moves = [*handoffs, *signals]
@@ -282,7 +280,8 @@ async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMes
             answers.append(refusal(call["id"] or "", call["name"] or "tool", text))
     for message in answers:
         await emit_answer(level, message)
-    await pending.report_unrun(answers)
+    if answers:
+        await pending.report_unrun(answers)
     return answers
 
 

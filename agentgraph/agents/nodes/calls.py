@@ -44,6 +44,8 @@ class PendingCalls:
 
     message: AIMessage
     answers: dict[str, ToolMessage]
+    open_calls: list[ToolCall]
+    """Its calls without an answer when it was read, malformed ones left out."""
     number: int
     """Which of this level's messages with calls it is, since its turn or its visit began."""
 
@@ -55,12 +57,9 @@ class PendingCalls:
             if isinstance(message, ToolMessage):
                 answers[message.tool_call_id] = message
             if isinstance(message, AIMessage) and calls_of(message):
-                return cls(message, answers, state.get("asked", 0))
+                open_calls = [c for c in message.tool_calls if c["id"] not in answers]
+                return cls(message, answers, open_calls, state.get("asked", 0))
         return None
-
-    def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return those of some calls that have no answer."""
-        return [call for call in calls if call["id"] not in self.answers]
 
     def task(self, call: ToolCall) -> CallTask:
         """Return what a call carries to the task that answers it."""

@@ -11,15 +11,6 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
 from agentgraph.agents.nodes.calls import NOT_EXECUTED, TRANSFER_MADE
 
-_HANDOFF_RESULT = '{"accepted":'
-"""How the answer to a handoff in a team begins."""
-_NOTICES = re.compile(
-    r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
-    r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-"""The notices of handoffs in the history of a team's participants."""
-
 
 def progress(messages: Sequence[AnyMessage]) -> str:
     """Return a digest of the last thing that was said or found out, "" where there is nothing.
@@ -56,6 +47,14 @@ def _call_text(call: ToolCall | None) -> str:
     return json.dumps([call["name"], call["args"]], sort_keys=True, default=str)
 
 
+_HANDOFF_RESULT = '{"accepted":'
+"""How the answer to a handoff in a team begins."""
+_NOTICES = re.compile(
+    r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
+    r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The notices of handoffs in the history of a team's participants."""
 _MOVES = (TRANSFER_MADE, NOT_EXECUTED, _HANDOFF_RESULT)
 
 
