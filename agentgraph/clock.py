@@ -42,7 +42,7 @@ class Clock(Protocol):
     def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
         """Raise `TimeoutError` in a block after so many seconds; None never does.
 
-        Seconds that code inside has spent `unhurried` do not count.
+        Seconds that code inside has spent inside `paused_limits` do not count.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a model sees of a conversation: legal for every provider, its tool pairs kept whole."""
+"""The history that a model sees: legal for every provider, calls and answers kept together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     """
     messages = list(messages)
     answers = _answers_by_call(messages)
-    used: set[str] = set()
+    call_ids: set[str] = set()
     legal: list[AnyMessage] = []
     for position, message in enumerate(messages):
         if isinstance(message, ToolMessage):
@@ -57,7 +57,7 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
         if not isinstance(message, AIMessage):
             legal.append(message)
         elif message.tool_calls or message.invalid_tool_calls:
-            legal.extend(_with_answers(message, position, answers, used))
+            legal.extend(_with_answers(message, position, answers, call_ids))
         elif message.content:
             legal.append(message)
     if not legal or isinstance(legal[-1], AIMessage):
@@ -72,40 +72,40 @@ def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
 
 def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCall]:
     """Return the calls that nothing has answered yet."""
-    answered = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
+    answer_ids = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
     return [
         call
         for message in messages
         if isinstance(message, AIMessage)
         for call in calls_of(message)
-        if call["id"] not in answered
+        if call["id"] not in answer_ids
     ]
 
 
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     """Answer every open call with "outcome unknown"."""
-    return [_unknown(call) for call in open_calls(messages)]
+    return [_unknown_outcome(call) for call in open_calls(messages)]
 
 
 def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     """Answer the malformed calls that are open, each beside the others of its message."""
     messages = list(messages)
-    answered = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
-    closed: list[AnyMessage] = []
-    left: list[ToolMessage] = []
+    answer_ids = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
+    result: list[AnyMessage] = []
+    due: list[ToolMessage] = []
     for message in messages:
         if not isinstance(message, ToolMessage):
-            closed += left
-            left = []
-        closed.append(message)
+            result += due
+            due = []
+        result.append(message)
         if isinstance(message, AIMessage):
             calls = message.invalid_tool_calls
-            left = [_not_made(call) for call in calls if call["id"] not in answered]
-    return [*closed, *left]
+            due = [_malformed_call_answer(c) for c in calls if c["id"] not in answer_ids]
+    return [*result, *due]
 
 
 def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyMessage]:
-    """Cut a history to what an agent's model is to see of it."""
+    """Return what an agent's model is to see of a history, by the agent's `history` policy."""
     if policy is None:
         return messages
     if isinstance(policy, int):
@@ -114,7 +114,7 @@ def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyM
 
 
 def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
-    """Return the last messages; where the cut would split a call from its answer, more."""
+    """Return the last `size` messages, or more where that would split a call from its answer."""
     start = max(len(messages) - size, 0)
     while 0 < start < len(messages) and isinstance(messages[start], ToolMessage):
         start -= 1
@@ -122,7 +122,7 @@ def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
 
 
 def split_system(messages: Sequence[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
-    """Take the system messages out: most providers want them first, and as one."""
+    """Separate the texts of system messages: most providers want them first, and as one."""
     if not any(isinstance(m, SystemMessage) for m in messages):
         return [], list(messages)
     system = [str(m.text) for m in messages if isinstance(m, SystemMessage)]
@@ -130,21 +130,21 @@ def split_system(messages: Sequence[AnyMessage]) -> tuple[list[str], list[AnyMes
 
 
 def as_plain_chat(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
-    """Tell calls and their answers as text, for a model that knows no tools."""
+    """Write calls and their answers as text, for a model that cannot bind tools."""
     plain: list[AnyMessage] = []
     for message in messages:
         if isinstance(message, ToolMessage):
             plain.append(HumanMessage(f"[{message.name or 'tool'} returned] {message.text}"))
         elif isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
-            asked = ", ".join(str(call["name"]) for call in calls_of(message))
-            plain.append(AIMessage(f"{message.text}\n[asked for: {asked}]".strip()))
+            names = ", ".join(str(call["name"]) for call in calls_of(message))
+            plain.append(AIMessage(f"{message.text}\n[asked for: {names}]".strip()))
         else:
             plain.append(message)
     return plain
 
 
 def work_done(messages: Iterable[AnyMessage]) -> str:
-    """Tell what somebody did, a line for each result and text."""
+    """Return a line for each result and each text among messages, for another agent to read."""
     return "\n".join(
         f"- {m.name}: {m.text}" if isinstance(m, ToolMessage) else f"- said: {m.text}"
         for m in messages
@@ -153,62 +153,66 @@ def work_done(messages: Iterable[AnyMessage]) -> str:
 
 
 def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[tuple[int, int], ToolMessage]:
-    """Match answers with calls, by place: an answer is to the last call of its id before it."""
-    waiting: dict[str, deque[ToolMessage]] = {}
-    found: dict[tuple[int, int], ToolMessage] = {}
+    """Match answers with calls, by the positions of message and call.
+
+    An answer belongs to the last call of its id before it, because providers use ids again.
+    """
+    unmatched_answers: dict[str, deque[ToolMessage]] = {}
+    matches: dict[tuple[int, int], ToolMessage] = {}
     for position in reversed(range(len(messages))):
         message = messages[position]
         if isinstance(message, ToolMessage):
-            waiting.setdefault(message.tool_call_id, deque()).appendleft(message)
+            unmatched_answers.setdefault(message.tool_call_id, deque()).appendleft(message)
         elif isinstance(message, AIMessage):
             for index, call in enumerate(calls_of(message)):
-                if answers := waiting.get(call["id"] or ""):
-                    found[position, index] = answers.popleft()
-    return found
+                if answers := unmatched_answers.get(call["id"] or ""):
+                    matches[position, index] = answers.popleft()
+    return matches
 
 
 def _with_answers(
     message: AIMessage,
     position: int,
     answers: dict[tuple[int, int], ToolMessage],
-    used: set[str],
+    call_ids: set[str],
 ) -> list[AnyMessage]:
     replies: list[ToolMessage] = []
-    renamed: dict[int, str] = {}
+    new_ids: dict[int, str] = {}
     for index, call in enumerate(calls_of(message)):
-        reply = answers.get((position, index)) or _unknown(call)
-        call_id = _unused(call["id"] or "call", used)
-        used.add(call_id)
+        reply = answers.get((position, index)) or _unknown_outcome(call)
+        call_id = _unique_id(call["id"] or "call", call_ids)
+        call_ids.add(call_id)
         if call_id != call["id"]:
-            renamed[index] = call_id
+            new_ids[index] = call_id
             reply = reply.model_copy(update={"tool_call_id": call_id})
         replies.append(reply)
-    return [_rename(message, renamed) if renamed else message, *replies]
+    return [_rename(message, new_ids) if new_ids else message, *replies]
 
 
-def _unused(call_id: str, used: set[str]) -> str:
-    if call_id not in used:
+def _unique_id(call_id: str, call_ids: set[str]) -> str:
+    if call_id not in call_ids:
         return call_id
     count = 2
-    while f"{call_id}_{count}" in used:
+    while f"{call_id}_{count}" in call_ids:
         count += 1
     return f"{call_id}_{count}"
 
 
-def _rename(message: AIMessage, renamed: dict[int, str]) -> AIMessage:
+def _rename(message: AIMessage, new_ids: dict[int, str]) -> AIMessage:
+    """Give calls other ids, by their positions, in the content blocks too."""
     calls = calls_of(message)
-    fresh = [{**call, "id": renamed.get(i, call["id"])} for i, call in enumerate(calls)]
-    valid = len(message.tool_calls)
-    new_ids: dict[str, deque[str]] = {}
-    for old, new in zip(calls, fresh, strict=True):
-        new_ids.setdefault(old["id"] or "", deque()).append(str(new["id"]))
+    new_calls = [{**call, "id": new_ids.get(i, call["id"])} for i, call in enumerate(calls)]
+    valid_count = len(message.tool_calls)
+    ids_by_old: dict[str, deque[str]] = {}
+    for old, new in zip(calls, new_calls, strict=True):
+        ids_by_old.setdefault(old["id"] or "", deque()).append(str(new["id"]))
     content = message.content
     if isinstance(content, list):
-        content = [_rename_block(block, new_ids) for block in content]
+        content = [_rename_block(block, ids_by_old) for block in content]
     return message.model_copy(
         update={
-            "tool_calls": fresh[:valid],
-            "invalid_tool_calls": fresh[valid:],
+            "tool_calls": new_calls[:valid_count],
+            "invalid_tool_calls": new_calls[valid_count:],
             "content": content,
         }
     )
@@ -223,13 +227,13 @@ def _rename_block(block: str | dict[str, Any], new_ids: dict[str, deque[str]]) -
     return block
 
 
-def _unknown(call: ToolCall | InvalidToolCall) -> ToolMessage:
+def _unknown_outcome(call: ToolCall | InvalidToolCall) -> ToolMessage:
     return ToolMessage(
         OUTCOME_UNKNOWN, tool_call_id=call["id"] or "", name=call["name"], status="error"
     )
 
 
-def _not_made(call: InvalidToolCall) -> ToolMessage:
+def _malformed_call_answer(call: InvalidToolCall) -> ToolMessage:
     text = f"Not executed: the arguments are not valid JSON: {call['args']!r}."
     call_id = call["id"] or ""
     return ToolMessage(

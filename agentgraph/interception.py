@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
-from agentgraph.scoped import scoped
+from agentgraph.contexts import scope
 
 __all__ = [
     "Answerer",
@@ -212,14 +212,14 @@ def on_duty() -> Sentry | None:
     return _duty.get().sentry
 
 
-def posted(sentry: Sentry | None) -> scoped[_Duty]:
+def posted(sentry: Sentry | None) -> scope[_Duty]:
     """Have somebody asked in here, or nobody."""
-    return scoped(_duty, _Duty(sentry, _duty.get().ledger))
+    return scope(_duty, _Duty(sentry, _duty.get().ledger))
 
 
-def off_duty() -> scoped[_Duty]:
+def off_duty() -> scope[_Duty]:
     """Have nobody asked in here, and nothing written down."""
-    return scoped(_duty, _NOBODY)
+    return scope(_duty, _NOBODY)
 
 
 def current_ledger() -> Ledger | None:
@@ -227,9 +227,9 @@ def current_ledger() -> Ledger | None:
     return _duty.get().ledger
 
 
-def keeping(ledger: Ledger | None) -> scoped[_Duty]:
+def keeping(ledger: Ledger | None) -> scope[_Duty]:
     """Have a ledger kept in here."""
-    return scoped(_duty, _Duty(_duty.get().sentry, ledger))
+    return scope(_duty, _Duty(_duty.get().sentry, ledger))
 
 
 async def guarded(

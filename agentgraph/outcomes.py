@@ -1,4 +1,4 @@
-"""What a tool may return to decide who goes on, and what else it decides for its round."""
+"""The outcomes that a tool may decide: what it returns to say who goes on, and notes for a team."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
     "Handoff",
     "Note",
     "NotesState",
-    "collecting",
+    "collect_notes",
+    "current_notes",
     "merge_notes",
-    "noted",
     "take_note",
 ]
 
@@ -28,7 +28,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Handoff(ToolOutputMixin):
-    """Pass the conversation to a named agent."""
+    """Pass the conversation to a named agent; a tool returns it.
+
+        def refunds(reason: str) -> Handoff:
+            return Handoff("billing", reason=reason)
+
+    In a plain agent the target is one of its sub-agents, in a team a peer.
+    """
 
     target: str
     reason: str = ""
@@ -39,14 +45,17 @@ class Handoff(ToolOutputMixin):
 
 @dataclass(frozen=True, slots=True)
 class Finish(ToolOutputMixin):
-    """End the turn, in a team the session; the text, where there is one, is the answer."""
+    """End the turn, in a team the session; a tool returns it. Its text is the answer, if any."""
 
     text: str = ""
     reason: str = "finished"
 
 
 class Note(TypedDict, total=False):
-    """One of them; its key is the same whenever the call runs again."""
+    """Something that a tool has decided for its round, such as a context variable to set.
+
+    Its key is the same whenever the call runs again, so that a note counts once.
+    """
 
     key: str
     call_id: str
@@ -55,10 +64,10 @@ class Note(TypedDict, total=False):
     value: Any
 
 
-def merge_notes(left: Sequence[Note], right: Sequence[Note]) -> list[Note]:
+def merge_notes(old: Sequence[Note], new: Sequence[Note]) -> list[Note]:
     """Add what is new; idempotent, because notes pass through nested graphs and come back."""
-    known = {note["key"] for note in left}
-    return [*left, *(note for note in right if note["key"] not in known)]
+    keys = {note["key"] for note in old}
+    return [*old, *(note for note in new if note["key"] not in keys)]
 
 
 class NotesState(TypedDict, total=False):
@@ -71,22 +80,22 @@ _notes: ContextVar[list[Note] | None] = ContextVar("agentgraph_notes", default=N
 
 
 @contextmanager
-def collecting(into: list[Note] | None) -> Iterator[None]:
-    """Collect what is noted in here, also by threads begun in here; None refuses it."""
-    token = _notes.set(into)
+def collect_notes(notes: list[Note] | None) -> Iterator[None]:
+    """Collect the notes of tools in here, also of threads begun in here; None takes none."""
+    token = _notes.set(notes)
     try:
         yield
     finally:
         _notes.reset(token)
 
 
-def noted() -> list[Note] | None:
-    """Return where to note something, None outside of a team's tools."""
+def current_notes() -> list[Note] | None:
+    """Return the notes of the tool call around this code, None outside of a team."""
     return _notes.get()
 
 
 def take_note(note: Note) -> bool:
-    """Note something; False where nobody collects it."""
+    """Add a note; return False where nobody collects notes."""
     notes = _notes.get()
     if notes is None:
         return False

@@ -13,17 +13,17 @@ from agentgraph.outcomes import Handoff
 
 __all__ = [
     "HANDOFF_TOOL",
-    "SEAT_TOOLS",
     "SILENCE_TOOL",
+    "TEAM_TOOLS",
     "ForeignGraph",
-    "Gated",
     "Graph",
-    "Guarded",
-    "Held",
-    "Holdable",
+    "GuardedGraph",
+    "HasAgents",
+    "HasGates",
+    "HasGuards",
+    "HasTeamGraph",
+    "Membership",
     "Participant",
-    "Seat",
-    "Seatable",
     "Verdict",
     "as_participant",
 ]
@@ -34,8 +34,8 @@ Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 
 HANDOFF_TOOL = "handoff_conversation"
 SILENCE_TOOL = "stay_silent"
-SEAT_TOOLS = (HANDOFF_TOOL, SILENCE_TOOL)
-"""The tools that may come with a place in a team."""
+TEAM_TOOLS = (HANDOFF_TOOL, SILENCE_TOOL)
+"""The tools that may come with membership in a team."""
 
 _ATTRIBUTES = ("name", "description", "graph")
 
@@ -68,8 +68,8 @@ class Verdict(NamedTuple):
     """Whether it leads to a peer: a human can be asked however often others were."""
 
 
-class Seat(Protocol):
-    """What a participant is given for its place in a team."""
+class Membership(Protocol):
+    """What a participant gets with its place in a team."""
 
     @property
     def peers(self) -> Collection[str]:
@@ -83,12 +83,12 @@ class Seat(Protocol):
 
     @property
     def prompt(self) -> str:
-        """Say where it is, for its model."""
+        """Return what its model reads about the team and its own place there."""
         ...
 
     @property
     def effects(self) -> MutableMapping[str, Any]:
-        """Keep how the actions of all in the team are undone, by path and tool."""
+        """Return how the actions of all in the team are undone, by path and tool: add to it."""
         ...
 
     def judge(self, handoff: Handoff) -> Verdict:
@@ -101,17 +101,17 @@ class Seat(Protocol):
 
 
 @runtime_checkable
-class Seatable(Protocol):
-    """A participant that is given the history with the run, and does not store it."""
+class HasTeamGraph(Protocol):
+    """A participant that reads the team's history from the run, and does not store it."""
 
-    def seated(self, seat: Seat, guards: Any) -> Graph:
+    def graph_in_team(self, membership: Membership, guards: Any) -> Graph:
         """Return its graph for a place in a team, under the team's guards."""
         ...
 
 
 @runtime_checkable
-class Guarded(Protocol):
-    """A participant that knows who works in it, and what is wrong with them under guards."""
+class HasAgents(Protocol):
+    """A participant that consists of agents, and can check them against a policy."""
 
     @property
     def agent_names(self) -> Sequence[str]:
@@ -124,24 +124,24 @@ class Guarded(Protocol):
 
 
 @runtime_checkable
-class Gated(Protocol):
+class HasGates(Protocol):
     """A participant that knows which tools it has, for gates that look at them by name."""
 
-    def gated_under(self, guards: Any) -> list[Any]:
+    def gates_under(self, guards: Any) -> list[Any]:
         """Return each such gate where these guards hold, with the tools of those under it."""
         ...
 
 
 @runtime_checkable
-class Holdable(Protocol):
-    """A participant with guards of its own, which those around it hold to theirs."""
+class HasGuards(Protocol):
+    """A participant with guards of its own, which may tighten those around it."""
 
-    def held_to(self, guards: Any, path: str) -> Held:
-        """Return it for a place under these guards."""
+    def under_guards(self, guards: Any, path: str) -> GuardedGraph:
+        """Return it for a place at this path, under these guards."""
         ...
 
 
-class Held(Protocol):
+class GuardedGraph(Protocol):
     """A participant in its place, under the guards around it."""
 
     @property
@@ -150,7 +150,10 @@ class Held(Protocol):
         ...
 
     def effects_at(self, path: str) -> Mapping[str, Any]:
-        """Return how the actions of all in it are undone, by path and tool, once it is compiled."""
+        """Return how the actions of all in it are undone, by path and tool.
+
+        Complete only once its graph is compiled.
+        """
         ...
 
 

@@ -1,4 +1,7 @@
-"""Change a graph before it compiles; the only module that imports private parts of LangGraph."""
+"""Patches of a graph before it compiles; the only module with private parts of LangGraph.
+
+Below the patchers stand the readers of a task's config: its state, its checkpoint, its durability.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def insert_node(
 
 
 def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> Patcher:
-    """Run `await wrapper(state, call)` in a node's place; `await call(state)` runs the node itself.
+    """Run `await wrapper(state, call)` for a node; `await call(state)` runs the node itself.
 
     Interrupts and other control flow pass through `call` as exceptions of type `GraphBubbleUp`:
     let them through.
@@ -111,11 +114,11 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
         spec = graph.nodes[name]
         inner: Runnable[Any, Any] = spec.runnable  # type: ignore[assignment]  # as stored
 
-        async def wrapped(state: Any, config: RunnableConfig) -> Any:
+        async def run(state: Any, config: RunnableConfig) -> Any:
             return await wrapper(state, partial(inner.ainvoke, config=config))
 
         # A scratch graph turns the function into what a node holds, by public means.
-        scratch = StateGraph(graph.state_schema).add_node(name, wrapped)
+        scratch = StateGraph(graph.state_schema).add_node(name, run)
         graph.nodes[name] = replace(spec, runnable=scratch.nodes[name].runnable)
         return graph
 
@@ -123,7 +126,10 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
 
 
 def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
-    """Let no edge out of a node be followed where it has set a flag: then it says where to go."""
+    """Follow no edge out of a node where it has set a flag: its own Command says where to go.
+
+    LangGraph would follow both, and run both ends.
+    """
     ends = [end for start, end in graph.edges if start == node]
     graph.edges -= {(node, end) for end in ends}
     branches = graph.branches[node]
@@ -146,7 +152,7 @@ def _unless(flag: str, path: Runnable[Any, Any]) -> Runnable[Any, Any]:
 
 
 def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the updates in what a node returns, whichever of LangGraph's forms that has."""
+    """Yield the updates in what a node returns: a mapping, a `Command`, or a list of them."""
     if isinstance(result, Command):
         result = result.update
     if isinstance(result, Mapping):
@@ -162,12 +168,18 @@ def written_by(result: Any) -> list[Mapping[str, Any]] | None:
 
 
 def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
-    """Return a patched copy of a compiled graph; the given one stays as it is."""
+    """Return a patched copy of a compiled graph; the graph itself stays as it is.
+
+        safe = patched(somebodys_graph, Guards.interactive())
+
+    Nodes, edges, saver, store and config are copied. Raises `ConfigurationError` where a patcher
+    does not fit the graph.
+    """
     builder = _copy(compiled.builder)
     for extra in states_of(patchers):
         add_state(builder, extra)
     builder = apply_patchers(builder, patchers)
-    copied = builder.compile(
+    copy = builder.compile(
         compiled.checkpointer,
         cache=compiled.cache,
         store=compiled.store,
@@ -177,14 +189,14 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
         name=compiled.name,
         transformers=compiled.stream_transformers,
     )
-    return copied.with_config(compiled.config) if compiled.config else copied
+    return copy.with_config(compiled.config) if compiled.config else copy
 
 
 def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
     """Apply patchers in their order."""
     for patch in patchers:
         try:
-            changed = patch(graph)
+            result = patch(graph)
         except ValueError as error:
             if "already exists with a different type" not in str(error):
                 raise
@@ -192,11 +204,11 @@ def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
                 f"a node of the patcher {patch!r} declares a state that clashes with the graph's: "
                 f"{error}. Leave the node's state unannotated, or name only its own keys"
             ) from error
-        if not isinstance(changed, StateGraph):
+        if not isinstance(result, StateGraph):
             raise ConfigurationError(
-                f"the patcher {patch!r} returned {type(changed).__name__}: return the graph"
+                f"the patcher {patch!r} returned {type(result).__name__}: return the graph"
             )
-        graph = changed
+        graph = result
     return graph
 
 
@@ -245,10 +257,10 @@ def begun_from(
     values = config.get(CONF, {})
     saver = values.get(CONFIG_KEY_CHECKPOINTER)
     level = str(values.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
-    known = (values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get(level)
-    if known is None or not isinstance(saver, BaseCheckpointSaver):
+    checkpoint_id = (values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get(level)
+    if checkpoint_id is None or not isinstance(saver, BaseCheckpointSaver):
         return None
-    at = {CONFIG_KEY_CHECKPOINT_NS: level, CONFIG_KEY_CHECKPOINT_ID: known}
+    at = {CONFIG_KEY_CHECKPOINT_NS: level, CONFIG_KEY_CHECKPOINT_ID: checkpoint_id}
     return saver, {CONF: {CONFIG_KEY_THREAD_ID: values[CONFIG_KEY_THREAD_ID], **at}}
 
 
@@ -268,25 +280,25 @@ def answers_to(config: RunnableConfig) -> int:
 
 
 def _copy(builder: AnyGraph) -> AnyGraph:
-    twin = copy.copy(builder)
+    duplicate = copy.copy(builder)
     for attribute in ("nodes", "edges", "channels", "managed", "schemas", "waiting_edges"):
-        setattr(twin, attribute, copy.copy(getattr(builder, attribute)))
-    twin.branches = copy.copy(builder.branches)
+        setattr(duplicate, attribute, copy.copy(getattr(builder, attribute)))
+    duplicate.branches = copy.copy(builder.branches)
     for source, ends in builder.branches.items():
-        twin.branches[source] = dict(ends)
-    twin.compiled = False
-    return twin
+        duplicate.branches[source] = dict(ends)
+    duplicate.compiled = False
+    return duplicate
 
 
 def add_state(builder: AnyGraph, extra: type) -> None:
     """Add channels to a graph that is not compiled yet; those that it has stay as they are."""
     for attribute in ("state_schema", "input_schema", "output_schema"):
         schema = getattr(builder, attribute)
-        merged = merge_states(schema.__name__, schema, extra)
-        scratch: AnyGraph = StateGraph(merged)
-        builder.schemas[merged] = scratch.schemas[merged]
+        state = merge_states(schema.__name__, schema, extra)
+        scratch: AnyGraph = StateGraph(state)
+        builder.schemas[state] = scratch.schemas[state]
         builder.channels = {**scratch.channels, **builder.channels}
-        setattr(builder, attribute, merged)
+        setattr(builder, attribute, state)
 
 
 def _node_names(names: Any) -> Any:

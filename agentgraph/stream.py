@@ -51,13 +51,13 @@ class Event:
 
     def to_json(self) -> bytes:
         """Return the fields as JSON, whatever a model or a tool has put into them."""
-        # Outside of a session there are no rounds to tell.
-        unsaid = None if self.round else _PLACE
+        # Outside of a session there are no rounds.
+        omit = None if self.round else _PLACE
         try:
-            return _as_json(self, unsaid)
+            return _as_json(self, omit)
         except PydanticSerializationError:
-            told = {field.name: _told(getattr(self, field.name)) for field in fields(self)}
-            return _as_json(told, unsaid)
+            values = {field.name: _jsonable(getattr(self, field.name)) for field in fields(self)}
+            return _as_json(values, omit)
 
     def _repr_html_(self) -> str:
         return event_line(self.type, self.to_dict())
@@ -160,9 +160,10 @@ class FinalStateEvent(Event):
 
 
 async def emit(event: Event) -> None:
-    """Tell whoever streams the run that this node is part of; wait while they read too slowly.
+    """Put an event on the stream of the run that this node is part of.
 
-    Where the graph runs without its agent, that is LangGraph's own `custom` stream.
+    Waits while the reader is too slow. Where the graph runs without its agent, the event goes to
+    LangGraph's own `custom` stream.
     """
     run = current_run()
     if run is not None and run.tell is not None:
@@ -175,12 +176,12 @@ async def emit(event: Event) -> None:
 _PLACE = {"round", "attempt"}
 
 
-def _as_json(value: object, unsaid: set[str] | None = None) -> bytes:
-    return to_json(value, exclude=unsaid, fallback=str, inf_nan_mode="null", bytes_mode="base64")
+def _as_json(value: object, omit: set[str] | None = None) -> bytes:
+    return to_json(value, exclude=omit, fallback=str, inf_nan_mode="null", bytes_mode="base64")
 
 
-def _told(value: object) -> object:
-    """Return a value, or what can be said of it: half a character or a cycle is no JSON."""
+def _jsonable(value: object) -> object:
+    """Return a value, or its ASCII repr: half a character or a cycle cannot be JSON."""
     try:
         _as_json(value)
     except PydanticSerializationError:

@@ -1,7 +1,7 @@
-"""Time limits around blocks of code, which whoever waits in there for a reader can stop.
+"""Time limits around blocks of code, which code inside can pause while it waits for a reader.
 
 All limits of an event loop share one timer: nearly every call of a run has a limit and hardly one
-is ever met, so that to set and cancel a timer for each would be the dearest part of a guarded step.
+is ever met, so setting and cancelling a timer for each would be the dearest part of a guarded step.
 """
 
 from __future__ import annotations
@@ -15,84 +15,95 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
-from agentgraph.scoped import scoped
-
-__all__ = ["Limit", "TimeLimit", "apart", "limited", "unhurried"]
+__all__ = ["Limit", "TimeLimit", "inside_limit", "paused_limits", "without_limits"]
 
 
 class Limit(Protocol):
-    """A time limit that can be stopped; it runs again once all who have stopped it let it."""
+    """A time limit that can be paused; it runs again once as many have resumed as paused it."""
 
-    def pause(self) -> None: ...
+    def pause(self) -> None:
+        """Stop counting."""
+        ...
 
-    def go_on(self) -> None: ...
+    def resume(self) -> None:
+        """Count again, unless others have paused it too."""
+        ...
 
 
-class _Watch:
-    """The limits of the running loop, and the timer for the first of them that may be met."""
+class _Timer:
+    """The limits of the running loop, and one timer for the first of them that may be met."""
 
     def __init__(self) -> None:
         self._due: dict[TimeLimit, float] = {}
-        self._timer: ref[asyncio.TimerHandle] | None = None
-        """Weak, as it holds its loop, which may be closed before."""
+        self._handle: ref[asyncio.TimerHandle] | None = None
+        """Weak, because it refers to its loop, which may be closed before."""
         self._at = math.inf
 
     def add(self, limit: TimeLimit, due: float) -> None:
         self._due[limit] = due
         if due < self._at:
-            self._wind(due)
+            self._schedule(due)
 
     def remove(self, limit: TimeLimit) -> float | None:
-        # The timer stays: it finds nothing then, or what came later.
+        # The handle stays: when it fires it finds nothing due, or a later limit.
         return self._due.pop(limit, None)
 
-    def _wind(self, due: float) -> None:
-        if self._timer is not None and (before := self._timer()) is not None:
-            before.cancel()
+    def _schedule(self, due: float) -> None:
+        if self._handle is not None and (handle := self._handle()) is not None:
+            handle.cancel()
         loop = asyncio.get_running_loop()
-        # In a context of its own: that of whoever came first would live as long.
-        self._timer, self._at = ref(loop.call_at(due, self._look, context=Context())), due
+        # In an empty context: it would keep the first caller's context alive as long as itself.
+        self._handle, self._at = ref(loop.call_at(due, self._expire_due, context=Context())), due
 
-    def _look(self) -> None:
-        self._timer, self._at = None, math.inf
+    def _expire_due(self) -> None:
+        self._handle, self._at = None, math.inf
         now = asyncio.get_running_loop().time()
         for limit in [limit for limit, due in self._due.items() if due <= now]:
             del self._due[limit]
             limit.expire()
         if self._due:
-            self._wind(min(self._due.values()))
+            self._schedule(min(self._due.values()))
 
 
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
+_timers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Timer] = WeakKeyDictionary()
 _limits: ContextVar[tuple[Limit, ...]] = ContextVar("agentgraph_limits", default=())
 
 
 class TimeLimit:
-    """Cut a block off after so many seconds, with a `TimeoutError`; None never does.
+    """Cancel a block after so many seconds and raise `TimeoutError`; None never does.
 
-    It does what `asyncio.timeout` does, and can be stopped; it is not to be entered again.
+    It does what `asyncio.timeout` does, and can be paused. Enter each only once.
     """
 
-    __slots__ = ("_before", "_is_met", "_left", "_pauses", "_seconds", "_task", "_token", "_watch")
+    __slots__ = (
+        "_cancellations",
+        "_is_met",
+        "_pauses",
+        "_remaining_s",
+        "_seconds",
+        "_task",
+        "_timer",
+        "_token",
+    )
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._is_met = False
         self._pauses = 0
-        self._left: float | None = None
+        self._remaining_s: float | None = None
 
     def __enter__(self) -> Self:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a time limit is entered in a task")
-        self._task, self._before = task, task.cancelling()
+        self._task, self._cancellations = task, task.cancelling()
         self._token = _limits.set((*_limits.get(), self))
-        watch = _watches.get(loop)
-        if watch is None:
-            watch = _watches[loop] = _Watch()
-        self._watch = watch
+        timer = _timers.get(loop)
+        if timer is None:
+            timer = _timers[loop] = _Timer()
+        self._timer = timer
         if self._seconds is not None:
-            watch.add(self, loop.time() + self._seconds)
+            timer.add(self, loop.time() + self._seconds)
         return self
 
     def __exit__(
@@ -102,35 +113,35 @@ class TimeLimit:
         traceback: TracebackType | None,
     ) -> None:
         _limits.reset(self._token)
-        self._watch.remove(self)
-        self._left = None
-        # Another's cancellation stays what it is, be it at the same time.
-        is_own = self._is_met and self._task.uncancel() <= self._before
+        self._timer.remove(self)
+        self._remaining_s = None
+        # A cancellation by somebody else stays one, even if it came at the same time.
+        is_own = self._is_met and self._task.uncancel() <= self._cancellations
         if is_own and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """Cut the block off."""
+        """Cancel the block."""
         self._is_met = True
         self._task.cancel()
 
     def pause(self) -> None:
-        """Stop."""
+        """Stop counting."""
         self._pauses += 1
         if self._pauses == 1:
-            due = self._watch.remove(self)
-            self._left = None if due is None else due - asyncio.get_running_loop().time()
+            due = self._timer.remove(self)
+            self._remaining_s = None if due is None else due - asyncio.get_running_loop().time()
 
-    def go_on(self) -> None:
-        """Run again."""
+    def resume(self) -> None:
+        """Count again what remains, once all who paused it have resumed it."""
         self._pauses -= 1
-        if self._pauses == 0 and self._left is not None:
-            self._watch.add(self, asyncio.get_running_loop().time() + self._left)
+        if self._pauses == 0 and self._remaining_s is not None:
+            self._timer.add(self, asyncio.get_running_loop().time() + self._remaining_s)
 
 
 @contextmanager
-def limited(limit: Limit) -> Iterator[None]:
-    """Let what runs in here stop a limit that holds for it."""
+def inside_limit(limit: Limit) -> Iterator[None]:
+    """Let the code in here pause a limit that somebody else keeps for it."""
     token = _limits.set((*_limits.get(), limit))
     try:
         yield
@@ -138,14 +149,19 @@ def limited(limit: Limit) -> Iterator[None]:
         _limits.reset(token)
 
 
-def apart() -> scoped[tuple[Limit, ...]]:
-    """Let nobody in here stop the limits around it: they are another run's, or another loop's."""
-    return scoped(_limits, ())
+@contextmanager
+def without_limits() -> Iterator[None]:
+    """Keep code in here from pausing the limits around it: they belong to another run or loop."""
+    token = _limits.set(())
+    try:
+        yield
+    finally:
+        _limits.reset(token)
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
-    """Stop the time limits around this code while it waits in here."""
+def paused_limits() -> Iterator[None]:
+    """Pause the time limits around this code while it waits in here."""
     limits = _limits.get()
     for limit in limits:
         limit.pause()
@@ -153,4 +169,4 @@ def unhurried() -> Iterator[None]:
         yield
     finally:
         for limit in limits:
-            limit.go_on()
+            limit.resume()

@@ -1,4 +1,4 @@
-"""What calls of models have used, in tokens, and what that costs."""
+"""The usage of models: tokens, and what they cost where prices are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["Usage", "price_of"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, and what they cost where the price is known; in all and by agent."""
+    """Tokens, and what they cost where the price is known; in all and by agent.
+
+    `cost` is in US dollars, None as soon as the price of one part is unknown.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -32,41 +35,42 @@ class Usage:
         return cls.of(run.usage, run.models)
 
     @classmethod
-    def of(cls, used: Mapping[str, UsageMetadata], models: Mapping[str, str]) -> Usage:
-        """Sum up what agents have used, of which models."""
+    def of(cls, by_agent: Mapping[str, UsageMetadata], models: Mapping[str, str]) -> Usage:
+        """Sum up the figures of agents, at the prices of their models."""
         parts = {
             agent: cls._of(figures, price_of(models.get(agent), figures))
-            for agent, figures in used.items()
+            for agent, figures in by_agent.items()
         }
         costs = [part.cost for part in parts.values()]
-        known = [cost for cost in costs if cost is not None]
+        prices = [cost for cost in costs if cost is not None]
         return cls(
             sum(part.input_tokens for part in parts.values()),
             sum(part.output_tokens for part in parts.values()),
             sum(part.total_tokens for part in parts.values()),
-            sum(known, Decimal(0)) if known and len(known) == len(costs) else None,
+            # The price of a part is no price of the whole.
+            sum(prices, Decimal(0)) if prices and len(prices) == len(costs) else None,
             parts,
         )
 
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Mapping[str, Any]]]) -> Usage:
         """Sum up records by agent, as packets carry them."""
-        used: dict[str, UsageMetadata] = {}
+        by_agent: dict[str, UsageMetadata] = {}
         models: dict[str, str] = {}
         for record in records:
             for agent, figures in record.items():
-                counted = UsageMetadata(
+                usage = UsageMetadata(
                     input_tokens=figures.get("input_tokens", 0),
                     output_tokens=figures.get("output_tokens", 0),
                     total_tokens=figures.get("total_tokens", 0),
                 )
-                used[agent] = add_usage(used.get(agent), counted)
+                by_agent[agent] = add_usage(by_agent.get(agent), usage)
                 models[agent] = str(figures.get("model") or "")
-        return cls.of(used, models)
+        return cls.of(by_agent, models)
 
     @classmethod
-    def _of(cls, used: UsageMetadata, cost: Decimal | None) -> Usage:
-        return cls(used["input_tokens"], used["output_tokens"], used["total_tokens"], cost)
+    def _of(cls, usage: UsageMetadata, cost: Decimal | None) -> Usage:
+        return cls(usage["input_tokens"], usage["output_tokens"], usage["total_tokens"], cost)
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON-able values."""
@@ -80,13 +84,14 @@ class Usage:
             figures["by_agent"] = {name: part.to_dict() for name, part in self.by_agent.items()}
         return figures
 
-    def _told(self) -> str:
+    def summary(self) -> str:
+        """Return the sum in words, for a notebook."""
         cost = "" if self.cost is None else f", ${self.cost}"
         return f"{self.input_tokens} tokens in, {self.output_tokens} out{cost}"
 
     def _repr_html_(self) -> str:
-        parts = [row(name, escaped(part._told())) for name, part in self.by_agent.items()]
-        return panel(self._told(), *parts)
+        parts = [row(name, escaped(part.summary())) for name, part in self.by_agent.items()]
+        return panel(self.summary(), *parts)
 
 
 def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | None:
@@ -98,24 +103,24 @@ def price_of(model_name: str | None, usage: UsageMetadata | None) -> Decimal | N
     except ImportError:
         return None
     try:
-        counted = Usage(**_priced_tokens(usage))
-    except ValueError:  # a provider has told a figure below 0
+        tokens = Usage(**_priced_tokens(usage))
+    except ValueError:  # a provider has reported a figure below 0
         return None
     for name in (model_name, model_name.partition(":")[2]):
         try:
-            return calc_price(counted, name, genai_request_timestamp=utc_now()).total_price
+            return calc_price(tokens, name, genai_request_timestamp=utc_now()).total_price
         except (LookupError, ValueError):
             continue
     return None
 
 
 def _priced_tokens(usage: UsageMetadata) -> dict[str, int]:
-    read, written = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    read, write = usage.get("input_token_details", {}), usage.get("output_token_details", {})
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
         "cache_read_tokens": read.get("cache_read") or 0,
         "cache_write_tokens": read.get("cache_creation") or 0,
         "input_audio_tokens": read.get("audio") or 0,
-        "output_audio_tokens": written.get("audio") or 0,
+        "output_audio_tokens": write.get("audio") or 0,
     }

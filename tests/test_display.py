@@ -203,7 +203,7 @@ def test_an_agent_that_cannot_be_built_says_why_and_raises_nothing() -> None:
 def test_an_agent_that_is_too_large_to_look_at_is_shown_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agentgraph.agents.spec.picture._MOST_NODES", 3)
+    monkeypatch.setattr("agentgraph.agents.picture._MOST_NODES", 3)
 
     [(kind, text)] = Agent("a", model="offline")._repr_mimebundle_().items()
 

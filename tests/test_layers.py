@@ -24,7 +24,7 @@ LEAVES = frozenset(
         "participant",
         "patching",
         "running",
-        "scoped",
+        "contexts",
         "interception",
         "storage",
         "stream",

@@ -1,9 +1,12 @@
-"""How one agent becomes a graph."""
+"""Agents: a specification (`spec`), the nodes it compiles to (`nodes`), its runs (`run`).
 
+Imports point one way: `spec`, `nodes`, `build`, `run`, and on top `agent`, the class users write.
+"""
+
+from agentgraph.agents.agent import Agent
 from agentgraph.agents.nodes.content import Citation
 from agentgraph.agents.run.reply import Interrupt, Reply
 from agentgraph.agents.run.runner import Input
-from agentgraph.agents.spec.agent import Agent
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.usage import Usage
 

@@ -4,137 +4,146 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.tools import BaseTool
+from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph.agents.nodes.call_model import after_model, call_model
 from agentgraph.agents.nodes.call_tools import call_tools
-from agentgraph.agents.nodes.level import Level, Tree
+from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware, hook_node
-from agentgraph.agents.nodes.prompt import render_system_prompt
-from agentgraph.agents.nodes.router import router
+from agentgraph.agents.nodes.render_system_prompt import render_system_prompt
+from agentgraph.agents.nodes.router import continue_conversation, router
 from agentgraph.agents.nodes.run_tool import ToolRunner
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
-from agentgraph.agents.spec.default_tools import default_tools
-from agentgraph.agents.spec.output import OutputFormat
-from agentgraph.agents.spec.toolset import (
-    Toolset,
-    as_base_tool,
-    help_tool,
-    transfer_tool,
-    transfer_tool_name,
-)
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.toolset import toolset_of
+from agentgraph.agents.spec.tree import Tree, stores_of
 from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
 from agentgraph.guards.nodes.agent_graph import guarding
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
-from agentgraph.participant import Graph, Holdable, Participant, Seat
+from agentgraph.participant import Graph, HasGuards, Membership, Participant
 from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
-if TYPE_CHECKING:
-    from langgraph.store.base import BaseStore
-
-    from agentgraph.agents.spec.agent import Agent
+_MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
+"""The moments at which middleware has hooks."""
 
 
-NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
-
-
-def compile_root(agent: Agent, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
-    """Compile an agent as the root of its tree."""
+def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
+    """Compile an agent as the root of its tree, with guards of its own or the default ones."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
-    shared = _shared(guards)
-    graph = _build(agent, agent.name, None, guards, _tree(agent), shared, {})
+    states = _states_of(guards)
+    graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
-    compiled = graph.compile(saver, store=store, name=agent.name)
-    if guards is not None:
-        compiled = compiled.with_config(recursion_limit=guards.recursion_limit(_size(compiled)))
-    return compiled
+    compiled_graph = graph.compile(saver, store=store, name=agent.name)
+    return _with_recursion_limit(compiled_graph, guards)
 
 
-def compile_seated(agent: Agent, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
-    """Compile an agent for its place in a team, whose saver and history it works with."""
-    own = agent.guards
-    inside = own.within(guards, agent.name) if isinstance(own, Guards) else guards
-    shared = (NotesState, *_shared(inside))
-    effects = seat.effects
-    graph = _build(agent, agent.name, None, inside, _tree(agent), shared, effects, seat)
-    compiled = graph.compile(name=agent.name)
-    if inside is not None:
-        compiled = compiled.with_config(recursion_limit=inside.recursion_limit(_size(compiled)))
-    return compiled
+def compile_in_team(
+    agent: AgentSpec, membership: Membership, guards: Guards | None
+) -> AnyCompiledGraph:
+    """Compile an agent for its place in a team.
+
+    It has no saver of its own and reads the history from the run. `guards` are the team's, which
+    the agent's own may tighten; how the actions of its tools are undone is added to the team's.
+    """
+    guards = agent.guards_within(guards, agent.name)
+    states = (NotesState, *_states_of(guards))
+    tree, effects = Tree.of(agent), membership.effects
+    graph = _build(agent, agent.name, None, guards, tree, states, effects, membership)
+    return _with_recursion_limit(graph.compile(name=agent.name), guards)
 
 
 def _build(
-    agent: Agent,
+    agent: AgentSpec,
     path: str,
     supervisor: str | None,
     guards: Guards | None,
     tree: Tree | None,
-    shared: tuple[type, ...],
+    states: tuple[type, ...],
     effects: MutableMapping[str, Effect],
-    seat: Seat | None = None,
+    membership: Membership | None = None,
 ) -> AnyGraph:
+    """Build the graph of one level, and with it those of all levels below.
+
+    `states` are the channels that all levels share: the guards', the team's, and those of the
+    patchers above.
+    """
     middleware = Middleware(agent.middleware)
-    brought = [*middleware.tools, *(seat.tools if seat is not None and tree is not None else ())]
+    team_tools = membership.tools if membership is not None and tree is not None else ()
     hooks = {moment: middleware.hooks(moment) for moment in _MOMENTS}
     level = Level(
         agent=agent,
         path=path,
         supervisor=supervisor,
         guards=guards,
-        toolset=toolset_of(agent, supervisor, brought),
+        toolset=toolset_of(agent, supervisor, [*middleware.tools, *team_tools]),
         tree=tree,
-        seat=seat,
+        membership=membership,
         entry=next(iter(hooks["before_model"]), "call_model"),
         exits=tuple(hooks["after_model"]),
         end=next(iter(hooks["after_agent"]), "__end__"),
         effects=effects,
     )
-    shared = (*shared, *states_of(agent.patchers))
-    state = merge_states("AgentState", AgentState, *shared, *middleware.states)
+    states = (*states, *states_of(agent.patchers))
+    state = merge_states("AgentState", AgentState, *states, *middleware.states)
     graph: AnyGraph = StateGraph(state, context_schema=agent.context_schema)
     # A patcher's node may say `state: MessagesState`, whose own channel would clash with ours.
     graph.schemas[MessagesState] = {"messages": graph.channels["messages"]}
     _add_own_nodes(graph, level, middleware, state)
-    _add_sub_agents(graph, level, shared, state)
+    _add_sub_agents(graph, level, states, state)
     _add_hooks(graph, level, hooks, state)
     graph = apply_patchers(graph, agent.patchers)
     if guards is not None:
-        members = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
-        output = level.toolset.output
-        place = Place(path, level.toolset.ordinary)
-        if output is not None:
-            place = replace(place, form=output.text_of, fits=output.fits)
-        graph = guarding(guards, place, tuple(one.name for one in members), effects)(graph)
+        graph = _with_guards(graph, level, guards)
     level.nodes.update(graph.nodes)
     return graph
 
 
-def _shared(guards: Guards | None) -> tuple[type, ...]:
+def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
+    """Put guards around the nodes: after the patchers, so that they see what those have added."""
+    place = Place(level.path, level.toolset.ordinary)
+    output = level.toolset.output
+    if output is not None:
+        place = replace(place, form=output.text_of, fits=output.fits)
+    names = tuple(child.name for child in level.agent.children)
+    return guarding(guards, place, names, level.effects)(graph)
+
+
+def _states_of(guards: Guards | None) -> tuple[type, ...]:
     return () if guards is None else (GuardedState,)
 
 
-_MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
+def _with_recursion_limit(graph: AnyCompiledGraph, guards: Guards | None) -> AnyCompiledGraph:
+    """Raise LangGraph's limit above what the guards allow: theirs must be the one that is met.
+
+    LangGraph counts steps per graph, so the limit follows from the largest level.
+    """
+    if guards is None:
+        return graph
+    levels = [graph, *(below for _, below in graph.get_subgraphs(recurse=True))]
+    size = max(len(getattr(level, "nodes", ())) for level in levels)
+    return graph.with_config(recursion_limit=guards.recursion_limit(size))
 
 
 def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state: type) -> None:
+    """Add the five nodes of every agent, and the edges up to the router."""
     agent = level.agent
     model = _model_of(level)
     conversational = [p.name for p in agent.sub_agents]
-    errands = [tool.name for tool in agent.agent_tools]
+    agent_tools = [tool.name for tool in agent.agent_tools]
     nodes: dict[str, Any] = {
         "render_system_prompt": render_system_prompt(level),
         "router": router(level),
-        "continue_conversation": _pass_through,
+        "continue_conversation": continue_conversation,
         "call_model": call_model(level, model, middleware),
         "call_tools": call_tools(level, ToolRunner(level, middleware)),
     }
@@ -142,7 +151,7 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
     ends: dict[str, Sequence[str]] = {
         "router": ["continue_conversation", *conversational, "call_tools", "__end__"],
         "call_model": [*(level.exits[:1] or ["call_tools", level.end]), "__end__"],
-        "call_tools": [*conversational, *errands, level.entry, level.end, "__end__"],
+        "call_tools": [*conversational, *agent_tools, level.entry, level.end, "__end__"],
     }
     for name, node in nodes.items():
         destinations = tuple(dict.fromkeys(ends[name])) if name in ends else None
@@ -152,64 +161,52 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
 
 
 def _model_of(level: Level) -> BaseChatModel:
+    """Return the model of a level, asked only once where its guards retry."""
     model = resolve_model(level.agent.model)
     guards = level.guards.at(level.path) if level.guards is not None else None
-    # One layer tries again; two would multiply.
-    held = None if guards is None else guards.breaker
-    if held is not None and isinstance(held.fallback, str):
-        resolve_model(held.fallback)  # where it is no model, better now than when it is needed
+    breaker = None if guards is None else guards.breaker
+    if breaker is not None and isinstance(breaker.fallback, str):
+        resolve_model(breaker.fallback)  # if it is no model, fail here and not when it is needed
+    # One layer retries: the attempts of two would multiply.
     return model if guards is None or guards.retry is None else attempting_once(model)
 
 
-def _add_sub_agents(graph: AnyGraph, level: Level, shared: tuple[type, ...], state: type) -> None:
-    keys = [key for part in shared for key in part.__annotations__]
+def _add_sub_agents(graph: AnyGraph, level: Level, states: tuple[type, ...], state: type) -> None:
+    """Add a node for each child; its graph shares the channels of guards, team and patchers."""
+    channels = [key for part in states for key in part.__annotations__]
     ends = ("continue_conversation", "call_tools", "__end__")
-    for participant in (*level.agent.sub_agents, *(tool.agent for tool in level.agent.agent_tools)):
-        node = _node_of(level, participant, shared, keys)
-        graph.add_node(participant.name, node, destinations=ends, input_schema=state)
+    for child in level.agent.children:
+        node: Any = _sub_agent_node(level, child, states, channels)
+        graph.add_node(child.name, node, destinations=ends, input_schema=state)
 
 
-def _node_of(
-    level: Level, participant: Participant, shared: tuple[type, ...], keys: Sequence[str]
+def _sub_agent_node(
+    level: Level, child: Participant, states: tuple[type, ...], channels: Sequence[str]
 ) -> Any:
-    from agentgraph.agents.spec.agent import Agent
-
-    name = participant.name
+    name = child.name
     path = f"{level.path}/{name}"
-    if not isinstance(participant, Agent):
-        theirs = _held(level, participant, path)
-        tagged = theirs.with_config(metadata={AGENT_TAG: path, FOREIGN_TAG: True})
-        is_team = isinstance(participant, Holdable)
+    if not isinstance(child, AgentSpec):
+        tags = {AGENT_TAG: path, FOREIGN_TAG: True}
+        is_team = isinstance(child, HasGuards)
         keeps_time = is_team and level.guards is not None
-        return foreign_agent(level, name, tagged, is_team=is_team, keeps_time=keeps_time)
-    inside = _inside(level, participant, path)
+        foreign = _foreign_graph(level, child, path).with_config(metadata=tags)
+        return foreign_agent(level, name, foreign, is_team=is_team, keeps_time=keeps_time)
+    guards = child.guards_within(level.guards, path)
     above, effects = level.agent.name, level.effects
-    nested = _build(participant, path, above, inside, None, shared, effects, level.seat)
-    return sub_agent(level, name, nested.compile(name=name), keys)
+    graph = _build(child, path, above, guards, None, states, effects, level.membership)
+    return sub_agent(level, name, graph.compile(name=name), channels)
 
 
-def _held(level: Level, participant: Participant, path: str) -> Graph:
-    """Return the graph of one that is no agent, under the guards of the level that it is at."""
+def _foreign_graph(level: Level, participant: Participant, path: str) -> Graph:
+    """Return the graph of a participant that is no agent, under the guards of this level."""
     if level.guards is None:
         return participant.graph
-    if not isinstance(participant, Holdable):
+    if not isinstance(participant, HasGuards):
         return guarded_copy(participant.graph, level.guards, path)
-    held = participant.held_to(level.guards, path)
-    graph = held.graph  # compiled first: only then is it known what there is to undo
-    level.effects.update(held.effects_at(path))
+    inner = participant.under_guards(level.guards, path)
+    graph = inner.graph  # compiled first: only then is it known what there is to undo
+    level.effects.update(inner.effects_at(path))
     return graph
-
-
-def _inside(level: Level, agent: Agent, path: str) -> Guards | None:
-    """Return what holds for a sub-agent: its supervisor's policy, which its own may tighten."""
-    own = agent.guards
-    return own.within(level.guards, path) if isinstance(own, Guards) else level.guards
-
-
-def _size(graph: AnyCompiledGraph) -> int:
-    """Return how many nodes the largest level of a tree has."""
-    nested = [below for _, below in graph.get_subgraphs(recurse=True)]
-    return max(len(getattr(level, "nodes", ())) for level in (graph, *nested))
 
 
 def _add_hooks(
@@ -220,11 +217,11 @@ def _add_hooks(
 
     def add(moment: str, last: Any, ends: tuple[str, ...]) -> None:
         names = list(hooks[moment])
-        for name, following in zip(names, [*names[1:], None], strict=False):
-            goes_on = last if following is None else (lambda _, to=following: to)
-            destinations = (following,) if following else ends
+        for name, successor in zip(names, [*names[1:], None], strict=False):
+            leads_to = last if successor is None else (lambda _, to=successor: to)
+            destinations = (successor,) if successor else ends
             node: Any = hook_node(
-                hooks[moment][name], level.history, goes_on, jumps, inherits=level.inherits
+                hooks[moment][name], level.history, leads_to, jumps, inherits=level.inherits
             )
             graph.add_node(
                 name,
@@ -235,72 +232,13 @@ def _add_hooks(
 
     add("before_agent", lambda _: level.entry, (level.entry,))
     add("before_model", lambda _: "call_model", ("call_model",))
-    add("after_model", lambda m: _consequence(level, m), ("call_tools", level.end))
+    add("after_model", lambda messages: _after_hooks(level, messages), ("call_tools", level.end))
     add("after_agent", lambda _: "__end__", ("__end__",))
     first = next(iter(hooks["before_agent"]), level.entry)
     graph.add_edge("continue_conversation", first)
 
 
-def _consequence(level: Level, messages: Sequence[Any]) -> str:
-    from langchain_core.messages import AIMessage
-
-    spoken = [m for m in messages if isinstance(m, AIMessage)]
-    return after_model(level, spoken[-1]) if spoken else level.end
-
-
-async def _pass_through(state: AgentState) -> AgentState:
-    return {}
-
-
-def toolset_of(agent: Agent, supervisor: str | None, brought: Sequence[Any] = ()) -> Toolset:
-    """Sort what a model of this agent may call."""
-    own = [as_base_tool(tool) for tool in (*agent.own_tools, *brought)]
-    transfers = {transfer_tool_name(p.name): p.name for p in agent.sub_agents}
-    signals: list[BaseTool] = [transfer_tool(p.name, p.description) for p in agent.sub_agents]
-    if agent.default_tools:
-        own += default_tools(
-            name=agent.name,
-            supervisor=supervisor,
-            tools=[(tool.name, tool.description) for tool in own],
-            agents=[
-                *((p.name, p.description) for p in agent.sub_agents),
-                *((tool.name, tool.description) for tool in agent.agent_tools),
-            ],
-            intents=agent.intents,
-        )
-        if supervisor is not None:
-            signals.append(help_tool(supervisor))
-    return Toolset(
-        ordinary={tool.name: tool for tool in own},
-        native=agent.native_tools,
-        transfers=transfers,
-        errands={tool.name: tool.name for tool in agent.agent_tools},
-        signals=[*signals, *agent.agent_tools],
-        output=OutputFormat(agent.response_format) if agent.response_format is not None else None,
-    )
-
-
-def stores_of(agent: Agent) -> list[BaseStore]:
-    """Return the stores that a tree's agents name, each once."""
-    from agentgraph.agents.spec.agent import Agent
-
-    children = (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools))
-    below = [store for child in children if isinstance(child, Agent) for store in stores_of(child)]
-    own = [] if agent.store is None else [agent.store]
-    return list({id(store): store for store in (*own, *below)}.values())
-
-
-def _tree(root: Agent) -> Tree:
-    from agentgraph.agents.spec.agent import Agent
-
-    paths = {root.name.lower(): ""}
-
-    def walk(agent: Agent, path: str) -> None:
-        for participant in agent.sub_agents:
-            below = f"{path}/{participant.name}" if path else participant.name
-            paths[participant.name.lower()] = below
-            if isinstance(participant, Agent):
-                walk(participant, below)
-
-    walk(root, "")
-    return Tree(root.name, paths)
+def _after_hooks(level: Level, messages: Sequence[AnyMessage]) -> str:
+    """Return where the model's last message leads, as the hooks have left it."""
+    answers = [m for m in messages if isinstance(m, AIMessage)]
+    return after_model(level, answers[-1]) if answers else level.end

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
-from agentgraph.sessions.log import Log, MemoryLog, Stored, open_log
+from agentgraph.sessions.log import Log, MemoryLog, StoredSession, open_log
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.storage import lasting_url
 
@@ -36,7 +36,7 @@ async def log_reader(url: str) -> AsyncIterator[Log]:
         await log.close()
 
 
-async def stored_session(log: Log, session_id: str) -> Stored:
+async def stored_session(log: Log, session_id: str) -> StoredSession:
     """Return a session as the log has stored it; raise `SessionError` where there is none."""
     snapshot = await log.load(session_id)
     if snapshot is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ConfigurationError
-from agentgraph.outcomes import noted, take_note
+from agentgraph.outcomes import current_notes, take_note
 from agentgraph.routing.values import short
 from agentgraph.running import idempotency_key
 from agentgraph.sessions.hub.round import Round, current_round
@@ -52,7 +52,7 @@ def report_progress(message: str, *, fraction: float | None = None) -> None:
 
 
 def _note(kind: Any, key: str, value: Any) -> None:
-    notes = noted() or ()
+    notes = current_notes() or ()
     if not take_note({"key": f"{_call()}/{len(notes)}", "kind": kind, "name": key, "value": value}):
         raise AgentGraphError(
             f"the context can be written by the tools of a round: {key!r} was set outside of one",

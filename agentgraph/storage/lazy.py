@@ -27,7 +27,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph.running import outer_run, run_sync
+from agentgraph.contexts import run_sync
+from agentgraph.running import outer_run
 from agentgraph.storage.store import Allowlist, Claim, Saver, Store
 
 T = TypeVar("T")

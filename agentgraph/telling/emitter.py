@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from agentgraph.errors import AgentGraphError
-from agentgraph.running import Run, current_errand, held_back
+from agentgraph.running import Run, current_delegation, waiting_for_reader
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,
@@ -49,7 +49,7 @@ async def event_stream(
         if not queue.full():
             queue.put_nowait(event)
             return
-        with held_back():  # the time that a slow reader takes is none of the run's
+        with waiting_for_reader():  # the time that a slow reader takes is none of the run's
             await queue.put(event)
 
     async def run() -> None:
@@ -106,7 +106,7 @@ class EventEmitter:
         if not self._order.locked():
             await self._order.acquire()
             return
-        with held_back():  # the one who has the lock waits for the reader, and so do we
+        with waiting_for_reader():  # the one who has the lock waits for the reader, and so do we
             await self._order.acquire()
 
     async def _put_next(self, event: Event, position: Position) -> None:
@@ -126,8 +126,8 @@ class EventEmitter:
         )
         await self.put_event(stamped_event)
         if isinstance(event, TokenEvent):
-            visit = stamped_event.agent, current_errand()
-            self.run.told[visit] = self.run.told.get(visit, 0) + 1
+            visit = stamped_event.agent, current_delegation()
+            self.run.token_counts[visit] = self.run.token_counts.get(visit, 0) + 1
         # Only now: one that is cancelled while it waits for room must leave no gap.
         self.sequence += 1
         if key is not None:

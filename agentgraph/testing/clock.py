@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self
 
 from agentgraph.clock import use_clock
-from agentgraph.timeouts import TimeLimit, limited
+from agentgraph.timeouts import TimeLimit, inside_limit
 
 _NANO = 1_000_000_000
 
@@ -104,7 +104,7 @@ class FakeClock:
         with TimeLimit(None) as limit:
             timer = _Timer(self, limit, _nanoseconds(seconds))
             try:
-                with limited(timer):
+                with inside_limit(timer):
                     yield
             finally:
                 timer.end()
@@ -174,7 +174,7 @@ class _Timer:
             self._remaining_ns = self._clock._stop_timer(self._sleeper)
             self._sleeper = None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and self._sleeper is None:
             self._start()

@@ -337,7 +337,7 @@ async def test_failed_threads_do_not_pile_up() -> None:
         with pytest.raises(Exception, match="failed"):
             await agent.ainvoke("go", thread_id=str(n))
 
-    assert len(agent._runner._turns.cut_off) == 1_000
+    assert len(agent._runner._threads.queues.unfinished_runs) == 1_000
 
 
 async def test_store_of_a_sub_agent_is_not_ignored() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgraph import Agent, Guards, effect
-from agentgraph.agents.spec.picture import picture_of
+from agentgraph.agents.picture import picture_of
 from agentgraph.drawing import Edge, Node, draw
 from agentgraph.guards import DEFAULT, CostBudget, Default, Escalation
 

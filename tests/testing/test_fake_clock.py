@@ -12,7 +12,7 @@ from agentgraph.clock import clock, new_id, use_clock
 from agentgraph.testing import (
     FakeClock,
 )
-from agentgraph.timeouts import unhurried
+from agentgraph.timeouts import paused_limits
 
 
 async def test_sleepers_wake_in_the_order_of_their_times() -> None:
@@ -76,7 +76,7 @@ async def test_who_is_cut_off_cleans_up_undisturbed() -> None:
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    with unhurried():  # as whoever tells an event to a reader does
+                    with paused_limits():  # as whoever tells an event to a reader does
                         await time.sleep(0)
                     for _ in range(5):
                         await time.sleep(0)
@@ -99,7 +99,7 @@ async def test_a_limit_that_was_left_cuts_nobody_off_whoever_stops_it_then(is_be
     async def aside() -> None:
         if not is_before:
             await left.wait()
-        with unhurried():
+        with paused_limits():
             await left.wait()
 
     with time.timeout(5):

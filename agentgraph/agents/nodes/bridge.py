@@ -1,4 +1,4 @@
-"""Synchronous middleware in an asynchronous run: each wrapper in a thread of its own.
+"""The bridge from an asynchronous run to synchronous middleware: a thread for each wrapper.
 
 Its handler goes back to the loop, and the thread waits for it. A pool would not do: its threads
 would all be taken by wrappers whose handlers wait for one.
@@ -18,7 +18,7 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 Wrapper: TypeAlias = Callable[[Handler, Any], Awaitable[Any]]
 
 
-def bridged(wrap: Callable[[Any, Any], Any]) -> Wrapper:
+def asynchronous(wrap: Callable[[Any, Any], Any]) -> Wrapper:
     """Return an asynchronous wrapper that runs a synchronous one."""
 
     async def wrapper(handler: Handler, request: Any) -> Any:
@@ -28,13 +28,17 @@ def bridged(wrap: Callable[[Any, Any], Any]) -> Wrapper:
 
 
 class _Bridge:
-    """One run of a synchronous wrapper."""
+    """One run of a synchronous wrapper.
+
+    Cancelling it cancels the handler that the wrapper waits for, and refuses further ones; the
+    thread itself cannot be cancelled and ends when its wrapper does.
+    """
 
     def __init__(self, wrap: Callable[[Any, Any], Any], handler: Handler) -> None:
         self._wrap = wrap
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._done: asyncio.Future[Any] = self._loop.create_future()
+        self._outcome: asyncio.Future[Any] = self._loop.create_future()
         self._calls: list[Future[Any]] = []
         self._lock = threading.Lock()
         self._context = copy_context()
@@ -45,10 +49,10 @@ class _Bridge:
         self._thread = threading.Thread(target=run, args=(self._in_thread, request), daemon=True)
         self._thread.start()
         try:
-            return await self._done
+            return await self._outcome
         except asyncio.CancelledError:
             with self._lock:
-                self._done.cancel()
+                self._outcome.cancel()
             for call in self._calls:
                 call.cancel()
             raise
@@ -64,7 +68,7 @@ class _Bridge:
 
     def _wait(self, request: Any) -> Any:
         with self._lock:
-            if self._done.cancelled():  # a retry must not call again what was cancelled
+            if self._outcome.cancelled():  # a retry must not call again what was cancelled
                 raise asyncio.CancelledError
             # A wrapper may go on in a thread of its own, which knows nothing of the run.
             is_own = threading.current_thread() is self._thread
@@ -83,11 +87,11 @@ class _Bridge:
         return await asyncio.get_running_loop().create_task(handle(), context=context)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
-        if self._done.done():
+        if self._outcome.done():
             return
         if isinstance(error, StopIteration):  # a future refuses it, and would never be done
             error = RuntimeError(f"a wrapper raised {error!r}")
         if error is not None:
-            self._done.set_exception(error)
+            self._outcome.set_exception(error)
         else:
-            self._done.set_result(result)
+            self._outcome.set_result(result)

@@ -1,4 +1,7 @@
-"""The node `call_model`: one model call on a history that is legal for every provider."""
+"""The node `call_model`: one model call on a history that is legal for every provider.
+
+A provider's error is an event and a raised `ModelError`: it never becomes an answer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
 from agentgraph.interception import Answerer, guarded
 from agentgraph.models import attempting_once, resolve_model
-from agentgraph.running import current_run, note
+from agentgraph.running import current_run, record_messages
 from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
@@ -31,17 +34,18 @@ Ask: TypeAlias = Callable[
 
 
 def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> Node:
-    """Make the node for a level."""
+    """Make the node for a level; `model` has the retries of its own client switched off."""
     ask = _asker(level, model, middleware)
 
     async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        whole = level.history(state)
-        said, view = _view(level, whole)
-        system = "\n\n".join(text for text in (state.get("system_prompt", ""), *said) if text)
+        messages = level.history(state)
+        system_texts, view = _view(level, messages)
+        texts = (state.get("system_prompt", ""), *system_texts)
+        system = "\n\n".join(text for text in texts if text)
         response, update = await ask(view, system, state, runtime)
-        message = _adopt(level, response, whole)
-        note([message])
-        await _tell(level, message)
+        message = _adopt(level, response, messages)
+        record_messages([message])
+        await _report(level, message)
         update = {**update, "messages": [*update.get("messages", ()), message]}
         if calls_of(message):
             update["asked"] = state.get("asked", 0) + 1
@@ -55,49 +59,54 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
 
 
 def after_model(level: Level, message: AIMessage) -> str:
-    """Return where a model's message leads."""
+    """Return where a message leads: to its calls, malformed ones included, or to the end."""
     return "call_tools" if calls_of(message) else level.end
 
 
-def _view(level: Level, whole: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
-    system, view = split_system(whole)
+def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
+    """Return the system texts of a history, and what the agent's policy lets its model see."""
+    system, view = split_system(messages)
     policy = level.agent.history
     if policy is None or isinstance(policy, int):
         return system, repair(apply_policy(view, policy))
-    return system, repair(apply_policy(repair(view), policy))  # a function is given what is legal
+    # A function of the user gets a legal history too, or it would have to repair one itself.
+    return system, repair(apply_policy(repair(view), policy))
 
 
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
-    bound_to = _Bound(level, model)
-    choice = bound_to.choice
-    tag = bound_to.tag
+    """Return a function that asks the model inside of middleware and guards.
+
+    It returns the message and what the middleware adds to the state. Whatever a provider raises,
+    it raises `ModelError`; interrupts and the stops of guards pass.
+    """
+    binding = _Binding(level, model)
 
     async def ask(
         view: list[AnyMessage], system: str, state: AgentState, runtime: Runtime[Any]
     ) -> tuple[AIMessage, dict[str, Any]]:
-        if bound_to.is_plain:
+        if binding.is_plain:
             await emit(_no_tools(level, model))
             view = as_plain_chat(view)
         try:
             if middleware.wraps_model:
-                shown = [] if bound_to.is_plain else level.toolset.specs
+                specs = [] if binding.is_plain else level.toolset.specs
                 request = middleware.request(
-                    model, view, system, shown, {**state, "messages": view}, runtime
+                    model, view, system, specs, {**state, "messages": view}, runtime
                 )
-                return await middleware.call_model(request, choice, tag)
+                return await middleware.call_model(request, binding.choice, binding.tag)
             messages = [SystemMessage(system), *view] if system else view
-            return await guarded(model, messages, bound_to.specs, bound_to.ask), {}
+            return await guarded(model, messages, binding.specs, binding.ask), {}
         except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:
             # The boundary to providers: whatever they raise, users catch one type.
-            raise await _failed(level, error) from error
+            raise await _model_error(level, error) from error
 
     return ask
 
 
-class _Bound:
-    """A level's tools, bound to its model, and to another that stands in for it."""
+class _Binding:
+    """A level's tools, bound to its model, or to the fallback that a guard asks instead."""
 
     def __init__(self, level: Level, model: BaseChatModel) -> None:
         self.specs = level.toolset.specs
@@ -107,26 +116,28 @@ class _Bound:
         self._own = self._bind(model)
 
     def _bind(self, model: BaseChatModel) -> Any:
-        bound: Any = model
+        runnable: Any = model
         if self.specs:
             try:
-                bound = model.bind_tools(self.specs, **self.choice)
-            except NotImplementedError:
+                runnable = model.bind_tools(self.specs, **self.choice)
+            except NotImplementedError:  # LangChain's way to say that a model knows no tools
                 self.is_plain = True
-        return bound.with_config(metadata=self.tag)
+        return runnable.with_config(metadata=self.tag)
 
     async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
-        bound = self._own
+        """Ask the level's model, or the one that a guard has chosen in its place."""
+        model = self._own
         if answerer is not None:
-            bound = self._bind(attempting_once(resolve_model(answerer)))
-        answer: AIMessage = await bound.ainvoke(list(messages))
+            model = self._bind(attempting_once(resolve_model(answerer)))
+        answer: AIMessage = await model.ainvoke(list(messages))
         return answer
 
 
-async def _failed(level: Level, error: Exception) -> ModelError:
-    told = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
+async def _model_error(level: Level, error: Exception) -> ModelError:
+    """Emit a failure and return it as an error that names the kind and none of its secrets."""
+    detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
     code = error.code if isinstance(error, ModelError) else None
-    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {told}", code=code)
+    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}", code=code)
     await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
     return failure
 
@@ -136,31 +147,32 @@ def _no_tools(level: Level, model: BaseChatModel) -> ErrorEvent:
     return ErrorEvent(agent=level.path, code="tools_unsupported", message=message)
 
 
-def _adopt(level: Level, message: AIMessage, whole: Sequence[AnyMessage]) -> AIMessage:
+def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> AIMessage:
     """Give a message its author, an id, and call ids that the conversation has not seen."""
     update: dict[str, Any] = {"name": message.name or level.agent.name}
-    if not message.id or any(known.id == message.id for known in whole):
+    if not message.id or any(earlier.id == message.id for earlier in history):
         update["id"] = new_id()  # a cached answer has the id of the first; it must not replace it
     if calls_of(message):
-        asked = (call for m in whole if isinstance(m, AIMessage) for call in calls_of(m))
-        used = {str(call["id"]) for call in asked}
-        used |= {m.tool_call_id for m in whole if isinstance(m, ToolMessage)}
+        earlier_calls = (c for m in history if isinstance(m, AIMessage) for c in calls_of(m))
+        call_ids = {str(call["id"]) for call in earlier_calls}
+        call_ids |= {m.tool_call_id for m in history if isinstance(m, ToolMessage)}
         for key, calls in (
             ("tool_calls", message.tool_calls),
             ("invalid_tool_calls", message.invalid_tool_calls),
         ):
-            update[key] = [_with_fresh_id(dict(call), used) for call in calls]
+            update[key] = [_with_fresh_id(dict(call), call_ids) for call in calls]
     return message.model_copy(update=update)
 
 
-def _with_fresh_id(call: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    if not call["id"] or call["id"] in used:
+def _with_fresh_id(call: dict[str, Any], call_ids: set[str]) -> dict[str, Any]:
+    if not call["id"] or call["id"] in call_ids:
         call["id"] = f"call_{new_id()}"
-    used.add(call["id"])
+    call_ids.add(call["id"])
     return call
 
 
-async def _tell(level: Level, message: AIMessage) -> None:
+async def _report(level: Level, message: AIMessage) -> None:
+    """Record what a message has cost, and emit what is in it: native calls, a text, calls."""
     usage = message.usage_metadata
     run = current_run()
     if run is not None:

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
+from agentgraph.agents.nodes.attempt import ToolAttempt
+from agentgraph.agents.nodes.calls import (
+    CallTask,
+    PendingCalls,
+    answer,
+    emit_answer,
+    refusal,
+    transfer_text,
+)
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.progress import MOVED, NOT_EXECUTED, progress
-from agentgraph.agents.nodes.run_tool import ToolResult, ToolRunner, tell_unrun
+from agentgraph.agents.nodes.progress import progress
+from agentgraph.agents.nodes.run_tool import ToolRunner
 from agentgraph.agents.nodes.state import AgentState, CallOutcome
-from agentgraph.agents.spec.toolset import REQUEST_HELP
+from agentgraph.agents.spec.tools import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
 from agentgraph.interception import on_duty
 from agentgraph.patching import read_state
-from agentgraph.running import entered, note
-from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
+from agentgraph.running import record_messages, recorded_messages
+from agentgraph.stream import AIMessageEvent, emit
 
 W = TypeVar("W")
 
@@ -34,25 +43,8 @@ Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Commands]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A model's message with calls, and what has come of them so far."""
-
-    message: AIMessage
-    answers: dict[str, ToolMessage]
-    number: int
-    """Which of this level's messages with calls it is, since its turn or its visit began."""
-
-    async def tell_unrun(self, answers: Iterable[ToolMessage]) -> None:
-        """Have it seen which calls were answered without anything that ran."""
-        await tell_unrun(calls_of(self.message), answers, str(self.message.id))
-
-    def open(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
-        return [call for call in calls if call["id"] not in self.answers]
-
-
-@dataclass(frozen=True, slots=True)
 class _Move:
-    """A wish to move the conversation: by a transfer tool, by `request_help`, by a `Handoff`."""
+    """A call to move the conversation: by a transfer tool, `request_help` or a `Handoff`."""
 
     call_id: str
     tool: str
@@ -66,178 +58,251 @@ class _Move:
 
 
 def call_tools(level: Level, runner: ToolRunner) -> Node:
-    """Make the node for a level."""
+    """Make the node for a level.
+
+    It returns `Command`s only, one per update: LangGraph merges those of parallel tasks.
+    """
 
     async def run(state: AgentState, config: RunnableConfig) -> Commands:
-        sent: Any = state.get("sent")
-        if sent is not None:
-            known = _progress(level, state, config)
-            result = await runner.run(sent, config, known)
-            return [*_applied(result), Command(goto="call_tools")]
-        asked = _last_asked(state)
-        if asked is None:
+        call_task = cast("CallTask | None", state.get("sent"))
+        if call_task is not None:
+            attempt = await runner.run(call_task, config, _progress(level, state, config))
+            return [*_writes(attempt), Command(goto="call_tools")]
+        pending = PendingCalls.last(state)
+        if pending is None:
             return [Command(goto=level.entry)]
-        return await _settle(level, runner, asked, state, config)
+        return await _settle(level, runner, pending, state, config)
 
     return run
 
 
 async def _settle(
-    level: Level, runner: ToolRunner, asked: _Asked, state: AgentState, config: RunnableConfig
+    level: Level,
+    runner: ToolRunner,
+    pending: PendingCalls,
+    state: AgentState,
+    config: RunnableConfig,
 ) -> Commands:
-    done: Commands = []
-    closed = (state.get("turn") or {}).get("closed")
-    if closed:
-        return [Command(update={"messages": _unmade(asked, closed)}, goto="__end__")]
-    malformed = await _answer_malformed(level, asked)
-    if malformed:
-        done.append(Command(update={"messages": malformed}))
-    waiting = asked.open(
-        c for c in asked.message.tool_calls if not level.toolset.is_signal(c["name"])
-    )
+    """Answer what is open of a message; with all answered, decide what follows."""
+    commands: Commands = []
+    guard = (state.get("turn") or {}).get("closed")
+    if guard:
+        return [Command(update={"messages": _close(pending, guard)}, goto="__end__")]
+    corrections = await _answer_malformed(level, pending)
+    if corrections:
+        commands.append(Command(update={"messages": corrections}))
+    calls = [c for c in pending.open_calls if not level.toolset.is_signal(c["name"])]
     outcomes = list(state.get("outcomes") or ())
-    if len(waiting) > 1 or any(c["name"] in level.toolset.errands for c in waiting):
-        return [*done, *await _sent(level, asked, waiting)]
-    if waiting:
-        known = _progress(level, state, config)
-        result = await runner.run(_sending(asked, waiting[0]), config, known)
-        done += _applied(result, keep_outcome=False)
-        outcomes += [result.outcome]
-        asked.answers.update({m.tool_call_id: m for m in result.answers})
-    asked.answers.update({m.tool_call_id: m for m in malformed})
-    return [*done, *await _conclude(level, asked, outcomes, state)]
+    if len(calls) > 1 or any(c["name"] in level.toolset.agents for c in calls):
+        return [*commands, *await _send_all(level, pending, calls)]
+    if calls:
+        now = _progress(level, state, config)
+        attempt = await runner.run(pending.task(calls[0]), config, now)
+        commands += _writes(attempt, keep_outcome=False)
+        outcomes += [attempt.outcome]
+        pending.answers.update({m.tool_call_id: m for m in attempt.answers})
+    pending.answers.update({m.tool_call_id: m for m in corrections})
+    return [*commands, *await _conclude(level, pending, outcomes, state)]
 
 
 async def _conclude(
-    level: Level, asked: _Asked, outcomes: Sequence[CallOutcome], state: AgentState
+    level: Level, pending: PendingCalls, outcomes: Sequence[CallOutcome], state: AgentState
 ) -> Commands:
-    """Decide what follows once all ordinary calls have answered."""
+    """Decide what follows once all ordinary calls have answers.
+
+    A tool's own goto or `Finish` wins, then delegations, then the first transfer or help request.
+    """
     goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
-    returned = [_returned(o) for o in outcomes if "transfer" in o]
+    handoffs = [_Move(o["call_id"], **o["transfer"]) for o in outcomes if "transfer" in o]
     finish = next((o["finish"] for o in outcomes if "finish" in o), None)
-    called = [
-        _called(level, c)
-        for c in asked.open(asked.message.tool_calls)
-        if level.toolset.is_signal(c["name"])
+    signals = [
+        _move_of(level, call)
+        for call in pending.open_calls
+        if level.toolset.is_signal(call["name"])
     ]
+    moves = [*handoffs, *signals]
     if goto or finish is not None:
-        refused = _refuse([*returned, *called], "a tool of the same message has decided otherwise")
-        if finish is not None and not goto and (held := _held_back(finish["text"])):
-            return [Command(update={"messages": refused, **held}, goto=level.entry)]
+        refusals = _refuse(moves, "a tool of the same message has decided otherwise")
+        if finish is not None and not goto and (hold := _held_back(finish["text"])):
+            return [Command(update={"messages": refusals, **hold}, goto=level.entry)]
         if goto:
-            await asked.tell_unrun(refused)
-        messages = [*refused, *(await _finished(level, finish) if finish is not None else ())]
-        after: Any = goto or level.end
-        return [Command(update={"messages": messages}, goto=after)]
-    moves = [*returned, *called]
+            await pending.report_unrun(refusals)
+        text = "" if finish is None else finish["text"]
+        messages = [*refusals, *([await _speak(level, text)] if text else [])]
+        destination: Any = goto or level.end
+        return [Command(update={"messages": messages}, goto=destination)]
     if level.agent.handoff == "delegate":
         delegations = [move for move in moves if not move.is_help]
         if delegations:
-            return await _delegated(level, asked, delegations)
+            return await _delegate_all(level, pending, delegations)
+    if moves and moves[0].is_help:
+        return await _ask_for_help(level, pending, moves, state)
     if moves:
-        return await _move(level, asked, moves[0], moves[1:], state)
-    return [await _return_or_loop(level, asked)]
+        return await _transfer(level, pending, moves, state)
+    return [await _return_or_loop(level, pending)]
 
 
-async def _move(
-    level: Level, asked: _Asked, move: _Move, others: list[_Move], state: AgentState
+async def _transfer(
+    level: Level, pending: PendingCalls, moves: Sequence[_Move], state: AgentState
 ) -> Commands:
-    if move.is_help:
-        refused = _refuse(others, "help was requested")
-        reason = move.reason or "no reason given"
-        why_not = await _stuck(level, state)
-        if why_not is not None:
-            refused = _refuse([move, *others], why_not)
-            await asked.tell_unrun(refused)
-            return [Command(update={"messages": refused}, goto=level.entry)]
-        told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
-        update = {"messages": [told, *refused], "help_reason": reason}
-        return [Command(update=update, goto="__end__")]
+    """Make the first transfer of a message and refuse the others."""
+    move, *surplus = moves
     sentry = on_duty()
     if sentry is not None:
-        refusal = await sentry.handoff(move.target, progress(level.history(state)))
-        if refusal is not None:
-            refused = _refuse([move, *others], refusal.why)
-            await asked.tell_unrun(refused)
-            return [Command(update={"messages": refused}, goto=level.entry)]
-    refused = _refuse(others, f"the conversation was transferred to {move.target}")
-    told = answer(move.call_id, move.tool, transfer_text(move.target, move.reason, move.summary))
-    note([told, *refused])
-    await emit(level.routed("transfer", move.target, move.reason))
-    update = {"messages": [told, *refused], "current_active_agent": move.target}
+        objection = await sentry.handoff(move.target, progress(level.history(state)))
+        if objection is not None:
+            return await _refuse_all(level, pending, moves, objection.why)
+    refusals = _refuse(surplus, f"the conversation was transferred to {move.target}")
+    text = transfer_text(move.target, move.reason, move.summary)
+    messages = [answer(move.call_id, move.tool, text), *refusals]
+    record_messages(messages)
+    await emit(level.routing_event("transfer", move.target, move.reason))
+    update = {"messages": messages, "current_active_agent": move.target}
     return [Command(update=update, goto=move.target)]
 
 
-async def _stuck(level: Level, state: AgentState) -> str | None:
-    """Say why a sub-agent is not to go back to its supervisor once more, if it is not."""
+async def _ask_for_help(
+    level: Level, pending: PendingCalls, moves: Sequence[_Move], state: AgentState
+) -> Commands:
+    """End this level's run, so that its supervisor goes on; the guards may be against it."""
+    move, *surplus = moves
+    objection = await _objection_to_return(level, state)
+    if objection is not None:
+        return await _refuse_all(level, pending, moves, objection)
+    refusals = _refuse(surplus, "help was requested")
+    reason = move.reason or "no reason given"
+    text = f"Help requested of {level.supervisor}: {reason}"
+    messages = [answer(move.call_id, REQUEST_HELP, text), *refusals]
+    return [Command(update={"messages": messages, "help_reason": reason}, goto="__end__")]
+
+
+async def _objection_to_return(level: Level, state: AgentState) -> str | None:
+    """Say why a sub-agent must not go back to its supervisor once more, None if it may."""
     sentry = on_duty()
     if sentry is None or level.supervisor is None or state.get("errand") is not None:
-        return None  # who runs an errand answers its call
+        return None  # a delegate only answers its call
     digest = progress(level.history(state))
-    refusal = await sentry.handoff(level.supervisor, digest, is_return=True)
-    return None if refusal is None else refusal.why
+    objection = await sentry.handoff(level.supervisor, digest, is_return=True)
+    return None if objection is None else objection.why
 
 
-async def _return_or_loop(level: Level, asked: _Asked) -> Command[str]:
-    output = level.toolset.output
-    ordinary = [c for c in asked.message.tool_calls if c["name"] in level.toolset.ordinary]
+async def _refuse_all(
+    level: Level, pending: PendingCalls, moves: Iterable[_Move], reason: str
+) -> Commands:
+    """Answer all moves of a message with the reason against them; the model goes on."""
+    refusals = _refuse(moves, reason)
+    await pending.report_unrun(refusals)
+    return [Command(update={"messages": refusals}, goto=level.entry)]
+
+
+async def _return_or_loop(level: Level, pending: PendingCalls) -> Command[str]:
+    """End the turn with an output or with direct results, else go back to the model."""
+    toolset, calls = level.toolset, pending.message.tool_calls
+    output = toolset.output
     if output is not None:
-        for call in asked.message.tool_calls:
-            found = asked.answers.get(call["id"] or "")
-            if call["name"] == output.name and found is not None and found.status == "success":
+        for call in calls:
+            reply = pending.answers.get(call["id"] or "")
+            if call["name"] == output.name and reply is not None and reply.status == "success":
                 return Command(goto=level.end, update={"output": output.dump(call["args"])})
-    direct = (
+    ordinary = [c for c in calls if c["name"] in toolset.ordinary]
+    is_direct = (
         bool(ordinary)
-        and len(ordinary) == len(calls_of(asked.message))
-        and all(level.toolset.ordinary[c["name"]].return_direct for c in ordinary)
-        and all(asked.answers[c["id"] or ""].status != "error" for c in ordinary)
+        and len(ordinary) == len(calls_of(pending.message))
+        and all(toolset.ordinary[c["name"]].return_direct for c in ordinary)
+        and all(pending.answers[c["id"] or ""].status != "error" for c in ordinary)
     )
-    if not direct:
+    if not is_direct:
         return Command(goto=level.entry)
-    text = "\n\n".join(str(asked.answers[c["id"] or ""].text) for c in ordinary)
-    if held := _held_back(text):
-        return Command(goto=level.entry, update=held)
-    return Command(goto=level.end, update={"messages": [await _said(level, text)]})
+    text = "\n\n".join(str(pending.answers[c["id"] or ""].text) for c in ordinary)
+    if hold := _held_back(text):
+        return Command(goto=level.entry, update=hold)
+    return Command(goto=level.end, update={"messages": [await _speak(level, text)]})
 
 
-def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
-    if level.seat is None:
-        return ""
-    if "sent" in state:
-        state = read_state(config, ("messages", "rewritten"))  # type: ignore[assignment]
-    return progress(level.history(state))
+async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCall]) -> Commands:
+    """Run several calls at a time; of sub-agents among them only those that guards let begin."""
+    agent_calls = [call for call in calls if call["name"] in level.toolset.agents]
+    names = [call["name"] for call in agent_calls]
+    admitted_calls, objections = await _admit(agent_calls, names)
+    refusals = [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
+    if not admitted_calls:  # with some admitted, the guards see the replies of those
+        await pending.report_unrun(refusals)
+    sends = [
+        _send(level, pending, call)
+        for call in calls
+        if call not in agent_calls or call in admitted_calls
+    ]
+    return [Command(update={"messages": refusals}, goto=sends or level.entry)]
 
 
-def transfer_text(target: str, reason: str, summary: str) -> str:
-    """Say that the conversation has moved, and what the receiver should know."""
-    lines = [f"{MOVED}{target}"]
-    lines += [f"Reason: {reason}"] if reason else []
-    lines += [f"Summary: {summary}"] if summary else []
-    return "\n".join(lines)
+def _send(level: Level, pending: PendingCalls, call: ToolCall) -> Send:
+    # The call and never the state: a checkpoint would store the state once for each call.
+    call_task = pending.task(call)
+    child = level.toolset.agents.get(call["name"])
+    if child is not None:
+        return Send(child, {"sent": {**call_task, "alone": True}})
+    return Send("call_tools", {"sent": call_task})
 
 
-def answer(call_id: str, tool: str, text: str, *, failed: bool = False) -> ToolMessage:
-    """Answer a call; the id follows from the call's, so that a later answer replaces this one."""
-    return ToolMessage(
-        text,
-        id=f"answer_{call_id}",
-        tool_call_id=call_id,
-        name=tool,
-        status="error" if failed else "success",
-    )
+async def _delegate_all(level: Level, pending: PendingCalls, moves: Sequence[_Move]) -> Commands:
+    """Run the transfers of a message as delegations, in parallel."""
+    admitted_moves, objections = await _admit(moves, [move.target for move in moves])
+    refusals = [refusal(m.call_id, m.tool, reason) for m, reason in objections]
+    if not admitted_moves:
+        await pending.report_unrun(refusals)
+    goto: Any = [await _delegate(level, pending, m) for m in admitted_moves] or level.entry
+    return [Command(update={"messages": refusals}, goto=goto)]
 
 
-def _last_asked(state: AgentState) -> _Asked | None:
-    answers: dict[str, ToolMessage] = {}
-    for message in reversed(state.get("messages", [])):
-        if isinstance(message, ToolMessage):
-            answers[message.tool_call_id] = message
-        if isinstance(message, AIMessage) and calls_of(message):
-            return _Asked(message, answers, state.get("asked", 0))
-    return None
+async def _delegate(level: Level, pending: PendingCalls, move: _Move) -> Send:
+    await emit(level.routing_event("delegate", move.target, move.reason))
+    text = transfer_text(move.target, move.reason, move.summary)
+    call = ToolCall(name=move.tool, args={}, id=move.call_id, type="tool_call")
+    return Send(move.target, {"sent": {**pending.task(call), "alone": False, "text": text}})
 
 
-def _called(level: Level, call: ToolCall) -> _Move:
+async def _admit(
+    candidates: Sequence[W], workers: Sequence[str]
+) -> tuple[list[W], list[tuple[W, str]]]:
+    """Return which candidates may begin, and which may not and why."""
+    sentry = on_duty()
+    objections = await sentry.dispatch(workers) if sentry is not None and workers else {}
+    admitted = [c for position, c in enumerate(candidates) if position not in objections]
+    return admitted, [(candidates[position], why) for position, why in objections.items()]
+
+
+async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMessage]:
+    """Answer the calls whose arguments are no JSON: providers refuse a call without an answer."""
+    answers = []
+    for call in pending.message.invalid_tool_calls:
+        if call["id"] not in pending.answers:
+            text = f"the arguments are not valid JSON: {call['args']!r}. Try again."
+            answers.append(refusal(call["id"] or "", call["name"] or "tool", text))
+    for message in answers:
+        await emit_answer(level, message)
+    if answers:
+        await pending.report_unrun(answers)
+    return answers
+
+
+def _close(pending: PendingCalls, guard: str) -> list[ToolMessage]:
+    """Answer what is open where a guard has ended the turn."""
+    calls = [c for c in calls_of(pending.message) if c["id"] not in pending.answers]
+    # A call that was stopped after it had run keeps its result: its effect is there.
+    results = {m.tool_call_id: m for m in recorded_messages() if isinstance(m, ToolMessage)}
+    return [
+        results.get(c["id"] or "")
+        or refusal(c["id"] or "", c["name"] or "tool", f"{guard} has ended the turn")
+        for c in calls
+    ]
+
+
+def _refuse(moves: Iterable[_Move], reason: str) -> list[ToolMessage]:
+    return [refusal(move.call_id, move.tool, reason) for move in moves]
+
+
+def _move_of(level: Level, call: ToolCall) -> _Move:
+    """Read the call of a transfer tool or of `request_help`."""
     args = call["args"]
     return _Move(
         call["id"] or "",
@@ -248,129 +313,32 @@ def _called(level: Level, call: ToolCall) -> _Move:
     )
 
 
-def _returned(outcome: CallOutcome) -> _Move:
-    return _Move(outcome["call_id"], **outcome["transfer"])
-
-
-async def _answer_malformed(level: Level, asked: _Asked) -> list[ToolMessage]:
-    answers = []
-    for call in asked.message.invalid_tool_calls:
-        if call["id"] not in asked.answers:
-            text = f"Not executed: the arguments are not valid JSON: {call['args']!r}. Try again."
-            answers.append(answer(call["id"] or "", call["name"] or "tool", text, failed=True))
-    for told in answers:
-        await _tell(level, told)
-    await asked.tell_unrun(answers)
-    return answers
-
-
-def _refuse(moves: Iterable[_Move], why: str) -> list[ToolMessage]:
-    return [answer(m.call_id, m.tool, f"{NOT_EXECUTED}{why}", failed=True) for m in moves]
-
-
-def _unmade(asked: _Asked, guard: str) -> list[ToolMessage]:
-    """Answer what is open where a guard has ended the turn."""
-    open_calls = [c for c in calls_of(asked.message) if c["id"] not in asked.answers]
-    why = f"{NOT_EXECUTED}{guard} has ended the turn"
-    # What was stopped after it had run is told: its effect is there.
-    returned = {m.tool_call_id: m for m in entered() if isinstance(m, ToolMessage)}
-    return [
-        returned.get(c["id"] or "") or answer(c["id"] or "", c["name"] or "tool", why, failed=True)
-        for c in open_calls
-    ]
-
-
-def _position(asked: _Asked, call_id: str | None) -> str:
-    index = [c["id"] for c in asked.message.tool_calls].index(call_id)
-    return f"{asked.number}/{index}"
-
-
-def _sending(asked: _Asked, call: ToolCall) -> dict[str, Any]:
-    position = _position(asked, call["id"])
-    return {"call": call, "position": position, "message_id": str(asked.message.id)}
-
-
-def _send(level: Level, asked: _Asked, call: ToolCall) -> Send:
-    sent = _sending(asked, call)
-    child = level.toolset.errands.get(call["name"])
-    if child is not None:
-        return Send(child, {"sent": {**sent, "alone": True}})
-    return Send("call_tools", {"sent": sent})
-
-
-async def _sent(level: Level, asked: _Asked, calls: Sequence[ToolCall]) -> Commands:
-    """Have several calls run at a time; of sub-agents among them no more than may."""
-    errands = [call for call in calls if call["name"] in level.toolset.errands]
-    kept, refused = await _dispatched(level, errands, [call["name"] for call in errands])
-    told = [
-        answer(call["id"] or "", call["name"], f"{NOT_EXECUTED}{why}", failed=True)
-        for call, why in refused
-    ]
-    if not kept:  # else what those reply is seen
-        await asked.tell_unrun(told)
-    sent = [_send(level, asked, call) for call in calls if call not in errands or call in kept]
-    return [Command(update={"messages": told}, goto=sent or level.entry)]
-
-
-async def _delegated(level: Level, asked: _Asked, moves: Sequence[_Move]) -> Commands:
-    kept, refused = await _dispatched(level, moves, [move.target for move in moves])
-    told = [message for move, why in refused for message in _refuse([move], why)]
-    if not kept:
-        await asked.tell_unrun(told)
-    sent = [await _delegate(level, asked, move) for move in kept]
-    goto: Any = sent or level.entry
-    return [Command(update={"messages": told}, goto=goto)]
-
-
-async def _dispatched(
-    level: Level, wishes: Sequence[W], workers: Sequence[str]
-) -> tuple[list[W], list[tuple[W, str]]]:
-    """Return who may begin, and who not and why."""
-    sentry = on_duty()
-    refusals = await sentry.dispatch(workers) if sentry is not None and workers else {}
-    kept = [wish for position, wish in enumerate(wishes) if position not in refusals]
-    return kept, [(wishes[position], why) for position, why in refusals.items()]
-
-
-async def _delegate(level: Level, asked: _Asked, move: _Move) -> Send:
-    await emit(level.routed("delegate", move.target, move.reason))
-    text = transfer_text(move.target, move.reason, move.summary)
-    call = ToolCall(name=move.tool, args={}, id=move.call_id, type="tool_call")
-    sent = _sending(asked, call)
-    return Send(move.target, {"sent": {**sent, "alone": False, "text": text}})
-
-
-def _applied(result: ToolResult, *, keep_outcome: bool = True) -> Commands:
-    commands: Commands = [Command(update=update) for update in result.updates]
-    if keep_outcome and len(result.outcome) > 1:
-        commands.append(Command(update={"outcomes": [result.outcome]}))
+def _writes(attempt: ToolAttempt, *, keep_outcome: bool = True) -> Commands:
+    """Return what a call has written; a task of its own leaves its outcome to the next step."""
+    commands: Commands = [Command(update=update) for update in attempt.updates]
+    if keep_outcome and len(attempt.outcome) > 1:
+        commands.append(Command(update={"outcomes": [attempt.outcome]}))
     return commands
 
 
-async def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
-    return [await _said(level, finish["text"])] if finish["text"] else []
+def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
+    """Return how far the conversation is, which only a handoff in a team is judged by."""
+    if level.membership is None:
+        return ""
+    if "sent" in state:
+        state = read_state(config, ("messages", "rewritten"))  # type: ignore[assignment]
+    return progress(level.history(state))
 
 
 def _held_back(text: str) -> dict[str, Any]:
-    """Return what has a text judged before it is said, nothing where nobody judges."""
+    """Return the update by which a text is judged before it is sent, {} where none judges."""
     sentry = on_duty()
     return dict(sentry.held_back(text)) if sentry is not None and text else {}
 
 
-async def _said(level: Level, text: str) -> AIMessage:
+async def _speak(level: Level, text: str) -> AIMessage:
+    """Answer in this agent's name with a text that a tool has given."""
     message = AIMessage(text, id=new_id(), name=level.agent.name)
-    note([message])
+    record_messages([message])
     await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))
     return message
-
-
-async def _tell(level: Level, told: ToolMessage) -> None:
-    await emit(
-        ToolResponseEvent(
-            agent=level.path,
-            tool=told.name or "",
-            content=str(told.text),
-            call_id=told.tool_call_id,
-            status=told.status,
-        )
-    )

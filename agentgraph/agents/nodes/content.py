@@ -1,4 +1,7 @@
-"""What a model's message says, whatever the provider's form of it."""
+"""The content of a model's message: citations and the provider's own tool calls, in one form.
+
+Providers differ in their content blocks; LangChain's `content_blocks` has them alike.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from langchain_core.messages import AIMessage
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Where a text has something from."""
+    """A source that a text names."""
 
     url: str
     title: str = ""
@@ -29,7 +32,7 @@ class NativeCall:
 
 def citations_of(message: AIMessage) -> list[Citation]:
     """Return the sources that a message names, in its order, each once."""
-    found = {
+    citations = {
         str(note["url"]): Citation(
             str(note["url"]), str(note.get("title") or ""), str(note.get("cited_text") or "")
         )
@@ -37,7 +40,7 @@ def citations_of(message: AIMessage) -> list[Citation]:
         for note in block.get("annotations") or ()
         if isinstance(note, dict) and note.get("url")
     }
-    return list(found.values())
+    return list(citations.values())
 
 
 def native_calls_of(message: AIMessage) -> list[NativeCall]:

@@ -1,4 +1,8 @@
-"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes."""
+"""LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes.
+
+Wrappers go around the model call and each tool call, hooks become nodes. A wrapper may catch and
+retry whatever happens inside, except the stop of a guard: that passes all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.bridge import Handler, Wrapper, bridged
+from agentgraph.agents.nodes.bridge import Handler, Wrapper, asynchronous
 from agentgraph.agents.nodes.state import AgentState, merge_messages
 from agentgraph.errors import GuardStopped
 from agentgraph.interception import Answerer, ControlFlow, guarded, on_duty
@@ -42,7 +46,7 @@ class Middleware:
 
     @property
     def wraps_model(self) -> bool:
-        """Tell whether anybody stands around the model call."""
+        """Tell whether any middleware wraps the model call."""
         return bool(self._model_wrappers)
 
     @property
@@ -56,15 +60,18 @@ class Middleware:
         return [tool for m in self._stack for tool in getattr(m, "tools", ())]
 
     def hooks(self, moment: str) -> dict[str, Callable[..., Any]]:
-        """Return the hooks of a moment, such as `before_model`, by the names of their nodes."""
+        """Return the hooks of a moment, such as `before_model`, by the names of their nodes.
+
+        Those after the model or the agent run in the opposite order, as LangChain's do.
+        """
         order = reversed(self._stack) if moment.startswith("after") else self._stack
-        found: dict[str, Callable[..., Any]] = {}
+        hooks: dict[str, Callable[..., Any]] = {}
         for middleware in order:
             for method in (f"a{moment}", moment):
                 if _overrides(middleware, method):
-                    found[f"{middleware.name}.{moment}"] = getattr(middleware, method)
+                    hooks[f"{middleware.name}.{moment}"] = getattr(middleware, method)
                     break
-        return found
+        return hooks
 
     def request(
         self,
@@ -90,34 +97,38 @@ class Middleware:
     async def call_model(
         self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
     ) -> tuple[AIMessage, dict[str, Any]]:
-        """Call the model inside all wrappers; return its message and what they add to the state."""
+        """Call the model inside all wrappers; return its message and what they add to the state.
+
+        `choice` is bound with the tools, `tag` says in the callbacks whose model speaks.
+        """
         stops = Stops()
 
         async def innermost(request: ModelRequest[Any]) -> Any:
             from langchain.agents.middleware import ModelResponse
 
-            bound: Any = _guarded_model(request.model)
+            model: Any = _guarded_model(request.model)
             settings = {**choice, **request.model_settings}
             if request.tool_choice is not None:
                 settings["tool_choice"] = request.tool_choice
             if request.tools:
-                bound = bound.bind_tools(request.tools, **settings)
+                model = model.bind_tools(request.tools, **settings)
             elif request.model_settings:
-                bound = bound.bind(**request.model_settings)
+                model = model.bind(**request.model_settings)
             system = [request.system_message] if request.system_message else []
 
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
-                asked = bound
+                chosen_model: Any = model
                 if answerer is not None:
-                    asked = attempting_once(resolve_model(answerer))
-                    asked = asked.bind_tools(request.tools, **settings) if request.tools else asked
-                tagged = asked.with_config(metadata=dict(tag))
-                answer: AIMessage = await tagged.ainvoke(list(messages))
+                    chosen_model = attempting_once(resolve_model(answerer))
+                    if request.tools:
+                        chosen_model = chosen_model.bind_tools(request.tools, **settings)
+                with_tag = chosen_model.with_config(metadata=dict(tag))
+                answer: AIMessage = await with_tag.ainvoke(list(messages))
                 return answer
 
-            said = [*system, *request.messages]
-            asking = partial(guarded, request.model, said, request.tools, settings=settings)
-            return ModelResponse(result=[await stops.inside(asking, ask)])
+            prompt = [*system, *request.messages]
+            call = partial(guarded, request.model, prompt, request.tools, settings=settings)
+            return ModelResponse(result=[await stops.inside(call, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
         for wrapper in reversed(self._model_wrappers):
@@ -125,7 +136,7 @@ class Middleware:
         return _message_and_update(await stops.outside(handler(request)))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Run a tool inside all wrappers."""
+        """Run a tool inside all wrappers; `execute` is called as often as they call it."""
         handler = execute
         for wrapper in reversed(self._tool_wrappers):
             handler = partial(wrapper, handler)
@@ -134,36 +145,40 @@ class Middleware:
 
 def hook_node(
     hook: Callable[..., Any],
-    whole: Callable[[Mapping[str, Any]], list[AnyMessage]],
-    following: Callable[[list[AnyMessage]], str],
+    history: Callable[[Mapping[str, Any]], list[AnyMessage]],
+    leads_to: Callable[[list[AnyMessage]], str],
     jumps: Mapping[str, str],
     inherits: bool,
 ) -> HookNode:
-    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to."""
+    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to.
+
+    `leads_to` names the next node from the level's messages; `inherits` tells whether the level
+    has messages handed over from above, which a hook may rewrite for this level only.
+    """
 
     async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        result = hook({**state, "messages": whole(state)}, runtime)
+        result = hook({**state, "messages": history(state)}, runtime)
         update = dict((await result if inspect.isawaitable(result) else result) or {})
         jump = update.pop("jump_to", None)
-        own, written = state.get("messages", []), update.get("messages")
-        if inherits and _rewrites(written):
+        own, changes = state.get("messages", []), update.get("messages")
+        if inherits and _rewrites(changes):
             past = merge_messages(state.get("past") or [], [own])
             update |= {"rewritten": True, "past": past}
         if jump is not None:
             return Command(goto=jumps[jump], update=update)
-        return Command(goto=following(merge_messages(own, [written or []])), update=update)
+        return Command(goto=leads_to(merge_messages(own, [changes or []])), update=update)
 
     return run
 
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
-    """Return a model, maybe one that a wrapper has chosen, for whoever is on duty to ask."""
+    """Return the model to ask, which a wrapper may have chosen: once, where a guard retries."""
     sentry = on_duty()
     return attempting_once(model) if sentry is not None and sentry.asks_again else model
 
 
-def _rewrites(written: object) -> bool:
-    messages = written if isinstance(written, list) else [written]
+def _rewrites(changes: object) -> bool:
+    messages = changes if isinstance(changes, list) else [changes]
     return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
 
 
@@ -171,13 +186,13 @@ def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[W
     wrappers: list[Wrapper] = []
     for middleware in stack:
         if _overrides(middleware, f"a{method}"):
-            wrappers.append(_flipped(getattr(middleware, f"a{method}")))
+            wrappers.append(_handler_first(getattr(middleware, f"a{method}")))
         elif _overrides(middleware, method):
-            wrappers.append(bridged(getattr(middleware, method)))
+            wrappers.append(asynchronous(getattr(middleware, method)))
     return wrappers
 
 
-def _flipped(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
+def _handler_first(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
     async def wrapper(handler: Handler, request: Any) -> Any:
         return await wrap(request, handler)
 
@@ -192,6 +207,7 @@ def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:
 
 
 def _message_and_update(result: Any) -> tuple[AIMessage, dict[str, Any]]:
+    """Read what wrappers return: a message, LangChain's response, or that with a `Command`."""
     update: dict[str, Any] = {}
     command = getattr(result, "command", None)
     if command is not None and isinstance(command.update, dict):
@@ -210,24 +226,24 @@ W = TypeVar("W")
 Work: TypeAlias = Callable[P, Awaitable[W]]
 
 
-class _Leaving(ControlFlow):
-    """Carry a stop through wrappers: LangChain's let control flow pass, and wait for nothing."""
+class _StopSignal(ControlFlow):
+    """Carry a stop out through wrappers: LangChain's let control flow pass, and do not retry it."""
 
 
 class Stops:
-    """What was stopped in one pass through the wrappers, whatever they may catch."""
+    """The stop by a guard in one pass through the wrappers, which no wrapper may swallow."""
 
     def __init__(self) -> None:
         self._stop: Exception | None = None
 
-    async def inside(self, asking: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
-        """Have work done by way of whoever is on duty, unless they have ended all this already.
+    async def inside(self, guard: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
+        """Do work by way of a guard, unless a guard has stopped this pass already.
 
-        What the work itself raises is for the wrappers, be it an interrupt.
+        What the work itself raises is for the wrappers, even an interrupt.
         """
         own: list[Exception] = []
 
-        async def watched(*args: P.args, **kwargs: P.kwargs) -> W:
+        async def observed_work(*args: P.args, **kwargs: P.kwargs) -> W:
             try:
                 return await work(*args, **kwargs)
             except Exception as error:
@@ -236,17 +252,17 @@ class Stops:
 
         if self._stop is None:
             try:
-                return await asking(watched)
+                return await guard(observed_work)
             except (GuardStopped, ControlFlow) as stop:
                 if any(stop is error for error in own):
                     raise
                 self._stop = stop
-        raise _Leaving from self._stop
+        raise _StopSignal from self._stop
 
-    async def outside(self, wrapped: Awaitable[T]) -> T:
-        """Return what the wrappers return, or raise the stop that they were to let pass."""
+    async def outside(self, work: Awaitable[T]) -> T:
+        """Return what the wrappers return, or raise the stop if there was one."""
         try:
-            result = await wrapped
+            result = await work
         except Exception:
             if self._stop is None:
                 raise

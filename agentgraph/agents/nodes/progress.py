@@ -1,4 +1,4 @@
-"""How far a conversation has come, whoever has the floor in it."""
+"""How far a conversation has come, as digests that guards against loops compare."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 
-MOVED = "Conversation transferred to "
-NOT_EXECUTED = "Not executed: "
-_HANDED_OVER = '{"accepted":'
-"""How the answer to a handoff in a team begins."""
-_NOTICES = re.compile(
-    r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
-    r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-"""What a team's participants are told of handoffs."""
+from agentgraph.agents.nodes.calls import NOT_EXECUTED, TRANSFER_MADE
 
 
 def progress(messages: Sequence[AnyMessage]) -> str:
-    """Tell apart how far a conversation has come: by the last thing that was said or found out.
+    """Return a digest of the last thing that was said or found out, "" where there is nothing.
 
-    That it has moved on, why, and what was told along with it, is neither.
+    A handoff, its reason and its notices are neither: two agents that only pass a conversation to
+    and fro make no progress.
     """
     for message in reversed(messages):
         text = str(message.text)
@@ -38,24 +30,32 @@ def progress(messages: Sequence[AnyMessage]) -> str:
 
 
 def work_of(messages: Sequence[AnyMessage]) -> str:
-    """Tell apart what tools were called for, and have found out or done: "" where it is nothing.
+    """Return a digest of the calls that succeeded and of their results, "" where there are none.
 
-    "ok" is what many a tool says of whatever it was given, so that this counts as well.
+    The arguments count too: many a tool answers "ok" whatever it was called with.
     """
-    asked = {c["id"]: c for m in messages if isinstance(m, AIMessage) for c in m.tool_calls}
-    done = [m for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
-    told = [(asked.get(m.tool_call_id), str(m.text)) for m in done]
-    found = [[_call(call), text] for call, text in told if not text.startswith(_MOVES)]
-    return _digest(json.dumps(found)) if found else ""
+    calls = {c["id"]: c for m in messages if isinstance(m, AIMessage) for c in m.tool_calls}
+    answers = [m for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
+    texts = [(calls.get(m.tool_call_id), str(m.text)) for m in answers]
+    results = [[_call_text(call), text] for call, text in texts if not text.startswith(_MOVES)]
+    return _digest(json.dumps(results)) if results else ""
 
 
-def _call(call: ToolCall | None) -> str:
+def _call_text(call: ToolCall | None) -> str:
     if call is None:
         return ""
     return json.dumps([call["name"], call["args"]], sort_keys=True, default=str)
 
 
-_MOVES = (MOVED, NOT_EXECUTED, _HANDED_OVER)
+_HANDOFF_RESULT = '{"accepted":'
+"""How the answer to a handoff in a team begins."""
+_NOTICES = re.compile(
+    r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
+    r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The notices of handoffs in the history of a team's participants."""
+_MOVES = (TRANSFER_MADE, NOT_EXECUTED, _HANDOFF_RESULT)
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,9 @@
-"""The node `router`: who handles this turn, before any model is asked."""
+"""The node `router`: who handles this turn, before any model is asked.
+
+Where nobody else does, it leads to `continue_conversation`, the node in front of this agent's own
+model. A sub-agent's request for help leads there too: read again by the router, an old mention
+would send the conversation straight back.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,15 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.level import Level, Tree
+from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.agents.spec.intents import Intent
+from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id
-from agentgraph.running import note
+from agentgraph.running import record_messages
 from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
 
 Route = Command[str]
-
-_MENTION = re.compile(r"\s*@([\w-]+)")
-_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Mention:
 
 
 def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
-    """Make the node for a level."""
+    """Make the node for a level; only at the root are mentions and stale paths read."""
 
     async def decide(state: AgentState) -> Route:
         return await route(level, state)
@@ -40,28 +43,35 @@ def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
 
 
 async def route(level: Level, state: AgentState) -> Route:
-    """Decide: an `@mention`, else the active path, else an intent, else continue."""
-    messages = level.history(state)
-    said = said_in_this_run(messages)
+    """Decide: an `@mention`, else the active path, else an intent, else continue.
+
+    A mention of the root itself, or `@supervisor`, clears the active path.
+    """
+    text = input_text(level.history(state))
     active = state.get("current_active_agent") or ""
     if level.tree is not None:
-        mentioned = await _mentioned(level, level.tree, said)
-        path = await _living(level, level.tree, active if mentioned is None else mentioned)
-        if path and path == active and mentioned is None:
-            await emit(level.routed("resume", path, "has the conversation"))
+        mention = await _mentioned_path(level, level.tree, text)
+        path = await _existing_path(level, level.tree, active if mention is None else mention)
+        if path and path == active and mention is None:
+            await emit(level.routing_event("resume", path, "has the conversation"))
     else:
         path = active
     if path:
         return Command(goto=path.partition("/")[0], update={"current_active_agent": path})
-    cleared: AgentState = {"current_active_agent": None} if active else {}
-    phrase = None if said is None else _ADDRESS.sub("", said)
+    update: AgentState = {"current_active_agent": None} if active else {}
+    phrase = None if text is None else _ADDRESS.sub("", text)
     for intent in level.agent.intents:
         if phrase is not None and intent.matches(phrase):
-            return await _follow(level, intent, cleared)
-    return Command(goto="continue_conversation", update=cleared)
+            return await _follow(level, intent, update)
+    return Command(goto="continue_conversation", update=update)
 
 
-def said_in_this_run(messages: Sequence[AnyMessage]) -> str | None:
+async def continue_conversation(state: AgentState) -> AgentState:
+    """Pass on to this agent's model; a node of its own so that patchers can insert others here."""
+    return {}
+
+
+def input_text(messages: Sequence[AnyMessage]) -> str | None:
     """Return the text of the human message that began this run; an older one is not it."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
@@ -72,7 +82,10 @@ def said_in_this_run(messages: Sequence[AnyMessage]) -> str | None:
 
 
 def parse_mention(text: str, tree: Tree) -> Mention | None:
-    """Read an `@name` at the start of a text: the longest name, whatever its case."""
+    """Read an `@name` at the start of a text: the longest name, whatever its case.
+
+    Returns None where the text does not begin with one.
+    """
     match = _MENTION.match(text)
     if match is None:
         return None
@@ -83,36 +96,43 @@ def parse_mention(text: str, tree: Tree) -> Mention | None:
     return Mention(token, path)
 
 
-async def _mentioned(level: Level, tree: Tree, said: str | None) -> str | None:
-    mention = parse_mention(said, tree) if said is not None else None
+_MENTION = re.compile(r"\s*@([\w-]+)")
+_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
+
+
+async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | None:
+    """Return the path of the agent that a text is for, None where it names nobody of the tree."""
+    mention = parse_mention(text, tree) if text is not None else None
     if mention is None:
         return None
     if mention.path is None:
         reason = f"no agent is called {mention.name!r}; the model gets the message as it is written"
-        await emit(level.routed("fallback", level.agent.name, reason))
+        await emit(level.routing_event("fallback", level.agent.name, reason))
         return None
-    await emit(level.routed("mention", mention.path or tree.root, said or ""))
+    await emit(level.routing_event("mention", mention.path or tree.root, text or ""))
     return mention.path
 
 
-async def _living(level: Level, tree: Tree, path: str) -> str:
-    living = tree.nearest(path)
-    if living != path:
+async def _existing_path(level: Level, tree: Tree, path: str) -> str:
+    """Return a path, or the nearest agent above where a rebuilt tree does not have it."""
+    nearest = tree.nearest(path)
+    if nearest != path:
         reason = f"{path!r} is no longer in the tree"
-        await emit(level.routed("fallback", living or tree.root, reason))
-    return living
+        await emit(level.routing_event("fallback", nearest or tree.root, reason))
+    return nearest
 
 
-async def _follow(level: Level, intent: Intent, cleared: AgentState) -> Route:
+async def _follow(level: Level, intent: Intent, update: AgentState) -> Route:
+    """Do what an intent says; `update` is what the router has decided already."""
     if intent.kind == "raw":
         answer = AIMessage(intent.target, id=new_id(), name=level.agent.name)
-        note([answer])
+        record_messages([answer])
         await emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
-        return Command(goto="__end__", update={**cleared, "messages": [answer]})
+        return Command(goto="__end__", update={**update, "messages": [answer]})
     if intent.kind == "agent":
-        await emit(level.routed("transfer", intent.target, f"intent {intent.phrase!r}"))
+        await emit(level.routing_event("transfer", intent.target, f"intent {intent.phrase!r}"))
         return Command(goto=intent.target, update={"current_active_agent": intent.target})
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
-    asked = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
+    message = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
     await emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
-    return Command(goto="call_tools", update={**cleared, "messages": [asked], "asked": 1})
+    return Command(goto="call_tools", update={**update, "messages": [message], "asked": 1})

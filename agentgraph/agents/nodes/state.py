@@ -1,4 +1,4 @@
-"""What an agent's graph remembers, and how writes to it are merged."""
+"""The state of an agent's graph: its channels, and how writes to them are merged."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Json: TypeAlias = Any
 
 
 class Turn(TypedDict, total=False):
-    """The accounts of one outside input, the same at all levels of the tree."""
+    """The outside input that is being answered, the same at all levels of the tree."""
 
     id: str
     agent: str
     """Whose turn it is: agents that share a store find each other's threads."""
-    steps: int
     closed: str | None
+    """The guard that has ended the turn, None while it goes on."""
 
 
 class CallOutcome(TypedDict, total=False):
-    """What a call has led to beside its answer; read once, in the next super-step."""
+    """What a call leads to beside its answer; read once, in the next super-step."""
 
     call_id: str
     goto: list[Any]
@@ -43,19 +43,14 @@ class CallOutcome(TypedDict, total=False):
     finish: dict[str, str]
 
 
-def merge_turn(left: Turn, right: Turn) -> Turn:
-    """Merge accounts: a new turn replaces the old one, parallel branches of one agree.
+def merge_turn(old: Turn, new: Turn) -> Turn:
+    """Merge two writes: a new turn replaces the old one, parallel branches of one agree.
 
-    Idempotent, because the accounts pass through nested graphs and come back.
+    Idempotent, because a turn passes through nested graphs and comes back.
     """
-    if left.get("id") != right.get("id"):
-        return right
-    return {
-        **left,
-        **right,
-        "steps": max(left.get("steps", 0), right.get("steps", 0)),
-        "closed": left.get("closed") or right.get("closed"),
-    }
+    if old.get("id") != new.get("id"):
+        return new
+    return {**old, **new, "closed": old.get("closed") or new.get("closed")}
 
 
 def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessage]:
@@ -64,31 +59,31 @@ def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessa
     LangGraph replays stored writes in larger batches than they were made in, so nothing here may
     depend on how they are cut, nor be random.
     """
-    merged: dict[str, AnyMessage] = {m.id: m for m in _folded(state)}
+    messages: dict[str, AnyMessage] = {m.id: m for m in _with_ids(state)}
     for write in writes:
         for message in write if isinstance(write, list) else [write]:
-            _fold(merged, message)
-    return list(merged.values())
+            _fold(messages, message)
+    return list(messages.values())
 
 
-def _folded(state: Sequence[Any]) -> Sequence[Any]:
+def _with_ids(state: Sequence[Any]) -> Sequence[Any]:
     # What this reducer returned needs no second look; with long histories a look is what costs.
     if not state or (isinstance(state[0], BaseMessage) and state[0].id):
         return state
     return merge_messages([], [list(state)])
 
 
-def _fold(merged: dict[str, AnyMessage], raw: Any) -> None:
+def _fold(messages: dict[str, AnyMessage], raw: Any) -> None:
     message = _as_message(raw)
     if isinstance(message, RemoveMessage):
         if message.id == REMOVE_ALL_MESSAGES:
-            merged.clear()
+            messages.clear()
         else:
-            merged.pop(message.id or "", None)
+            messages.pop(message.id or "", None)
         return
     if not message.id:
-        message = message.model_copy(update={"id": _derived_id(merged, message)})
-    merged[message.id or ""] = message  # a dict keeps the place of a key it has
+        message = message.model_copy(update={"id": _derived_id(messages, message)})
+    messages[message.id or ""] = message  # a dict keeps the place of a key it has
 
 
 def _as_message(raw: Any) -> Any:
@@ -99,14 +94,18 @@ def _as_message(raw: Any) -> Any:
     return message
 
 
-def _derived_id(merged: dict[str, AnyMessage], message: AnyMessage) -> str:
-    before = next(reversed(merged), "")
-    text = f"{len(merged)} {before} {message.type} {message.content!r}"
+def _derived_id(messages: dict[str, AnyMessage], message: AnyMessage) -> str:
+    # From what was there before, and never random: a replay must give the same id.
+    before = next(reversed(messages), "")
+    text = f"{len(messages)} {before} {message.type} {message.content!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def made(values: Any, later: Sequence[AnyMessage] = ()) -> list[AnyMessage]:
-    """Return what a level has said and done, also what it has rewritten for itself since."""
+def own_messages(values: Any, later: Sequence[AnyMessage] = ()) -> list[AnyMessage]:
+    """Return what a level has added itself, also where it has rewritten its conversation since.
+
+    `later` are messages that its stored values do not have yet.
+    """
     messages = merge_messages(values.get("messages") or [], [list(later)])
     if not values.get("rewritten"):
         return messages
@@ -146,8 +145,9 @@ class AgentState(TypedDict, total=False):
     output: Json
     help_reason: str | None
     errand: str | None
+    """The id of the call that this level answers as a delegate; checkpoints know it so."""
     asked: int
-    """How many messages with calls this level has made; a summary may have taken some away."""
+    """How many messages with calls this level has added; a summary may have removed some."""
     rewritten: bool
     past: list[AnyMessage]
-    """What a sub-agent's level held before it rewrote the conversation for itself."""
+    """What a sub-agent's level had before it rewrote the conversation for itself."""

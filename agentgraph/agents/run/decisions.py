@@ -1,4 +1,4 @@
-"""Decisions that humans give, checked against what a thread waits for."""
+"""The decisions of humans, checked against the questions that a thread waits with."""
 
 from __future__ import annotations
 
@@ -10,55 +10,68 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import Interrupt, StateSnapshot
 
+from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.participant import Participant
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The ids of a thread's questions: those that wait, those decided, those nobody asks now."""
+    """The ids of a thread's questions."""
 
-    waiting: frozenset[str]
-    decided: frozenset[str]
-    orphaned: frozenset[str]
+    open_ids: frozenset[str]
+    """The questions that the thread waits with."""
+    closed_ids: frozenset[str]
+    """The questions that were decided."""
+    orphan_ids: frozenset[str]
+    """The questions of agents that are gone, so that no decision would reach them."""
 
     @classmethod
-    def of(cls, snapshot: StateSnapshot, saved: CheckpointTuple | None) -> Questions:
-        """Read them from a thread's state, and from what was stored, whoever asked."""
-        waiting = frozenset(question.id for _, question in reachable(snapshot))
-        asked, decided = _stored(saved)
+    def of(cls, snapshot: StateSnapshot, latest: CheckpointTuple | None) -> Questions:
+        """Read them from a thread's state, and from its checkpoint, which has all of them."""
+        open_ids = frozenset(question.id for _, question in reachable_questions(snapshot))
+        stored_ids, closed_ids = _stored_questions(latest)
         if not _is_dead_end(snapshot):
-            decided = asked  # an attempt that was cut off has gone past what nothing reaches
-        return cls(waiting, frozenset(decided - waiting), frozenset(asked - decided - waiting))
+            # Nothing reaches them because an attempt that was cut off has gone past them.
+            closed_ids = stored_ids
+        orphan_ids = stored_ids - closed_ids - open_ids
+        return cls(open_ids, frozenset(closed_ids - open_ids), frozenset(orphan_ids))
 
     def accept(self, thread_id: str, decisions: Mapping[str, object]) -> dict[str, object]:
-        """Return the decisions that are waited for; one given again is left out."""
+        """Return the decisions on open questions; one that was given before is left out.
+
+        Raises `RoutingError` with the code `agent_gone` or `unknown_interrupt`.
+        """
         if not isinstance(decisions, Mapping):
             raise RoutingError(
                 "decisions are given by the ids of their interrupts: {interrupt.id: decision}",
                 code="unknown_interrupt",
             )
-        if gone := sorted(decisions.keys() & self.orphaned):
+        if orphans := sorted(decisions.keys() & self.orphan_ids):
+            ids = ", ".join(orphans)
             raise RoutingError(
-                f"the agent that asked {', '.join(gone)} on thread {thread_id!r} is no longer in "
+                f"the agent that asked {ids} on thread {thread_id!r} is no longer in "
                 "the tree: put it back, or go on with a new message",
                 code="agent_gone",
             )
-        unknown = sorted(map(str, decisions.keys() - self.waiting - self.decided))
-        accepted = {key: value for key, value in decisions.items() if key in self.waiting}
-        if unknown or not accepted:
-            given = ", ".join(unknown or map(str, decisions)) or "no decision"
-            told = "" if unknown or not decisions else " (decided already)"
-            waiting = ", ".join(sorted(self.waiting)) or "nothing; go on with a message"
+        strange = sorted(map(str, decisions.keys() - self.open_ids - self.closed_ids))
+        accepted = {key: value for key, value in decisions.items() if key in self.open_ids}
+        if strange or not accepted:
+            names = ", ".join(strange or map(str, decisions)) or "no decision"
+            remark = "" if strange or not decisions else " (decided already)"
+            questions = ", ".join(sorted(self.open_ids)) or "nothing; go on with a message"
             raise RoutingError(
-                f"thread {thread_id!r} does not wait for {given}{told}: it waits for {waiting}",
+                f"thread {thread_id!r} does not wait for {names}{remark}: it waits for {questions}",
                 code="unknown_interrupt",
             )
         return accepted
 
 
 def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None) -> None:
-    """Refuse a decision that cannot be written down: it would be lost half-way."""
+    """Raise `ConfigurationError` for a decision that the saver cannot store.
+
+    Otherwise the run would fail only when it has gone on with the decision already.
+    """
     if saver is None:
         return
     for key, decision in decisions.items():
@@ -73,42 +86,43 @@ def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[A
             ) from error
 
 
-def reachable(
-    snapshot: StateSnapshot, agent: Participant | None = None, path: str = ""
+def reachable_questions(
+    snapshot: StateSnapshot, agent: Participant | AgentSpec | None = None, path: str = ""
 ) -> Iterator[tuple[str, Interrupt]]:
-    """Yield the questions that a resume would reach, each with the path of who asks.
+    """Yield the questions that a resume would reach, each with the path of its agent.
 
-    A nested graph that was rebuilt without the agent that asked would end in silence.
+    A resume of any other ends in silence: LangGraph skips a nested graph whose node is gone.
     """
     for task in snapshot.tasks:
         if task.result is not None:
-            continue  # it has gone on, though with durability "exit" its own state is not stored
+            continue  # it has finished; with durability "exit" its own state does not show that
         if isinstance(task.state, StateSnapshot):
-            below = _below(agent, task.name)
-            yield from reachable(task.state, below, f"{path}/{task.name}" if below else path)
+            child = _child(agent, task.name)
+            below = f"{path}/{task.name}" if child else path
+            yield from reachable_questions(task.state, child, below)
         else:
             yield from ((path, interrupt) for interrupt in task.interrupts)
 
 
-def _below(agent: Any, name: str) -> Participant | None:
-    tools = getattr(agent, "agent_tools", ())
-    members = (*getattr(agent, "sub_agents", ()), *(tool.agent for tool in tools))
-    return next((member for member in members if member.name == name), None)
+def _child(agent: Participant | AgentSpec | None, name: str) -> Participant | None:
+    children = agent.children if isinstance(agent, AgentSpec) else ()
+    return next((child for child in children if child.name == name), None)
 
 
 def _is_dead_end(snapshot: StateSnapshot) -> bool:
     """Tell whether a level is unfinished and has nobody left to go on with."""
-    nested = [task.state for task in snapshot.tasks if isinstance(task.state, StateSnapshot)]
-    return not snapshot.tasks or any(_is_dead_end(state) for state in nested if state.values)
+    levels = [task.state for task in snapshot.tasks if isinstance(task.state, StateSnapshot)]
+    return not snapshot.tasks or any(_is_dead_end(state) for state in levels if state.values)
 
 
-def _stored(saved: CheckpointTuple | None) -> tuple[set[str], set[str]]:
-    asked: dict[str, set[str]] = defaultdict(set)
-    finished: set[str] = set()
-    for task, channel, value in (saved.pending_writes or ()) if saved is not None else ():
+def _stored_questions(latest: CheckpointTuple | None) -> tuple[set[str], set[str]]:
+    """Return the ids of a checkpoint's questions, and of those whose tasks have gone on since."""
+    ids_by_task: dict[str, set[str]] = defaultdict(set)
+    done_tasks: set[str] = set()
+    for task, channel, value in (latest.pending_writes or ()) if latest is not None else ():
         if channel == "__interrupt__":
-            asked[task] |= {interrupt.id for interrupt in value}
+            ids_by_task[task] |= {interrupt.id for interrupt in value}
         elif not channel.startswith("__error"):
-            finished.add(task)
-    decided = {i for task, ids in asked.items() if task in finished for i in ids}
-    return {i for ids in asked.values() for i in ids}, decided
+            done_tasks.add(task)
+    closed_ids = {i for task, ids in ids_by_task.items() if task in done_tasks for i in ids}
+    return {i for ids in ids_by_task.values() for i in ids}, closed_ids

@@ -1,23 +1,22 @@
-"""What a call of an agent returns."""
+"""The reply of an agent: its answer, its questions and its cost, read from what a run left."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Interrupt as RawInterrupt
 
 from agentgraph.agents.nodes.content import Citation, citations_of
+from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
+from agentgraph.participant import Participant
 from agentgraph.running import Run
 from agentgraph.stream import Event, FinalStateEvent, InterruptEvent
 from agentgraph.usage import Usage
-
-if TYPE_CHECKING:
-    from agentgraph.agents.spec.agent import Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Interrupt:
     payload: object
     response_schema: Mapping[str, object] | None = None
     agent: str = ""
-    """The path of who asks."""
+    """The path of the agent that asks."""
 
     def _repr_html_(self) -> str:
         return row("asked as", f"{code(self.id)}: {code(self.payload)}")
@@ -36,7 +35,13 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An agent's answer, who gave it, and what it took."""
+    """An agent's answer, who gave it, and what it took.
+
+    reply = support.invoke("I was charged twice", thread_id="42")
+    reply.text, reply.agent          # the answer, "support/billing"
+    for question in reply.interrupts:
+        support.resume("42", {question.id: decision})
+    """
 
     text: str
     agent: str
@@ -49,30 +54,30 @@ class Reply:
     citations: tuple[Citation, ...] = ()
 
     def _repr_html_(self) -> str:
-        shown = [prose(self.text)] if self.text else []
-        shown += [interrupt._repr_html_() for interrupt in self.interrupts]
-        shown += [
+        parts = [prose(self.text)] if self.text else []
+        parts += [interrupt._repr_html_() for interrupt in self.interrupts]
+        parts += [
             row("called", f"{code(call)} {escaped(shortened(answer))}")
             for call, answer in self._calls()
         ]
         if self.output is not None:
-            shown.append(row("output", code(repr(self.output))))
+            parts.append(row("output", code(repr(self.output))))
         if self.close_reason is not None:
-            shown.append(row("closed", code(self.close_reason)))
+            parts.append(row("closed", code(self.close_reason)))
         if self.usage.total_tokens:
-            shown.append(row("used", escaped(self.usage._told())))
-        return panel(self.agent, *shown)
+            parts.append(row("used", escaped(self.usage.summary())))
+        return panel(self.agent, *parts)
 
     def _calls(self) -> Iterator[tuple[str, str]]:
-        """Return the tool calls, also those of a run before a decision, and their answers."""
-        spoken = [m for m in self.messages if isinstance(m, AIMessage)]
-        made = {c["id"]: signature(c["name"], c["args"]) for m in spoken for c in m.tool_calls}
-        told = {
-            m.tool_call_id: (made.get(m.tool_call_id) or m.name or "a tool", f"→ {m.text}")
+        """Yield the tool calls, also those of a run before a decision, and their answers."""
+        messages = [m for m in self.messages if isinstance(m, AIMessage)]
+        calls = {c["id"]: signature(c["name"], c["args"]) for m in messages for c in m.tool_calls}
+        answers = {
+            m.tool_call_id: (calls.get(m.tool_call_id) or m.name or "a tool", f"→ {m.text}")
             for m in self.messages
             if isinstance(m, ToolMessage)
         }
-        yield from ({key: (call, "") for key, call in made.items()} | told).values()
+        yield from ({key: (call, "") for key, call in calls.items()} | answers).values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +86,65 @@ class Outcome:
 
     values: Mapping[str, Any]
     interrupts: Sequence[RawInterrupt]
-    asked_by: Mapping[str, str] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """The path of the agent that asks, by the id of its question."""
 
 
-def reply_to(agent: Agent, run: Run, outcome: Outcome, known: Collection[str | None]) -> Reply:
-    """Read an agent's answer; `known` are the ids of the messages that are not the run's own."""
+def reply_to(
+    agent: AgentSpec, run: Run, outcome: Outcome, known_ids: Collection[str | None]
+) -> Reply:
+    """Read an agent's answer; `known_ids` are those of the messages that are not the run's own."""
     values = outcome.values
-    fresh = _fresh(values.get("messages") or [], known)
-    spoken = [m for m in fresh if isinstance(m, AIMessage) and m.text]
+    new_messages = _new_messages(values.get("messages") or [], known_ids)
+    texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
     path = values.get("current_active_agent")
-    interrupts = questions_of((outcome.asked_by.get(i.id, ""), i) for i in outcome.interrupts)
+    interrupts = questions_of((outcome.agents.get(i.id, ""), i) for i in outcome.interrupts)
     return Reply(
-        text=str(spoken[-1].text) if spoken and not interrupts else "",
+        text=str(texts[-1].text) if texts and not interrupts else "",
         agent=f"{agent.name}/{path}" if path else agent.name,
         thread_id=run.thread_id,
         output=_output(agent, values.get("output"), path),
-        messages=tuple(fresh),
+        messages=tuple(new_messages),
         usage=Usage.of_run(run),
         interrupts=interrupts,
         close_reason=(values.get("turn") or {}).get("closed"),
-        citations=tuple(citations_of(spoken[-1])) if spoken else (),
+        citations=tuple(citations_of(texts[-1])) if texts else (),
     )
 
 
 def questions_of(raw: Iterable[tuple[str, RawInterrupt]]) -> tuple[Interrupt, ...]:
-    """Return LangGraph's interrupts as questions, each of whoever asks."""
+    """Return LangGraph's interrupts, each with the path of its agent, as questions."""
     return tuple(
         Interrupt(i.id, i.value, getattr(i, "response_schema", None), agent) for agent, i in raw
     )
 
 
-def _fresh(messages: Sequence[AnyMessage], known: Collection[str | None]) -> list[AnyMessage]:
+def _new_messages(
+    messages: Sequence[AnyMessage], known_ids: Collection[str | None]
+) -> list[AnyMessage]:
     """Return what came after the last message that was there before."""
     start = 0
     for position in range(len(messages) - 1, -1, -1):
-        if messages[position].id in known:
+        if messages[position].id in known_ids:
             start = position + 1
             break
-    return [message for message in messages[start:] if message.id not in known]
+    return [message for message in messages[start:] if message.id not in known_ids]
 
 
-def _output(agent: Any, stored: object, path: str | None) -> object | None:
-    """Return the answer's object, in the form of whoever gave it."""
-    if stored is None:
+def _output(agent: AgentSpec, json: object, path: str | None) -> object | None:
+    """Return the answer's object, in the form of the agent at the end of the path."""
+    if json is None:
         return None
+    speaker: Participant | AgentSpec = agent
     for name in path.split("/") if path else ():
-        agent = next(p for p in agent.sub_agents if p.name == name)
-    form = getattr(agent, "response_format", None)
-    return stored if form is None else OutputFormat(form).load(stored)
+        members = speaker.sub_agents if isinstance(speaker, AgentSpec) else ()
+        speaker = next(member for member in members if member.name == name)
+    form = speaker.response_format if isinstance(speaker, AgentSpec) else None
+    return json if form is None else OutputFormat(form).load(json)
 
 
 def closing_events(reply: Reply) -> Iterator[Event]:
-    """Yield what is told at the end of a run."""
+    """Yield the events at the end of a run: its questions, then its final state."""
     for question in reply.interrupts:
         yield InterruptEvent(
             agent=question.agent or reply.agent,

@@ -1,23 +1,19 @@
-"""Runs of an agent on threads: one at a time on each, nothing of an unfinished one lost."""
+"""Runs of an agent: an input, a decision or a stream of events, from its start to its reply."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
-from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command
-from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.nodes.state import merge_messages
-from agentgraph.agents.run.decisions import Questions, check_storable, reachable
+from agentgraph.agents.run.decisions import Questions, check_storable
+from agentgraph.agents.run.recovery import is_finished, unsaved_messages
 from agentgraph.agents.run.reply import (
     Interrupt,
     Outcome,
@@ -26,9 +22,9 @@ from agentgraph.agents.run.reply import (
     questions_of,
     reply_to,
 )
-from agentgraph.agents.run.takeover import Leftovers, ended, is_finished, leftovers, unsaved
-from agentgraph.agents.run.turns import Turns
-from agentgraph.clock import clock, new_id
+from agentgraph.agents.run.threads import Threads, turn_id_of
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.clock import new_id
 from agentgraph.errors import (
     AgentGraphError,
     ConfigurationError,
@@ -43,26 +39,21 @@ from agentgraph.guards.records.audit import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import SideNotes
 from agentgraph.patching import AnyCompiledGraph
-from agentgraph.running import Run, inside_run, note, outer_run
+from agentgraph.running import Run, outer_run, record_messages
 from agentgraph.stream import Event
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
-if TYPE_CHECKING:
-    from agentgraph.agents.spec.agent import Agent
-
-
-Said: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
-Input: TypeAlias = Said | Command[Any]
-Known: TypeAlias = frozenset[str | None]
-"""The ids of the messages that are not a run's own."""
+MessageInput: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
+Input: TypeAlias = MessageInput | Command[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a turn starts from."""
+    """What a turn starts from: new messages, or decisions on a run that waits."""
 
-    given: Any
-    known: Known
+    graph_input: Any
+    known_ids: frozenset[str | None]
+    """The ids of the messages that are not the run's own."""
     earlier: Sequence[AnyMessage] = ()
     """What an attempt before this one did, and no checkpoint has."""
     turn: str = ""
@@ -72,35 +63,40 @@ class _Start:
 class Runner:
     """Run one agent's graph."""
 
-    def __init__(self, agent: Agent, graph: AnyCompiledGraph, saver: object) -> None:
+    def __init__(self, agent: AgentSpec, graph: AnyCompiledGraph, saver: object) -> None:
         self._agent = agent
         self._graph = graph
-        self._saver = saver
-        self._turns = _turns_of(saver)
-        guards = agent.guards
-        self._audit = guards.audit if isinstance(guards, Guards) else None
+        self._threads = Threads(agent, graph, saver)
+        self._audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
 
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> Reply:
-        """Run an input to its end."""
-        run, own = self._begun(thread_id, config)
-        async with self._on_thread(run):
-            return await self._turn(run, input, context, own)
+        """Run an input to its end, once the thread is free.
+
+        Raises `AgentGraphError("inside_run")` for the thread of the run that this is called in:
+        it would wait for itself.
+        """
+        run, config = self._new_run(thread_id, config)
+        async with self._threads.hold(run):
+            return await self._turn(run, input, context, config)
 
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> AsyncGenerator[Event, None]:
-        """Run an input and yield what happens."""
+        """Run an input and yield what happens; closing the generator cancels the run.
 
-        async def produce(put: PutEvent) -> None:
-            run, own = self._begun(thread_id, config)
-            emitter = EventEmitter(run, self._agent.name, put)
-            own = merge_configs(own, {"callbacks": [ModelCallbacks(emitter)]})
+        The events of a run that fails end with an `ErrorEvent`, then the error is raised.
+        """
+
+        async def produce(put_event: PutEvent) -> None:
+            run, run_config = self._new_run(thread_id, config)
+            emitter = EventEmitter(run, self._agent.name, put_event)
+            run_config = merge_configs(run_config, {"callbacks": [ModelCallbacks(emitter)]})
             try:
-                async with self._on_thread(run):
+                async with self._threads.hold(run):
                     run.tell = emitter.emit
-                    reply = await self._turn(run, input, context, own)
+                    reply = await self._turn(run, input, context, run_config)
                     for event in closing_events(reply):
                         await emitter.emit(event)
             except Exception as error:
@@ -112,145 +108,80 @@ class Runner:
         return event_stream(produce)
 
     async def interrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
-        """Return the questions that a thread waits for."""
-        return questions_of(await self._asked(thread_id))
+        """Return the questions that a thread waits with."""
+        return questions_of(await self._threads.questions(thread_id))
 
     async def history(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, those that the next turn would take over included."""
-        snapshot = await self._graph.aget_state(_thread(thread_id))
-        left = await self._taken_over(thread_id, await self._saved(thread_id))
-        return merge_messages(snapshot.values.get("messages", []), [left.messages])
+        return await self._threads.messages(thread_id)
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
-        async with self._turns.take(thread_id, self._saver):
-            self._turns.cut_off.pop(thread_id, None)
-            await self._graph.checkpointer.adelete_thread(thread_id)  # type: ignore[union-attr]
+        await self._threads.forget(thread_id)
 
-    def _begun(
+    def _new_run(
         self, thread_id: str | None, config: RunnableConfig | None
     ) -> tuple[Run, RunnableConfig]:
-        given = (config or {}).get("configurable", {})
-        thread_id = thread_id or str(given.get("thread_id") or new_id())
-        outer = outer_run()
-        if outer is not None and outer.thread_id == thread_id and outer.owner is self._turns:
+        configurable = (config or {}).get("configurable", {})
+        thread_id = thread_id or str(configurable.get("thread_id") or new_id())
+        outer, owner = outer_run(), self._threads.queues
+        if outer is not None and outer.thread_id == thread_id and outer.owner is owner:
             raise AgentGraphError(
                 f"a run on thread {thread_id!r} cannot wait for another on the same thread: "
                 "give the inner one a thread of its own",
                 code="inside_run",
             )
-        own: RunnableConfig = {
+        run_config: RunnableConfig = {
             **(config or {}),
-            "configurable": {**given, "thread_id": thread_id},
+            "configurable": {**configurable, "thread_id": thread_id},
         }
-        return Run(new_id(), thread_id, self._turns), own
-
-    @asynccontextmanager
-    async def _on_thread(self, run: Run) -> AsyncIterator[None]:
-        """Wait for the run's turn; what an attempt before it has done is its own."""
-        async with self._turns.take(run.thread_id, self._saver):
-            run.began_at = clock().wall()  # that others were at work here is no time of its own
-            kept = self._turns.cut_off.get(run.thread_id)
-            if kept is not None:
-                run.journal = {errand: list(made) for errand, made in kept.journal.items()}
-                run.results = dict(kept.results)
-            with inside_run(run):
-                try:
-                    yield
-                except BaseException:
-                    self._turns.keep(run)
-                    raise
-                finally:
-                    run.has_ended = True
+        return Run(new_id(), thread_id, owner), run_config
 
     async def _turn(self, run: Run, input: Input, context: Any, config: RunnableConfig) -> Reply:
+        """Run one turn on a thread that is held: its start, its graph, its reply."""
         if isinstance(input, Command):
-            start = await self._decided(input, run)
+            start = await self._start_from_decisions(input, run)
         else:
-            start = await self._prepared(input, run, context, config)
-        outcome = await self._audited(start, run, context, config)
+            start = await self._start_from_messages(input, run, context, config)
+        outcome = await self._run_audited(start, run, context, config)
         if outcome.interrupts:
-            asked = await self._asked(run.thread_id)
-            outcome = replace(outcome, asked_by={question.id: path for path, question in asked})
-        reply = self._reply(run, outcome, start.known)
-        self._keep_lost(run, start.earlier, outcome)
-        if outcome.interrupts:
+            questions = await self._threads.questions(run.thread_id)
+            outcome = replace(outcome, agents={question.id: path for path, question in questions})
+        reply = self._reply(run, outcome, start)
+        if not outcome.interrupts:
+            messages = outcome.values.get("messages") or ()
+            self._threads.keep_unmet(run, start.earlier, messages)
+        else:
             await self._note_actions(run)
         return reply
 
-    async def _note_actions(self, run: Run) -> None:
-        """Note for other processes what is to become of actions once a human has answered."""
-        account, saver = run.account, self._graph.checkpointer
-        waits = isinstance(account, Account) and account.waits_with_actions
-        if not waits and run.stored is not None:
-            return
-        saved = await self._saved(run.thread_id)  # which also asks a saver that has not told
-        if isinstance(account, Account) and waits and saved is not None:
-            await note_actions(account, SideNotes(saver, saved.config))
-
-    async def _audited(
-        self, start: _Start, run: Run, context: Any, config: RunnableConfig
-    ) -> Outcome:
-        """Run a turn, and have it on record when it began and how it ended."""
-        turn, thread = start.turn or run.id, run.thread_id
-        if start.turn:
-            run_continued(self._audit, turn)
-        else:
-            said = start.given["messages"][-1:]
-            text = str(said[0].text) if said else ""
-            run_began(self._audit, turn, thread, text)
-        try:
-            outcome = await self._run(start.given, context, config)
-        except BaseException as error:
-            is_failure = isinstance(error, Exception)
-            reason = "failed" if is_failure else "cancelled"
-            run_ended(self._audit, turn, thread, reason, error=kind_of(error))
-            raise
-        if not outcome.interrupts:
-            closed = (outcome.values.get("turn") or {}).get("closed")
-            run_ended(self._audit, turn, thread, closed or "answered")
-        return outcome
-
-    async def _asked(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
-        snapshot = await self._graph.aget_state(_thread(thread_id), subgraphs=True)
-        return list(reachable(snapshot, self._agent, self._agent.name))
-
-    async def _prepared(
-        self, input: Said, run: Run, context: Any, config: RunnableConfig
+    async def _start_from_messages(
+        self, input: MessageInput, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
-        messages = _messages(input)  # what is no input must change nothing
-        saved = await self._saved(run.thread_id, run)
-        if saved is not None and not is_finished(saved) and await self._is_to_be_undone(saved):
-            start = _Start(None, frozenset(), turn=_turn_id(saved) or "")
-            await self._audited(start, run, context, config)
-            saved = await self._saved(run.thread_id, run)
-        left = await self._taken_over(run.thread_id, saved)
-        given = {**left.values, "messages": [*left.messages, *messages]}
-        if left.active is not None:
-            given["current_active_agent"] = left.active
-        run.journal.clear()  # what it held is in the input now
+        """Take over what an unfinished run left, or undo that first where a guard has said so."""
+        messages = _messages(input)  # first: a bad input must change nothing
+        latest = await self._threads.checkpoint(run.thread_id, run)
+        if (
+            latest is not None
+            and not is_finished(latest)
+            and await self._threads.prepare_compensation(latest)
+        ):
+            compensation = _Start(None, frozenset(), turn=turn_id_of(latest) or "")
+            await self._run_audited(compensation, run, context, config)
+            latest = await self._threads.checkpoint(run.thread_id, run)
+        recovery = await self._threads.recovery(run.thread_id, latest)
+        values = {**recovery.values, "messages": [*recovery.messages, *messages]}
+        if recovery.active is not None:
+            values["current_active_agent"] = recovery.active
+        run.journal.clear()  # all of it is in the input now
         run.results.clear()
-        note(given["messages"])
-        return _Start(given, frozenset(message.id for message in given["messages"]))
+        record_messages(values["messages"])
+        return _Start(values, frozenset(message.id for message in values["messages"]))
 
-    async def _is_to_be_undone(self, saved: CheckpointTuple) -> bool:
-        """Tell whether what was ended on a thread is undone next, and see to it that it is."""
-        thread = _thread(str(saved.config["configurable"]["thread_id"]))
-        snapshot = await self._graph.aget_state(thread, subgraphs=True)
-        if COMPENSATE in snapshot.next:
-            return True
-        left = await self._taken_over(thread["configurable"]["thread_id"], saved)
-        saver: Any = self._graph.checkpointer
-        update = await ended(saver, snapshot, left)
-        if update is not None:
-            step = Command(goto=COMPENSATE, update=update)
-            await self._graph.aupdate_state(thread, step, as_node="call_model")
-        return update is not None
-
-    async def _decided(self, command: Command[Any], run: Run) -> _Start:
+    async def _start_from_decisions(self, command: Command[Any], run: Run) -> _Start:
         """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
         run.is_resumed = True
-        snapshot = await self._graph.aget_state(_thread(run.thread_id), subgraphs=True)
+        snapshot = await self._threads.snapshot(run.thread_id)
         turn = snapshot.values.get("turn") or {}
         owner = turn.get("agent", self._agent.name)
         if owner != self._agent.name:
@@ -259,94 +190,71 @@ class Runner:
                 f"{self._agent.name!r}: give it the decision",
                 code="other_agent",
             )
-        saved = await self._saved(run.thread_id, run)
-        known = frozenset(message.id for message in snapshot.values.get("messages", ()))
-        if COMPENSATE in snapshot.next:  # it has been decided, and is being carried out
-            return _Start(None, known, turn=turn["id"])
-        accepted = Questions.of(snapshot, saved).accept(run.thread_id, _decisions(command))
-        saver: Any = self._graph.checkpointer
-        check_storable(accepted, saver)
-        earlier = unsaved(snapshot, run.journal)
-        return _Start(Command(resume=accepted), known, earlier, turn.get("id", ""))
+        latest = await self._threads.checkpoint(run.thread_id, run)
+        known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        if COMPENSATE in snapshot.next:  # the decision was taken, and is being carried out
+            return _Start(None, known_ids, turn=turn["id"])
+        questions = Questions.of(snapshot, latest)
+        decisions = questions.accept(run.thread_id, _decisions(command))
+        check_storable(decisions, self._threads.saver)
+        earlier = unsaved_messages(snapshot, run.journal)
+        return _Start(Command(resume=decisions), known_ids, earlier, turn.get("id", ""))
 
-    async def _saved(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
-        """Return what is stored of a thread.
+    async def _run_audited(
+        self, start: _Start, run: Run, context: Any, config: RunnableConfig
+    ) -> Outcome:
+        """Run a turn, with records in the audit trail of its begin and end."""
+        turn, thread = start.turn or run.id, run.thread_id
+        if start.turn:
+            run_continued(self._audit, turn)
+        else:
+            last = start.graph_input["messages"][-1:]
+            run_began(self._audit, turn, thread, str(last[0].text) if last else "")
+        try:
+            outcome = await self._run(start.graph_input, context, config)
+        except BaseException as error:
+            is_failure = isinstance(error, Exception)
+            reason = "failed" if is_failure else "cancelled"
+            run_ended(self._audit, turn, thread, reason, error=kind_of(error))
+            raise
+        if not outcome.interrupts:
+            guard = (outcome.values.get("turn") or {}).get("closed")
+            run_ended(self._audit, turn, thread, guard or "answered")
+        return outcome
 
-        What was kept of a run is forgotten where another process has deleted the thread, or has
-        gone on with it: it has told its model what was known, and to tell it again would be wrong.
-        """
-        saver: Any = self._graph.checkpointer
-        kept = self._turns.cut_off.get(thread_id)
-        last = kept.stored if kept else None
-        saved: CheckpointTuple | None = await saver.aget_tuple(_thread(thread_id))
-        turn = _turn_id(saved)
-        moved_on = kept is not None and bool(kept.turns) and turn not in kept.turns
-        deleted = last and (not saved or await saver.aget_tuple(_thread(thread_id, last)) is None)
-        if moved_on or deleted:
-            self._turns.drop(kept)
-            if run is not None:
-                run.journal.clear()
-                run.results.clear()
-        if run is not None:
-            run.turns |= {turn, run.id}
-        for one in (kept, run):
-            if one is not None and saved is not None:
-                one.note_stored(saved.config)
-        return saved
-
-    async def _taken_over(self, thread_id: str, saved: CheckpointTuple | None) -> Leftovers:
-        kept = self._turns.cut_off.get(thread_id)
-        journal = {} if kept is None else kept.journal
-        if not journal and (saved is None or is_finished(saved)):
-            return Leftovers()
-        # By its id: the state of the latest checkpoint would show what finished since as its own,
-        # though new input drops it.
-        config = _thread(thread_id) if saved is None else saved.config
-        return leftovers(await self._graph.aget_state(config, subgraphs=True), journal)
-
-    def _keep_lost(self, run: Run, earlier: Sequence[AnyMessage], outcome: Outcome) -> None:
-        """Leave to the next turn what an attempt before this one did and this one did not meet."""
-        ids = {message.id for message in outcome.values.get("messages") or ()}
-        lost = [message for message in earlier if message.id not in ids]
-        if lost and not outcome.interrupts:
-            run.journal = {None: lost}
-            self._turns.keep(run)
-
-    async def _run(self, given: Any, context: Any, config: RunnableConfig) -> Outcome:
-        with _limits_told():
+    async def _run(self, graph_input: Any, context: Any, config: RunnableConfig) -> Outcome:
+        try:
             result: Any = await self._graph.ainvoke(
-                given,
+                graph_input,
                 config,
                 context=context,
                 durability=self._agent.durability,
                 version="v2",
             )
+        except GraphRecursionError as error:  # in our own terms
+            decision = Decision("abort", "recursion_limit", str(error), "infinite_loop")
+            raise GuardStopped(decision) from error
         return Outcome(result.value or {}, result.interrupts)
 
-    def _reply(self, run: Run, outcome: Outcome, known: Known) -> Reply:
+    def _reply(self, run: Run, outcome: Outcome, start: _Start) -> Reply:
+        """Read the reply; a run that waits for a decision is kept, with its journal."""
+        queues = self._threads.queues
         if outcome.interrupts:
-            self._turns.keep(run)
+            queues.keep(run)
         else:
-            self._turns.cut_off.pop(run.thread_id, None)
-        return reply_to(self._agent, run, outcome, known)
+            queues.unfinished_runs.pop(run.thread_id, None)
+        return reply_to(self._agent, run, outcome, start.known_ids)
 
-
-_shared_turns: WeakKeyDictionary[object, Turns] = WeakKeyDictionary()
-
-
-def _turns_of(saver: object) -> Turns:
-    """Return the queues of a checkpointer, shared by all agents that run on it."""
-    return _shared_turns.setdefault(saver, Turns())
-
-
-def _turn_id(saved: CheckpointTuple | None) -> str | None:
-    turn = saved.checkpoint["channel_values"].get("turn") if saved is not None else None
-    return turn.get("id") if turn else None
-
-
-def _thread(thread_id: str, checkpoint_id: str | None = None) -> RunnableConfig:
-    at = {"checkpoint_ns": "", "checkpoint_id": checkpoint_id} if checkpoint_id else {}
-    return {"configurable": {"thread_id": thread_id, **at}}
+    async def _note_actions(self, run: Run) -> None:
+        """Note for other processes what is to become of actions once a human has answered."""
+        account = run.account
+        has_actions = isinstance(account, Account) and account.waits_with_actions
+        if not has_actions and run.checkpoint_id is not None:
+            return
+        # Also for a saver that does not note in the run what it has stored.
+        latest = await self._threads.checkpoint(run.thread_id)
+        if isinstance(account, Account) and has_actions and latest is not None:
+            await note_actions(account, SideNotes(self._threads.saver, latest.config))
 
 
 def _decisions(command: Command[Any]) -> Any:
@@ -358,7 +266,8 @@ def _decisions(command: Command[Any]) -> Any:
     return command.resume
 
 
-def _messages(input: Said) -> list[AnyMessage]:
+def _messages(input: MessageInput) -> list[AnyMessage]:
+    """Return an input as messages with ids; raises `ConfigurationError` for anything else."""
     raw: Any = [("user", input)] if isinstance(input, str) else input
     if isinstance(raw, Mapping) or raw is None:
         raise ConfigurationError(
@@ -366,14 +275,3 @@ def _messages(input: Said) -> list[AnyMessage]:
         )
     messages: Any = convert_to_messages(raw if isinstance(raw, list | tuple) else [raw])
     return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]
-
-
-class _limits_told:
-    """Say in our own terms that LangGraph's limit was reached."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, GraphRecursionError):
-            decision = Decision("abort", "recursion_limit", str(error), "infinite_loop")
-            raise GuardStopped(decision) from error

@@ -1,4 +1,4 @@
-"""The tools every agent has unless they are switched off."""
+"""The default tools: what every agent can ask about itself, unless they are switched off."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ALWAYS = (
     "list_intents_available",
 )
 WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
-"""Those that only make sense where there is more than one agent."""
+"""The tools that only make sense where there is more than one agent."""
 
 
-class _Nothing(BaseModel):
+class _NoArguments(BaseModel):
     pass
 
 
@@ -38,7 +38,11 @@ def default_tools(
     agents: Sequence[tuple[str, str]],
     intents: Sequence[Intent],
 ) -> list[BaseTool]:
-    """Make the introspection tools of an agent in its place."""
+    """Make the introspection tools of an agent in its place.
+
+    `tools` and `agents` are names with descriptions. Those about other agents are left out where
+    there are none.
+    """
 
     def get_time_date(timezone: str = "UTC") -> str:
         """Tell the present time and date in a time zone, such as Europe/Paris."""
@@ -50,11 +54,11 @@ def default_tools(
 
     def list_tools_available() -> str:
         """List the tools this agent can use."""
-        return _listed(tools, "I have no tools.")
+        return _list(tools, "I have no tools.")
 
     def list_subagents_available() -> str:
         """List the agents this agent can pass the conversation to."""
-        return _listed(agents, "I have no sub-agents.")
+        return _list(agents, "I have no sub-agents.")
 
     def list_intents_available() -> str:
         """List the phrases this agent answers to without thinking."""
@@ -85,13 +89,13 @@ def _tool(function: Callable[..., str]) -> BaseTool:
         name=function.__name__,
         description=function.__doc__ or "",
         func=function,
-        args_schema=_Zone if function.__name__ == "get_time_date" else _Nothing,
+        args_schema=_Zone if function.__name__ == "get_time_date" else _NoArguments,
     )
 
 
-def _listed(entries: Sequence[tuple[str, str]], nothing: str) -> str:
+def _list(entries: Sequence[tuple[str, str]], empty_text: str) -> str:
     if not entries:
-        return nothing
+        return empty_text
     lines = [(name, (about.strip() or "-").splitlines()[0]) for name, about in entries]
     return "\n".join(f"- `{name}`: {about}" for name, about in lines)
 

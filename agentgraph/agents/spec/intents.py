@@ -1,4 +1,4 @@
-"""Phrases that decide without a model."""
+"""Intents: phrases that the router follows without asking a model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ Matcher: TypeAlias = Callable[[str, str], bool]
 
 def same_words(message: str, phrase: str) -> bool:
     """Compare but for case, spaces and punctuation."""
-    return _bare(message) == _bare(phrase)
+    return _letters(message) == _letters(phrase)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
     """What is done when a message says this phrase.
+
+        Agent("desk", agents=[billing], intents=[Intent("my invoice", "agent", "billing")])
 
     An `agent` intent enters the sub-agent `target`, a `tool` intent calls the tool `target` (one
     that needs no arguments), a `raw` intent answers with the text `target`. The matcher is asked
@@ -35,6 +37,6 @@ class Intent:
         return self.matcher(message, self.phrase)
 
 
-def _bare(text: str) -> str:
-    folded = unicodedata.normalize("NFC", text).casefold()
-    return "".join(c for c in folded if unicodedata.category(c)[0] not in "PZC")
+def _letters(text: str) -> str:
+    lower_text = unicodedata.normalize("NFC", text).casefold()
+    return "".join(c for c in lower_text if unicodedata.category(c)[0] not in "PZC")

@@ -1,4 +1,4 @@
-"""An answer in a form: shown to the model as a tool, checked when it is called."""
+"""The form of an answer: shown to the model as a tool, checked when that is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ResponseFormat: TypeAlias = type | Mapping[str, Any]
 
 
 class OutputFormat:
-    """What an answer must look like."""
+    """A form that answers must have: `spec` is the tool that the model sees, called `name`.
+
+    Answers are stored as JSON values; `load` makes the object of the form from them again.
+    """
 
     def __init__(self, form: ResponseFormat) -> None:
         self.spec: dict[str, Any] = convert_to_openai_tool(
@@ -32,7 +35,7 @@ class OutputFormat:
         return self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
 
     def text_of(self, message: AIMessage) -> str | None:
-        """Return as JSON what a message answers in this form, None where it answers nothing yet."""
+        """Return as JSON what a message answers in this form, None where no call of it fits."""
         for call in message.tool_calls:
             if call["name"] == self.name:
                 with suppress(ValueError):
@@ -43,9 +46,9 @@ class OutputFormat:
         """Tell whether a text is an answer in this form."""
         return self.read(text) is not None
 
-    def load(self, stored: object) -> object:
+    def load(self, json: object) -> object:
         """Return the object that was dumped."""
-        return self._adapter.validate_python(stored)
+        return self._adapter.validate_python(json)
 
     def read(self, text: str) -> object | None:
         """Return what a text holds in this form, None if it is something else."""

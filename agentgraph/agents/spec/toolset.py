@@ -1,26 +1,23 @@
-"""The tools of one agent in its place: what its model is told, and what each call stands for."""
+"""The toolset of one agent in its place: the names its model may call, by what a call does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.tools import tool as make_tool
-from pydantic import BaseModel, Field
-from pydantic_core import to_json
+from langchain_core.tools import BaseTool
 
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.default_tools import default_tools
 from agentgraph.agents.spec.output import OutputFormat
-
-if TYPE_CHECKING:
-    from agentgraph.agents.run.reply import Reply
-    from agentgraph.agents.spec.agent import Agent
-
-
-ToolLike: TypeAlias = BaseTool | Callable[..., Any] | Mapping[str, Any]
-
-REQUEST_HELP = "request_help"
+from agentgraph.agents.spec.tools import (
+    REQUEST_HELP,
+    as_base_tool,
+    help_tool,
+    transfer_tool,
+    transfer_tool_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +30,10 @@ class Toolset:
     """Run by the provider."""
     transfers: Mapping[str, str] = field(default_factory=dict)
     """Tool name to the sub-agent that it enters."""
-    errands: Mapping[str, str] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
     """Tool name to the sub-agent that answers it like a tool."""
     signals: Sequence[BaseTool] = ()
-    """What the model is shown for transfers, errands and `request_help`."""
+    """What the model is shown for transfers, agents and `request_help`."""
     output: OutputFormat | None = None
 
     @property
@@ -55,80 +52,37 @@ class Toolset:
         return any(signal.name == REQUEST_HELP for signal in self.signals)
 
 
-class _Transfer(BaseModel):
-    reason: str = Field("", description="Why the conversation moves.")
-    summary: str = Field("", description="What the other needs to know of it so far.")
+def toolset_of(
+    agent: AgentSpec,
+    supervisor: str | None,
+    additions: Sequence[BaseTool | Callable[..., Any]] = (),
+) -> Toolset:
+    """Sort what a model of this agent may call.
 
-
-class _Help(BaseModel):
-    reason: str = Field("", description="What you cannot do yourself.")
-
-
-class _Errand(BaseModel):
-    request: str = Field(description="The task, with all that is needed to do it.")
-
-
-class AgentTool(BaseTool):
-    """An agent, called and answered like a tool; in an Agent's tree it is a node of its own."""
-
-    agent: Any
-    args_schema: type[BaseModel] = _Errand
-
-    def _run(self, request: str) -> str:
-        return _answer(self.agent.invoke(request))
-
-    async def _arun(self, request: str) -> str:
-        return _answer(await self.agent.ainvoke(request))
-
-
-def _answer(reply: Reply) -> str:
-    return reply.text if reply.output is None else to_json(reply.output).decode()
-
-
-def as_base_tool(candidate: BaseTool | Callable[..., Any]) -> BaseTool:
-    """Return a tool for what may still be a plain function."""
-    if isinstance(candidate, BaseTool):
-        return candidate
-    made: BaseTool = make_tool(candidate)
-    return made
-
-
-def transfer_tool_name(agent_name: str) -> str:
-    """Return the name of the tool that moves the conversation to an agent."""
-    return f"transfer_to_{agent_name}"
-
-
-def transfer_tool(name: str, description: str) -> BaseTool:
-    """Show a model that it may move the conversation to a sub-agent."""
-    about = f"Transfer the conversation to {name}."
-    if description:
-        about = f"{about} {description}"
-    return _signal(transfer_tool_name(name), about, _Transfer)
-
-
-def help_tool(supervisor: str) -> BaseTool:
-    """Show a model that it may give the conversation back to its supervisor."""
-    about = f"Give the conversation back to {supervisor} when you cannot do what is asked."
-    return _signal(REQUEST_HELP, about, _Help)
-
-
-def needs_arguments(tool: BaseTool) -> bool:
-    """Tell whether a tool has a parameter that a model must fill."""
-    schema: Any = tool.tool_call_schema
-    if isinstance(schema, dict):
-        return bool(schema.get("required"))
-    return any(field.is_required() for field in schema.model_fields.values())
-
-
-def _signal(name: str, description: str, schema: type[BaseModel]) -> BaseTool:
-    def never_run(**_: Any) -> str:
-        raise AssertionError(f"{name} is handled by the graph")
-
-    return StructuredTool(name=name, description=description, func=never_run, args_schema=schema)
-
-
-def agent_tool(agent: Agent) -> AgentTool:
-    """Wrap an agent as a tool."""
-    return AgentTool(
-        name=agent.name, description=agent.description or f"Ask {agent.name}.", agent=agent
+    `supervisor` names the agent above it, None at a root; `additions` are the tools that its
+    middleware and its team bring.
+    """
+    own = [as_base_tool(tool) for tool in (*agent.own_tools, *additions)]
+    transfers = {transfer_tool_name(p.name): p.name for p in agent.sub_agents}
+    signals: list[BaseTool] = [transfer_tool(p.name, p.description) for p in agent.sub_agents]
+    if agent.default_tools:
+        own += default_tools(
+            name=agent.name,
+            supervisor=supervisor,
+            tools=[(tool.name, tool.description) for tool in own],
+            agents=[
+                *((p.name, p.description) for p in agent.sub_agents),
+                *((tool.name, tool.description) for tool in agent.agent_tools),
+            ],
+            intents=agent.intents,
+        )
+        if supervisor is not None:
+            signals.append(help_tool(supervisor))
+    return Toolset(
+        ordinary={tool.name: tool for tool in own},
+        native=agent.native_tools,
+        transfers=transfers,
+        agents={tool.name: tool.name for tool in agent.agent_tools},
+        signals=[*signals, *agent.agent_tools],
+        output=OutputFormat(agent.response_format) if agent.response_format is not None else None,
     )

@@ -1,51 +1,54 @@
-"""What the values of a specification may be, and what to give instead of others."""
+"""The values of a specification: which are legal, and what to give in place of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.agents.spec.output import OutputFormat
-from agentgraph.agents.spec.toolset import AgentTool, as_base_tool
+from agentgraph.agents.spec.tools import AgentTool, as_base_tool
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
 from agentgraph.participant import as_participant
 from agentgraph.storage import open_saver
 
+SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
 HandoffMode: TypeAlias = Literal["sticky", "delegate"]
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 
 FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema with a title"
 
 
-def value_faults(specification: object) -> Iterator[str]:
-    """Yield what is wrong with the values of a specification that are not members."""
+def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with the fields of a specification that are no lists of members.
+
+    Each fault names the field, its value and what to give in its place.
+    """
     for name, (fits, advice) in _VALUES.items():
-        value = getattr(specification, name)
-        if not fits(value):
-            yield f"{name}={_shown(value)}: {advice}"
+        if not fits(fields[name]):
+            yield f"{name}={_display(fields[name])}: {advice}"
 
 
-def _shown(value: object) -> str:
-    """Show a value, but of a URL no more than its scheme: it may hold a password."""
+def _display(value: object) -> str:
+    """Show a value, but of a URL no more than its scheme: it may contain a password."""
     scheme, separator, _ = value.partition("://") if isinstance(value, str) else ("", "", "")
     return f"'{scheme}://…'" if separator else repr(value)
 
 
 def member_fault(name: str, member: object) -> str | None:
-    """Return what is wrong with a member of one of the lists of a specification."""
+    """Return what is wrong with a member of the list of this name, None if it fits."""
     return _MEMBER_FAULTS[name](member)
 
 
 def is_form(value: Any) -> bool:
-    """Tell whether a model can be shown a form."""
+    """Tell whether a value is a form for answers, which a model can be shown as a tool."""
     try:
         OutputFormat(value)
     except (ValueError, TypeError):
@@ -54,6 +57,7 @@ def is_form(value: Any) -> bool:
 
 
 def _is_saver(value: object) -> bool:
+    # Opening is lazy: this reads the URL and connects to nothing.
     try:
         return value is None or isinstance(value, BaseCheckpointSaver) or bool(open_saver(value))  # type: ignore[arg-type]
     except (ConfigurationError, AttributeError, TypeError):
@@ -65,10 +69,11 @@ def _is(*kinds: type) -> Callable[[object], bool]:
 
 
 def _is_policy(value: object) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return value is None or whole or callable(value)
+    is_size = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return value is None or is_size or callable(value)
 
 
+# By field: whether a value fits, and the advice where it does not.
 _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_is(BaseChatModel, str), "give a chat model, a string such as 'openai:…', or None"),
     "system_prompt": (
@@ -98,6 +103,7 @@ def _agent_fault(member: Any) -> str | None:
 
 
 def _tool_fault(tool: Any) -> str | None:
+    # Tried here, because a function without annotations fails only when it becomes a tool.
     if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
         return None
     if not callable(tool):
@@ -118,6 +124,7 @@ def _patch_fault(patch: Any) -> str | None:
 
 
 def _middleware_fault(middleware: Any) -> str | None:
+    # By its attributes: `langchain` is an extra, and may not be installed.
     if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
         return None
     return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"

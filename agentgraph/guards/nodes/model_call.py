@@ -255,7 +255,7 @@ def _key(name: str, model: object) -> str:
 
 def _tokens_told(place: Place) -> int:
     run = current_run()
-    return 0 if run is None else run.told.get((place.path, place.visit), 0)
+    return 0 if run is None else run.token_counts.get((place.path, place.visit), 0)
 
 
 def _told(error: Exception) -> str:

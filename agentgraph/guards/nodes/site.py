@@ -18,7 +18,7 @@ from agentgraph.guards.records.pending_writes import SideNotes, resumption, side
 from agentgraph.guards.records.recorder import Recorder
 from agentgraph.interception import Ledger, current_ledger
 from agentgraph.patching import read_state, read_value, stores_meanwhile
-from agentgraph.running import Run, current_errand, current_run
+from agentgraph.running import Run, current_delegation, current_run
 
 
 def watch_before(place: Place, state: Mapping[str, Any]) -> Watch | None:
@@ -28,7 +28,7 @@ def watch_before(place: Place, state: Mapping[str, Any]) -> Watch | None:
     if not isinstance(watch, Watch) or watch.account.may_ask:
         return None
     turn, stored = state.get("turn") or {}, state.get("guarded") or {}
-    is_here = watch.place.path == place.path and watch.place.visit == current_errand()
+    is_here = watch.place.path == place.path and watch.place.visit == current_delegation()
     if not is_here or turn.get("closed") or not watch.account.has_told(stored):
         return None
     watch.begin({"turn": turn, "guarded": stored})
@@ -72,7 +72,7 @@ def watch_at(
 ) -> Watch:
     """Return who stands at a place, for this visit to it."""
     level = policy.at(place.path)
-    if place.visit != (visit := current_errand()):
+    if place.visit != (visit := current_delegation()):
         place = replace(place, visit=visit)
     thread = str(config.get("configurable", {}).get("thread_id") or "")
     recorder = Recorder(level, place, account, thread, ledger, notes)
@@ -109,7 +109,7 @@ def _account(
 def _join(run: Run, account: Account, ledger: Ledger | None) -> None:
     """Have what is counted live as long as its run, and with its times."""
     if run.account is None and account.version == 0 and ledger is None:
-        account.begin(run.began_at + run.held_s)
+        account.begin(run.began_at + run.reader_wait_s)
     run.account = account if account.around is None else account.whole
     if run.is_resumed:
         account.may_ask = True  # elsewhere, perhaps, and more may be known there

@@ -92,4 +92,4 @@ class in_time:
 
 def _held_s() -> float:
     run = outer_run()
-    return run.held_s if run is not None else 0.0
+    return run.reader_wait_s if run is not None else 0.0

@@ -24,7 +24,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pending_writes import Resumption
 from agentgraph.guards.records.recorder import Recorder
 from agentgraph.interception import ControlFlow, LedgerLost, ToolUse, UnrunCall
-from agentgraph.outcomes import Finish, Handoff, Note, noted, take_note
+from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
 from agentgraph.patching import written_by
 
 _SHOWN = 1_000
@@ -74,7 +74,7 @@ class Using:
 
     async def _act(self, saga: Saga, use: ToolUse, effect: Effect | None) -> object:
         """Run a tool that changes the world, and keep what came of it."""
-        notes = noted()
+        notes = current_notes()
         before = len(notes or ())
         self._account.underway.running.add(use.key)  # it stays there where this is cut off
         try:
@@ -305,7 +305,7 @@ def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:
 
 
 def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
-    """Return what a tool has noted, and who goes on after it."""
+    """Return what a tool has current_notes, and who goes on after it."""
     beside: dict[str, Any] = {"notes": list(notes)} if notes else {}
     decided = result.artifact if isinstance(result, ToolMessage) else None
     if isinstance(decided, Handoff):

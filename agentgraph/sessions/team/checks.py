@@ -118,7 +118,7 @@ def _guard_faults(team: Team) -> Iterator[str]:
         return
     yield from stage_faults(team.guards, team.agent_names)
     yield from team.faults_under(team.guards)
-    yield from schema_faults(team.gated_under(team.guards))
+    yield from schema_faults(team.gates_under(team.guards))
 
 
 def _present(team: Team) -> tuple[str, ...]:

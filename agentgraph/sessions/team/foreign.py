@@ -10,7 +10,7 @@ from langgraph.types import Command
 
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
-from agentgraph.outcomes import Note, NotesState, collecting
+from agentgraph.outcomes import Note, NotesState, collect_notes
 from agentgraph.participant import Graph
 from agentgraph.patching import patched, wrap_node
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
@@ -32,7 +32,7 @@ def seated_foreign(name: str, graph: Graph, guards: Guards | None) -> Graph:
 
 async def _collected(state: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
     notes: list[Note] = []
-    with collecting(notes):
+    with collect_notes(notes):
         result = await call(state)
     if not notes:
         return result

@@ -26,7 +26,7 @@ class Outcome:
         if run is not None:
             with inside_part(place):
                 for path, used in self.used.items():
-                    run.record_told(path, used)
+                    run.record_figures(path, used)
 
 
 def outcome_of(envelopes: Sequence[Envelope], people: Collection[str]) -> Outcome:

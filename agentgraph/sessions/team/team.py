@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 
+from agentgraph.contexts import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Effect, Guards
@@ -20,17 +21,16 @@ from agentgraph.guards.nodes.foreign_graph import faults_in
 from agentgraph.participant import (
     HANDOFF_TOOL,
     ForeignGraph,
-    Gated,
     Graph,
-    Guarded,
+    HasAgents,
+    HasGates,
+    HasTeamGraph,
     Participant,
-    Seatable,
     as_participant,
 )
 from agentgraph.patching import AnyCompiledGraph, AnyGraph
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
 from agentgraph.routing import TransitionGraph
-from agentgraph.running import run_sync
 from agentgraph.sessions.hub.opening import new_record
 from agentgraph.sessions.hub.watching import stream_until_settled
 from agentgraph.sessions.state.envelope import Envelope
@@ -85,7 +85,7 @@ class TeamResult:
         else:
             shown += self.state.open_questions_html()
         if self.usage.total_tokens:
-            shown.append(row("used", escaped(self.usage._told())))
+            shown.append(row("used", escaped(self.usage.summary())))
         return panel(self.state.last_speaker_id or "nobody", *shown)
 
 
@@ -253,18 +253,18 @@ class Team:
     @property
     def agent_names(self) -> tuple[str, ...]:
         """The names of all who work in it."""
-        known = (one.agent_names if isinstance(one, Guarded) else [one.name] for one in self._all)
+        known = (one.agent_names if isinstance(one, HasAgents) else [one.name] for one in self._all)
         return tuple(dict.fromkeys([*(one.name for one in self._all), *chain(*known)]))
 
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the team where another one's guards hold for it."""
         inside = self._under(guards)
-        known = (one.faults_under(inside) for one in self._all if isinstance(one, Guarded))
+        known = (one.faults_under(inside) for one in self._all if isinstance(one, HasAgents))
         foreign = (one for one in self._all if isinstance(one, ForeignGraph))
         theirs = (faults_in(one.graph, inside, one.name) for one in foreign)
         return list(chain(*known, *theirs))
 
-    def held_to(self, guards: Guards | None, path: str) -> Team:
+    def under_guards(self, guards: Guards | None, path: str) -> Team:
         """Return the team for a place in something else, whose guards its own may tighten."""
         if guards is None:
             return self
@@ -274,12 +274,12 @@ class Team:
         object.__setattr__(held, "_is_part", True)
         return held
 
-    def gated_under(self, guards: Guards) -> list[GateAt]:
+    def gates_under(self, guards: Guards) -> list[GateAt]:
         """Return the gates that look at tools by name where another team's guards hold for it."""
         inside = self._under(guards)
         known = (
-            one.gated_under(inside)
-            if isinstance(one, Gated)
+            one.gates_under(inside)
+            if isinstance(one, HasGates)
             else gated_at(inside, one.name, lambda: None)
             for one in self._all
         )
@@ -369,12 +369,12 @@ class Team:
         }
         if isinstance(participant, Team):
             # Its own rounds have deadlines; all of them together have none.
-            inner = participant.held_to(self.in_force, participant.name)
+            inner = participant.under_guards(self.in_force, participant.name)
             common |= {"graph": inner.graph, "team": inner, "guards": self.in_force}
             self.effects.update(inner.effects_at(participant.name))
             return TeamSpeaker(is_seated=False, **{**common, "deadline_s": None})
-        if isinstance(participant, Seatable):
-            graph = participant.seated(self._seat(participant.name, watches), self.in_force)
+        if isinstance(participant, HasTeamGraph):
+            graph = participant.graph_in_team(self._seat(participant.name, watches), self.in_force)
             return Speaker(graph=graph, is_seated=True, **common)
         foreign = seated_foreign(participant.name, participant.graph, self.in_force)
         return Speaker(graph=foreign, is_seated=False, **common)

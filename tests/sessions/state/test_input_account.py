@@ -9,7 +9,7 @@ import pytest
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Team, sequence
-from agentgraph.guards.mechanisms.spending.purse import ALL
+from agentgraph.guards.mechanisms.spending.input_spend import ALL
 from agentgraph.sessions.state.input_account import ALL_BUDGETS
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import after, held

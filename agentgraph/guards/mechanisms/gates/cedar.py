@@ -83,9 +83,7 @@ def _import_cedar() -> ModuleType:
     try:
         import cedarpy
     except ImportError as error:
-        raise ConfigurationError(
-            "CedarPolicy needs cedarpy: pip install cedarpy"
-        ) from error
+        raise ConfigurationError("CedarPolicy needs cedarpy: pip install cedarpy") from error
     return cedarpy
 
 

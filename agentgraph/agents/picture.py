@@ -1,64 +1,60 @@
-"""An agent's graph as a picture, and as what a notebook shows of the agent."""
+"""An agent's graph as a picture, and what a notebook shows of the agent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from agentgraph.agents.nodes.middleware import Middleware
+from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.display import fault
 from agentgraph.drawing import Edge, Node, draw
 from agentgraph.guards import DEFAULT, Guards
 from agentgraph.guards.decision import FAILURE_CLASSES
 from agentgraph.guards.mechanisms.effects import effect_of
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, COMPENSATE
+from agentgraph.patching import AnyCompiledGraph
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
 
-    from agentgraph.agents.spec.agent import Agent
+
+_Level: TypeAlias = "tuple[str, AgentSpec, Guards | None]"
+"""What the names of an agent's nodes begin with, the agent, and its policy."""
 
 
-_Level: TypeAlias = "tuple[str, Agent, Guards | None]"
-"""An agent in its tree, what its nodes' names begin with, and its policy."""
-
-_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
-
-
-def drawn(agent: Agent) -> Graph:
+def visible_graph(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> Graph:
     """Return a tree's graph as it is drawn: without those of its guards' nodes that stay idle."""
-    graph = agent.graph.get_graph(xray=True)
-    idle = _idle(agent)
+    graph = compiled_graph.get_graph(xray=True)
+    idle = _idle_nodes(agent)
     graph.nodes = {name: node for name, node in graph.nodes.items() if name not in idle}
     graph.edges = [edge for edge in graph.edges if not idle & {edge.source, edge.target}]
     return graph
 
 
-def _idle(agent: Agent) -> set[str]:
+def _idle_nodes(agent: AgentSpec) -> set[str]:
     """Name the nodes of guards that no run comes to: no policy asks humans, no tool is undone."""
     levels = [*_levels(agent, "", None)]
-    found = [
-        effect_of(tool)
-        for _, one, _ in levels
-        for tool in (*one.own_tools, *Middleware(one.middleware).tools)
+    tools = [
+        tool
+        for _, member, _ in levels
+        for tool in (*member.own_tools, *Middleware(member.middleware).tools)
     ]
-    effects = [one for one in found if one is not None]
-    undoes = any(one.compensate is not None for one in effects)
+    effects = [effect for effect in map(effect_of, tools) if effect is not None]
+    undoes = any(effect.compensate is not None for effect in effects)
     # What came of an action may be unknown, and then only a human can say.
     asks = bool(effects) or any(_may_ask(guards) for *_, guards in levels if guards is not None)
-    kinds = [kind for kind, used in ((AWAIT_HUMAN, asks), (COMPENSATE, undoes)) if not used]
+    kinds = [kind for kind, occurs in ((AWAIT_HUMAN, asks), (COMPENSATE, undoes)) if not occurs]
     return {f"{at}{kind}" for at, _, guards in levels if guards is not None for kind in kinds}
 
 
-def _levels(agent: Agent, at: str, around: Guards | None) -> Iterator[_Level]:
-    from agentgraph.agents.spec.agent import Agent
-
+def _levels(agent: AgentSpec, at: str, around: Guards | None) -> Iterator[_Level]:
     own = Guards.interactive() if agent.guards is DEFAULT and not at else agent.guards
     guards = own.within(around) if isinstance(own, Guards) else around
     yield at, agent, guards
-    for member in (*agent.sub_agents, *(tool.agent for tool in agent.agent_tools)):
-        if isinstance(member, Agent):
-            yield from _levels(member, f"{at}{member.name}:", guards)
+    for child in agent.children:
+        if isinstance(child, AgentSpec):
+            yield from _levels(child, f"{at}{child.name}:", guards)
 
 
 def _may_ask(guards: Guards) -> bool:
@@ -95,11 +91,16 @@ def _node(name: str) -> Node:
     return Node(name, own, cluster=tuple(cluster))
 
 
-def mimebundle_of(agent: Agent) -> dict[str, str]:
-    """Return an agent for a notebook: its picture, or why there is none."""
+def mimebundle_of(
+    agent: AgentSpec, compiled_graph: Callable[[], AnyCompiledGraph]
+) -> dict[str, str]:
+    """Return an agent for a notebook: its picture, or why there is none.
+
+    The graph comes as a function, because compiling it may fail, and that is shown too.
+    """
     try:
-        return _bundle(agent)
-    except Exception as error:  # nothing runs here; whoever looks at an agent is told, not stopped
+        return _bundle(agent, compiled_graph())
+    except Exception as error:  # looking at an agent must not end the cell with a traceback
         message = f"{type(error).__name__}: {error}"
         return {
             "text/plain": f"{agent!r} cannot be drawn: {message}",
@@ -107,8 +108,11 @@ def mimebundle_of(agent: Agent) -> dict[str, str]:
         }
 
 
-def _bundle(agent: Agent) -> dict[str, str]:
-    graph = drawn(agent)
+_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
+
+
+def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str]:
+    graph = visible_graph(agent, compiled_graph)
     if len(graph.nodes) > _MOST_NODES:
         note = f"{agent!r}: {len(graph.nodes)} nodes, too many to show; .svg() draws them"
         return {"text/plain": note}

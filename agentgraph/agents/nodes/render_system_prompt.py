@@ -1,10 +1,9 @@
-"""The node `render_system_prompt`: what this agent is told, at each entry into its graph."""
+"""The node `render_system_prompt`: the system prompt of each entry into an agent's graph."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 from langchain_core.messages import AnyMessage, SystemMessage
 
@@ -13,19 +12,15 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id, utc_now
 from agentgraph.running import current_round_key, current_run
 
-SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
-
-_SUPERVISED = """SUPERVISOR SYSTEM PROMPT:
-Remember, you are a specialized agent working under {supervisor}.
-Stay focused on your role.{help}
-SUBAGENT SYSTEM PROMPT:
-{own}"""
-
 
 def render_system_prompt(
     level: Level,
 ) -> Callable[[AgentState], Awaitable[AgentState]]:
-    """Make the node for a level; at the root it also opens the turn's accounts."""
+    """Make the node for a level; at the root it also begins the turn.
+
+    The id of a turn is the run's, or in a team the round's, so that a round which runs again has
+    the same idempotency keys.
+    """
 
     async def render(state: AgentState) -> AgentState:
         prompt = await _render(level, level.history(state))
@@ -35,7 +30,7 @@ def render_system_prompt(
         if level.tree is not None:
             run = current_run()
             turn_id = current_round_key() or (run.id if run is not None else new_id())
-            update["turn"] = {"id": turn_id, "agent": level.path, "steps": 0, "closed": None}
+            update["turn"] = {"id": turn_id, "agent": level.path, "closed": None}
             if state.get("asked"):
                 update["asked"] = 0
             if state.get("output") is not None:
@@ -46,6 +41,7 @@ def render_system_prompt(
 
 
 async def _render(level: Level, messages: list[AnyMessage]) -> str:
+    """Return the agent's own prompt with the team's part, the supervisor's block and the date."""
     prompt = level.agent.system_prompt
     if isinstance(prompt, SystemMessage):
         own = str(prompt.text)
@@ -54,15 +50,23 @@ async def _render(level: Level, messages: list[AnyMessage]) -> str:
         own = await result if inspect.isawaitable(result) else result
     else:
         own = prompt
-    if level.seat is not None and level.tree is not None:
-        own = f"{own}\n\n{level.seat.prompt}".lstrip()
+    if level.membership is not None and level.tree is not None:
+        own = f"{own}\n\n{level.membership.prompt}".lstrip()
     if level.supervisor is not None and "SUPERVISOR SYSTEM PROMPT:" not in own:
         help = " Use `request_help` if uncertain." if level.toolset.offers_help else ""
-        own = _SUPERVISED.format(supervisor=level.supervisor, help=help, own=own)
-    return _dated(own)
+        own = _SUB_AGENT_PROMPT.format(supervisor=level.supervisor, help=help, own=own)
+    return _with_date(own)
 
 
-def _dated(prompt: str) -> str:
+_SUB_AGENT_PROMPT = """SUPERVISOR SYSTEM PROMPT:
+Remember, you are a specialized agent working under {supervisor}.
+Stay focused on your role.{help}
+SUBAGENT SYSTEM PROMPT:
+{own}"""
+
+
+def _with_date(prompt: str) -> str:
+    # The date at the end and no time: the prefix stays the same, so that providers can cache it.
     today = utc_now().date().isoformat()
     if today in prompt or "CURRENT_DATE" in prompt:
         return prompt

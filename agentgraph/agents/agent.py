@@ -1,91 +1,55 @@
-"""An agent: an immutable specification, compiled on first use, run on any number of threads."""
+"""The class users write: an agent as a specification that is compiled on first use, and runs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from agentgraph.agents.build import compile_root, compile_seated
-from agentgraph.agents.nodes.prompt import SystemPrompt
+from agentgraph.agents.build import compile_in_team, compile_root
+from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.reply import Interrupt, Reply
 from agentgraph.agents.run.runner import Input, Runner
-from agentgraph.agents.spec.intents import Intent
-from agentgraph.agents.spec.names import faults_of, faults_under, gated_under, names_of
-from agentgraph.agents.spec.output import ResponseFormat
-from agentgraph.agents.spec.picture import drawn, mimebundle_of, picture_of
-from agentgraph.agents.spec.toolset import AgentTool, ToolLike, agent_tool, as_base_tool
-from agentgraph.agents.spec.values import (
-    FORM_ADVICE,
-    Durability,
-    HandoffMode,
-    is_form,
-    member_fault,
-    value_faults,
-)
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
+from agentgraph.agents.spec.tools import AgentTool, agent_tool
+from agentgraph.agents.spec.tree import names_of
+from agentgraph.contexts import run_sync
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards import DEFAULT, Default, Guards
+from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
-from agentgraph.history import HistoryPolicy
-from agentgraph.participant import Graph, Participant, Seat, as_participant
-from agentgraph.patching import AnyCompiledGraph, Patch
-from agentgraph.running import run_sync
+from agentgraph.participant import Membership
+from agentgraph.patching import AnyCompiledGraph
 from agentgraph.storage import default_saver, open_saver
 from agentgraph.stream import Event
 
-if TYPE_CHECKING:
-    from langchain.agents.middleware import AgentMiddleware
-
-
-Member: TypeAlias = Participant | AgentTool | Graph
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Agent:
+class Agent(AgentSpec):
     """A model with tools and sub-agents.
 
     `handoff="sticky"` moves the conversation to a sub-agent, which keeps it; `"delegate"` runs the
     transfers of one message in parallel and brings their answers back to this agent's model.
     Its guards alone ask a model again that has failed: the retries of a model's own client are
-    switched off, or told of where they cannot be.
-    """
+    switched off, or reported where they cannot be.
 
-    name: str
-    description: str = ""
-    _: KW_ONLY
-    model: BaseChatModel | str | None = None
-    system_prompt: SystemPrompt = ""
-    tools: Sequence[ToolLike | Member] = ()
-    agents: Sequence[Member] = ()
-    intents: Sequence[Intent] = ()
-    handoff: HandoffMode = "sticky"
-    history: HistoryPolicy = None
-    middleware: Sequence[AgentMiddleware[Any, Any]] = ()
-    patcher: Patch | Sequence[Patch] = ()
-    guards: Guards | Default | None = DEFAULT
-    checkpointer: BaseCheckpointSaver[Any] | str | None = None
-    store: BaseStore | None = None
-    durability: Durability = "async"
-    response_format: ResponseFormat | None = None
-    context_schema: type | None = None
-    default_tools: bool = True
+        support = Agent("support", "Front desk", model=model, agents=[billing], tools=[look_up])
+        reply = support.invoke("I was charged twice", thread_id="42")
+
+    An agent never changes, and runs on any number of threads at a time. Raises
+    `ConfigurationError` with all faults of its tree at once.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ConfigurationError(f"name={self.name!r}: an agent's name is a string")
-        if callable(self.patcher):
-            object.__setattr__(self, "patcher", (self.patcher,))
-        faults = [*self._as_tuples(), *self._without_strangers(), *value_faults(self)]
-        faults += faults_of(self)
+        faults = [*self._normalize(), *faults_of(self)]
         if faults:
             raise ConfigurationError(dict.fromkeys(faults))
 
@@ -135,8 +99,8 @@ class Agent:
         config: RunnableConfig | None = None,
     ) -> Reply:
         """Go on with a run that waits for decisions, given by the ids of its interrupts."""
-        given: Command[Any] = Command(resume=decisions)
-        return await self._runner.answer(given, thread_id, context, config)
+        command: Command[Any] = Command(resume=decisions)
+        return await self._runner.answer(command, thread_id, context, config)
 
     async def ahistory(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, those of an unfinished run included."""
@@ -172,14 +136,14 @@ class Agent:
         """Answer, telling all that happens."""
         events = self._runner.stream(input, thread_id, context, config)
 
-        async def following() -> Event | None:
+        async def next_event() -> Event | None:
             return await anext(events, None)
 
         async def close() -> None:
             await events.aclose()
 
         try:
-            while (event := run_sync(following())) is not None:
+            while (event := run_sync(next_event())) is not None:
                 yield event
         finally:
             run_sync(close())
@@ -201,36 +165,36 @@ class Agent:
 
     def replace(self, *, deep: bool = False, **changes: Any) -> Agent:
         """Return a changed agent; `deep=True` changes all agents below it too."""
-        unknown = sorted(set(changes) - {field.name for field in fields(self)})
-        if unknown:
-            raise ConfigurationError([f"an Agent has no {name!r}" for name in unknown])
+        surplus = sorted(set(changes) - {field.name for field in fields(self)})
+        if surplus:
+            raise ConfigurationError([f"an Agent has no {name!r}" for name in surplus])
         values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
         if deep:
             below = {k: v for k, v in changes.items() if k not in ("name", "description")}
             for key in {"tools", "agents"} - changes.keys():
-                values[key] = [_changed(member, below) for member in values[key]]
+                values[key] = [_replaced_member(member, below) for member in values[key]]
         name, description = values.pop("name"), values.pop("description")
         return type(self)(name, description, **values)
 
     def mermaid(self) -> str:
         """Draw the tree's graph, as Mermaid text; guards are drawn where a run may come to them."""
-        return drawn(self).draw_mermaid()
+        return visible_graph(self, self.graph).draw_mermaid()
 
     def svg(self) -> str:
         """Draw the tree's graph, as an SVG picture that stands by itself."""
-        return picture_of(drawn(self))
+        return picture_of(visible_graph(self, self.graph))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return mimebundle_of(self)
+        return mimebundle_of(self, lambda: self.graph)
 
     @cached_property
     def graph(self) -> AnyCompiledGraph:
         """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools."""
         return compile_root(self, self._saver)
 
-    def seated(self, seat: Seat, guards: Guards | None) -> AnyCompiledGraph:
+    def graph_in_team(self, membership: Membership, guards: Guards | None) -> AnyCompiledGraph:
         """Compile for a place in a team, whose history comes with the run."""
-        return compile_seated(self, seat, guards)
+        return compile_in_team(self, membership, guards)
 
     @property
     def agent_names(self) -> tuple[str, ...]:
@@ -239,44 +203,11 @@ class Agent:
 
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the tree where a team's guards hold for it."""
-        return list(faults_under(self, self._held_to(guards)))
+        return list(faults_under(self, self.guards_within(guards, self.name)))
 
-    def gated_under(self, guards: Guards) -> list[GateAt]:
+    def gates_under(self, guards: Guards) -> list[GateAt]:
         """Return the gates that look at tools by name where a team's guards hold for the tree."""
-        return list(gated_under(self, self._held_to(guards)))
-
-    def _held_to(self, guards: Guards) -> Guards:
-        return self.guards.within(guards, self.name) if isinstance(self.guards, Guards) else guards
-
-    @cached_property
-    def patchers(self) -> tuple[Patch, ...]:
-        """The patchers in their order."""
-        return (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
-
-    @cached_property
-    def own_tools(self) -> tuple[BaseTool, ...]:
-        """The tools that run here."""
-        return tuple(
-            as_base_tool(tool)  # type: ignore[arg-type]  # what is left is a tool or a function
-            for tool in self.tools
-            if not isinstance(tool, Mapping | AgentTool) and as_participant(tool) is None
-        )
-
-    @cached_property
-    def native_tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The provider's own tools: bound, never run here."""
-        return tuple(tool for tool in self.tools if isinstance(tool, Mapping))
-
-    @cached_property
-    def sub_agents(self) -> tuple[Participant, ...]:
-        """Those to whom the conversation can be passed."""
-        found = [as_participant(member) for member in (*self.agents, *self.tools)]
-        return tuple(participant for participant in found if participant is not None)
-
-    @cached_property
-    def agent_tools(self) -> tuple[AgentTool, ...]:
-        """Those who are called and answer like tools."""
-        return tuple(t for t in (*self.agents, *self.tools) if isinstance(t, AgentTool))
+        return list(gates_under(self, self.guards_within(guards, self.name)))
 
     @cached_property
     def _saver(self) -> BaseCheckpointSaver[Any]:
@@ -290,27 +221,8 @@ class Agent:
     def _runner(self) -> Runner:
         return Runner(self, self.graph, self._saver)
 
-    def _as_tuples(self) -> Iterator[str]:
-        """Keep tuples of our own: what the caller does to its lists later is not to reach us."""
-        for name in ("tools", "agents", "intents", "middleware", "patcher"):
-            given = getattr(self, name)
-            is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-            object.__setattr__(self, name, tuple(given) if is_list else ())
-            if not is_list:
-                yield f"{name}={given!r}: give a list"
 
-    def _without_strangers(self) -> Iterator[str]:
-        """Leave out what cannot be a member at all, so that the others are checked all the same."""
-        for name in ("agents", "tools", "intents", "patcher", "middleware"):
-            found = [(member, member_fault(name, member)) for member in getattr(self, name)]
-            object.__setattr__(self, name, tuple(m for m, fault in found if fault is None))
-            yield from (fault for _, fault in found if fault is not None)
-        if self.response_format is not None and not is_form(self.response_format):
-            yield f"response_format={self.response_format!r}: {FORM_ADVICE}"
-            object.__setattr__(self, "response_format", None)
-
-
-def _changed(member: Any, changes: Mapping[str, Any]) -> Any:
+def _replaced_member(member: Any, changes: Mapping[str, Any]) -> Any:
     if isinstance(member, Agent):
         return member.replace(deep=True, **changes)
     if isinstance(member, AgentTool) and isinstance(member.agent, Agent):

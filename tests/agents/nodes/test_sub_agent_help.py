@@ -15,7 +15,7 @@ from agentgraph.guards import StepLimit
 from agentgraph.stream import FinalStateEvent, GuardEvent, RoutingEvent
 from agentgraph.testing import ScriptedModel, call
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SCRIPT = """
 import sys

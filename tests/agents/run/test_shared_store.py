@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot, interrupt
 
 from agentgraph import Agent
-from agentgraph.agents.run.takeover import leftovers
+from agentgraph.agents.run.recovery import recover
 from agentgraph.errors import RoutingError
 from agentgraph.testing import ScriptedModel, call, check_history
 
@@ -84,7 +84,7 @@ def test_answer_to_a_call_that_another_process_has_answered_is_not_given_again()
     snapshot = StateSnapshot({"messages": known}, (), {}, None, None, None, (), ())
     unknown = ToolMessage("Outcome unknown", id="mine", tool_call_id="1")
 
-    left = leftovers(snapshot, {None: [unknown, HumanMessage("work", id="w")]})
+    left = recover(snapshot, {None: [unknown, HumanMessage("work", id="w")]})
 
     assert [message.id for message in left.messages] == ["w"]
     check_history([*known, *left.messages])

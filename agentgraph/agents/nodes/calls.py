@@ -1,0 +1,146 @@
+"""The calls of one model's message: which are open, how each is answered, and where it runs.
+
+A call runs in the step of `call_tools`, or in a task of its own that a `Send` starts: then it
+carries a `CallTask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NotRequired
+
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall, ToolMessage
+from typing_extensions import TypedDict
+
+from agentgraph.agents.nodes.level import Level
+from agentgraph.agents.nodes.state import AgentState
+from agentgraph.history import calls_of
+from agentgraph.interception import UnrunCall, on_duty
+from agentgraph.stream import ToolResponseEvent, emit
+
+TRANSFER_MADE = "Conversation transferred to "
+NOT_EXECUTED = "Not executed: "
+
+
+class CallTask(TypedDict):
+    """What a `Send` carries to the task that answers a call; checkpoints store it."""
+
+    call: ToolCall
+    position: str
+    """Which message with calls of its level, and which call of that message: "2/0"."""
+    message_id: str
+    alone: NotRequired[bool]
+    """Whether a sub-agent gets the request and nothing else, because it is called as a tool."""
+    text: NotRequired[str]
+    """The transfer, as a delegate reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCalls:
+    """A model's message with calls, and the answers that they have so far."""
+
+    message: AIMessage
+    answers: dict[str, ToolMessage]
+    open_calls: list[ToolCall]
+    """Its calls without an answer when it was read, malformed ones left out."""
+    number: int
+    """Which of this level's messages with calls it is, since its turn or its visit began."""
+
+    @classmethod
+    def last(cls, state: AgentState) -> PendingCalls | None:
+        """Return the last calls of a level, None where its messages have none."""
+        answers: dict[str, ToolMessage] = {}
+        for message in reversed(state.get("messages", [])):
+            if isinstance(message, ToolMessage):
+                answers[message.tool_call_id] = message
+            if isinstance(message, AIMessage) and calls_of(message):
+                open_calls = [c for c in message.tool_calls if c["id"] not in answers]
+                return cls(message, answers, open_calls, state.get("asked", 0))
+        return None
+
+    def task(self, call: ToolCall) -> CallTask:
+        """Return what a call carries to the task that answers it."""
+        index = [c["id"] for c in self.message.tool_calls].index(call["id"])
+        position = f"{self.number}/{index}"
+        return {"call": call, "position": position, "message_id": str(self.message.id)}
+
+    async def report_unrun(self, answers: Iterable[ToolMessage]) -> None:
+        """Report to the guards which of the calls were answered without anything having run."""
+        await report_unrun(calls_of(self.message), answers, str(self.message.id))
+
+
+def answer(call_id: str, tool: str, text: str, *, failed: bool = False) -> ToolMessage:
+    """Answer a call; the id follows from the call's, so that a later answer replaces this one."""
+    return ToolMessage(
+        text,
+        id=f"answer_{call_id}",
+        tool_call_id=call_id,
+        name=tool,
+        status="error" if failed else "success",
+    )
+
+
+def refusal(call_id: str, tool: str, reason: str) -> ToolMessage:
+    """Answer a call that was not executed, and say why."""
+    return answer(call_id, tool, f"{NOT_EXECUTED}{reason}", failed=True)
+
+
+def transfer_text(target: str, reason: str, summary: str) -> str:
+    """Return the answer to a transfer: where the conversation is now, and why."""
+    lines = [f"{TRANSFER_MADE}{target}"]
+    lines += [f"Reason: {reason}"] if reason else []
+    lines += [f"Summary: {summary}"] if summary else []
+    return "\n".join(lines)
+
+
+async def emit_answer(level: Level, message: ToolMessage) -> None:
+    """Emit the event that a call has its answer."""
+    await emit(
+        ToolResponseEvent(
+            agent=level.path,
+            tool=message.name or "",
+            content=str(message.text),
+            call_id=message.tool_call_id,
+            status=message.status,
+        )
+    )
+
+
+async def report_unrun(
+    calls: Iterable[ToolCall | InvalidToolCall], answers: Iterable[ToolMessage], message_id: str
+) -> None:
+    """Report to the guards which calls were answered without anything having run.
+
+    A model may make such a call again and again, and no tool run would ever show it.
+    """
+    sentry = on_duty()
+    if sentry is None:
+        return
+    by_id = {call["id"] or "": call for call in calls}
+    for message in answers:
+        call = by_id[message.tool_call_id]
+        failed = message.status == "error"
+        await sentry.unrun(
+            UnrunCall(message.name or "", call["args"], message_id, message.text, failed)
+        )
+
+
+_visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
+
+
+def current_visit() -> str:
+    """Return the positions at which this code was entered, the same whenever it runs again."""
+    return _visit.get()
+
+
+@contextmanager
+def inside_visit(position: str) -> Iterator[None]:
+    """Tell the visits that one turn makes to the same sub-agent apart, by their positions."""
+    token = _visit.set(f"{_visit.get()}>{position}")
+    try:
+        yield
+    finally:
+        _visit.reset(token)

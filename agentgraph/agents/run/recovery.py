@@ -1,0 +1,188 @@
+"""Recovery of an unfinished run: what it has done is taken over, or undone, by the next turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.types import StateSnapshot
+
+from agentgraph.agents.nodes.state import merge_messages, own_messages
+from agentgraph.guards.records.pauses import left_to_undo
+from agentgraph.guards.records.pending_writes import PAUSED, SideNotes
+from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
+
+Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
+"""The messages of a run in this process, by the id of the call that a delegate serves."""
+
+_BRANCH = "branch:to:"
+_OWN_CHANNELS = ("messages", "outcomes", "turn", "current_active_agent")
+"""What a finished task wrote there is recovered by other means, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What an unfinished run leaves to the next turn."""
+
+    messages: list[AnyMessage] = field(default_factory=list)
+    active: str | None = None
+    """The active path, where the run had moved the conversation."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What its finished tasks wrote to other channels."""
+
+
+def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
+    """Collect what finished; whatever stays open is answered "outcome unknown".
+
+    The journal of a run that was cut off in this process also has what is in no checkpoint.
+    """
+    stored_messages = list(snapshot.values.get("messages") or ())
+    results = [list(_task_messages(snapshot, journal)), list(journal.get(None, ()))]
+    ids = {message.id for message in stored_messages}
+    # A call that another process has decided or answered meanwhile is not answered again.
+    answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
+    new_messages = [
+        message
+        for message in merge_messages([], results)
+        if message.id not in ids and getattr(message, "tool_call_id", "") not in answers
+    ]
+    open_ids = {call["id"] for call in open_calls([*stored_messages, *new_messages])}
+    new_messages += [
+        _delegate_report(call_id, "it", work)
+        for call_id, work in journal.items()
+        if call_id and call_id in open_ids
+    ]
+    # Some providers match an answer by its tool's name, which a delegate's report does not know.
+    tools = {c["id"]: c["name"] for m in (*stored_messages, *new_messages) for c in _calls(m)}
+    new_messages = [_with_tool_name(message, tools) for message in new_messages]
+    unknown_answers = unknown_outcomes([*stored_messages, *new_messages])
+    values: dict[str, Any] = {}
+    for task in snapshot.tasks:
+        values |= {
+            key: value
+            for key, value in (task.result or {}).items()
+            if key not in _OWN_CHANNELS and not _has_several_writes(value)
+        }
+    return Recovery([*new_messages, *unknown_answers], _active_path(snapshot), values)
+
+
+def unsaved_messages(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
+    """Return the messages of a run that was cut off which no checkpoint has."""
+    stored_messages = [*(snapshot.values.get("messages") or ()), *_task_messages(snapshot, {})]
+    ids = {message.id for message in stored_messages}
+    return [message for message in journal.get(None, ()) if message.id not in ids]
+
+
+def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
+    """Tell whether nothing is left to run, from the checkpoint's versions alone.
+
+    It asks no graph, which may have been rebuilt without the node that is still to run.
+    """
+    checkpoint = checkpoint_tuple.checkpoint
+    if checkpoint_tuple.pending_writes or checkpoint["channel_values"].get("__pregel_tasks"):
+        return False
+    seen_versions = checkpoint["versions_seen"]
+    versions = checkpoint["channel_versions"]
+    for channel in checkpoint["channel_values"]:
+        if channel == "__start__" or channel.startswith(_BRANCH):
+            node = channel.removeprefix(_BRANCH)
+            version = seen_versions.get(node, {}).get(channel)
+            if version is None or versions[channel] > version:  # type: ignore[operator]
+                return False
+    return True
+
+
+async def compensation_state(
+    saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot, recovery: Recovery
+) -> dict[str, Any] | None:
+    """Return the state in which the actions of a broken-off run are undone, None without any.
+
+    The question that it waits with is dropped, as new input always drops it.
+    """
+    turn = snapshot.values.get("turn") or {}
+    accounts = [account async for account in _accounts(saver, snapshot)]
+    unstarted_actions = await SideNotes(saver, snapshot.config).registered()
+    account = left_to_undo(accounts, turn.get("id", ""), unstarted_actions)
+    if account is None:
+        return None
+    path = {} if recovery.active is None else {"current_active_agent": recovery.active}
+    turn = {**turn, "closed": account["closed"]}
+    messages = recovery.messages
+    return {**recovery.values, **path, "messages": messages, "guarded": account, "turn": turn}
+
+
+async def _accounts(
+    saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield what each level of a run that waits has of the account, stored and noted beside it."""
+    # A graph of others may have a state of any form, and any channel in it.
+    values: object = snapshot.values
+    account = values.get("guarded") if isinstance(values, Mapping) else None
+    if isinstance(account, Mapping):
+        yield account
+    for account in await SideNotes(saver, snapshot.config).read(PAUSED):
+        yield account
+    for task in snapshot.tasks:
+        if isinstance(task.state, StateSnapshot):
+            async for account in _accounts(saver, task.state):
+                yield account
+
+
+def _task_messages(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMessage]:
+    """Yield the messages of the snapshot's tasks that its state does not have."""
+    for task in snapshot.tasks:
+        if task.result:
+            writes: Any = task.result.get("messages") or []
+            batches = writes["$writes"] if _has_several_writes(writes) else [writes]
+            yield from merge_messages([], batches)
+        elif isinstance(task.state, StateSnapshot) and task.state.values:
+            values = task.state.values
+            messages = own_messages(values, list(_task_messages(task.state, journal)))
+            call_id = values.get("errand")
+            if call_id is None:
+                yield from messages
+            else:
+                later = list(journal.get(call_id, ()))
+                yield _delegate_report(call_id, task.name, merge_messages(messages, [later]))
+
+
+def _delegate_report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:
+    """Put what a delegate did into the answer to its call: its messages are not the parent's."""
+    work = work_done(messages)
+    lines = [OUTCOME_UNKNOWN, f"What {worker} did until then:", work] if work else [OUTCOME_UNKNOWN]
+    return ToolMessage(
+        "\n".join(lines),
+        id=f"answer_{call_id}",
+        tool_call_id=call_id,
+        name=worker,
+        status="error",
+    )
+
+
+def _calls(message: AnyMessage) -> list[ToolCall | InvalidToolCall]:
+    return [*calls_of(message)] if isinstance(message, AIMessage) else []
+
+
+def _with_tool_name(message: AnyMessage, tools: Mapping[str | None, str | None]) -> AnyMessage:
+    if not isinstance(message, ToolMessage) or message.tool_call_id not in tools:
+        return message
+    return message.model_copy(update={"name": tools[message.tool_call_id]})
+
+
+def _active_path(snapshot: StateSnapshot) -> str | None:
+    """Return the whole active path: each level knows the part below it only when it returns."""
+    path = snapshot.values.get("current_active_agent")
+    for task in snapshot.tasks:
+        if not path or path.partition("/")[0] != task.name:
+            continue
+        if isinstance(task.state, StateSnapshot) and task.state.values:
+            below = _active_path(task.state)
+            return f"{task.name}/{below}" if below else task.name
+    return path
+
+
+def _has_several_writes(value: object) -> bool:
+    return isinstance(value, Mapping) and "$writes" in value

@@ -1,0 +1,255 @@
+"""The threads of an agent: one run at a time on each, and what unfinished runs left on them.
+
+A thread is free for a run first come first served in a process, then among processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from langchain_core.messages import AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import Command, StateSnapshot
+from langgraph.types import Interrupt as RawInterrupt
+
+from agentgraph.agents.nodes.state import merge_messages
+from agentgraph.agents.run.decisions import reachable_questions
+from agentgraph.agents.run.recovery import Recovery, compensation_state, is_finished, recover
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.clock import clock
+from agentgraph.guards.nodes.agent_graph import COMPENSATE
+from agentgraph.patching import AnyCompiledGraph
+from agentgraph.running import Run, inside_run
+from agentgraph.storage import LazySaver
+
+
+class Threads:
+    """The threads on which an agent's graph runs."""
+
+    def __init__(self, agent: AgentSpec, graph: AnyCompiledGraph, saver: object) -> None:
+        self._agent = agent
+        self._graph = graph
+        self._saver = saver
+        # By the saver: all agents that run on it wait for each other's threads.
+        self.queues = _queues_by_saver.setdefault(saver, ThreadQueues())
+
+    @property
+    def saver(self) -> Any:
+        """Return the saver that the graph was compiled with."""
+        return self._graph.checkpointer
+
+    @asynccontextmanager
+    async def hold(self, run: Run) -> AsyncIterator[None]:
+        """Run in here once the thread is free; what an attempt before has done is the run's too."""
+        async with self.queues.take(run.thread_id, self._saver):
+            run.began_at = clock().wall()  # waiting for other runs is no time of its own
+            earlier = self.queues.unfinished_runs.get(run.thread_id)
+            if earlier is not None:
+                run.journal = {call_id: list(new) for call_id, new in earlier.journal.items()}
+                run.results = dict(earlier.results)
+            with inside_run(run):
+                try:
+                    yield
+                except BaseException:
+                    self.queues.keep(run)
+                    raise
+                finally:
+                    run.has_ended = True
+
+    async def forget(self, thread_id: str) -> None:
+        """Delete a thread."""
+        async with self.queues.take(thread_id, self._saver):
+            self.queues.unfinished_runs.pop(thread_id, None)
+            await self.saver.adelete_thread(thread_id)
+
+    async def messages(self, thread_id: str) -> list[AnyMessage]:
+        """Return the messages of a thread, those that the next turn would take over included."""
+        snapshot = await self._graph.aget_state(thread_config(thread_id))
+        recovery = await self.recovery(thread_id, await self.checkpoint(thread_id))
+        return merge_messages(snapshot.values.get("messages", []), [recovery.messages])
+
+    async def snapshot(self, thread_id: str) -> StateSnapshot:
+        """Return the state of a thread, with those of all levels that are unfinished."""
+        return await self._graph.aget_state(thread_config(thread_id), subgraphs=True)
+
+    async def questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
+        """Return the questions that a thread waits with, each with the path of the agent."""
+        snapshot = await self.snapshot(thread_id)
+        return list(reachable_questions(snapshot, self._agent, self._agent.name))
+
+    async def checkpoint(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
+        """Return the last checkpoint of a thread, and note it in the run that goes on with it.
+
+        What was kept of an unfinished run is forgotten where another process has deleted the
+        thread or gone on with it: the model there has had its own account of what was known then,
+        and repeating it would be wrong.
+        """
+        earlier = self.queues.unfinished_runs.get(thread_id)
+        last_id = earlier.checkpoint_id if earlier else None
+        latest: CheckpointTuple | None = await self.saver.aget_tuple(thread_config(thread_id))
+        turn_id = turn_id_of(latest)
+        has_moved_on = (
+            earlier is not None and bool(earlier.turn_ids) and turn_id not in earlier.turn_ids
+        )
+        is_deleted = last_id and (
+            not latest or await self.saver.aget_tuple(thread_config(thread_id, last_id)) is None
+        )
+        if has_moved_on or is_deleted:
+            self.queues.drop(earlier)
+            if run is not None:
+                run.journal.clear()
+                run.results.clear()
+        if run is not None:
+            run.turn_ids |= {turn_id, run.id}
+        for noting_run in (earlier, run):
+            if noting_run is not None and latest is not None:
+                noting_run.note_stored(latest.config)
+        return latest
+
+    async def recovery(self, thread_id: str, latest: CheckpointTuple | None) -> Recovery:
+        """Return what an unfinished run leaves to the next turn."""
+        earlier = self.queues.unfinished_runs.get(thread_id)
+        journal = {} if earlier is None else earlier.journal
+        if not journal and (latest is None or is_finished(latest)):
+            return Recovery()
+        # By its id: the state of the latest checkpoint would show what finished since as its own,
+        # though new input drops it.
+        config = thread_config(thread_id) if latest is None else latest.config
+        return recover(await self._graph.aget_state(config, subgraphs=True), journal)
+
+    async def prepare_compensation(self, latest: CheckpointTuple) -> bool:
+        """Tell whether a broken-off run is to be undone next, and make its graph ready to do so."""
+        thread_id = str(latest.config["configurable"]["thread_id"])
+        snapshot = await self.snapshot(thread_id)
+        if COMPENSATE in snapshot.next:
+            return True
+        recovery = await self.recovery(thread_id, latest)
+        state = await compensation_state(self.saver, snapshot, recovery)
+        if state is not None:
+            step = Command(goto=COMPENSATE, update=state)
+            await self._graph.aupdate_state(thread_config(thread_id), step, as_node="call_model")
+        return state is not None
+
+    def keep_unmet(
+        self, run: Run, earlier: Sequence[AnyMessage], messages: Sequence[AnyMessage]
+    ) -> None:
+        """Leave to the next turn what an earlier attempt did and this one has not come across."""
+        ids = {message.id for message in messages}
+        unmet = [message for message in earlier if message.id not in ids]
+        if unmet:
+            run.journal = {None: unmet}
+            self.queues.keep(run)
+
+
+_MOST_UNFINISHED = 1_000
+_POLL_S = 0.05
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class ThreadQueues:
+    """The queues of all threads of one checkpointer; a queue exists only while it is used.
+
+    Its waiters may be on different event loops: `invoke` runs on a loop of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[_Waiter]] = {}
+        self.unfinished_runs: dict[str, Run] = {}
+        """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
+
+    @asynccontextmanager
+    async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
+        """Wait until the thread is free in this process and in all others; free it at the end.
+
+        A waiter that is cancelled gives its place up, be it that it has just got the thread.
+        """
+        await self._enter(thread_id)
+        try:
+            async with _claim(saver, thread_id):
+                yield
+        finally:
+            self._leave(thread_id)
+
+    def keep(self, run: Run) -> None:
+        """Remember an unfinished run; the oldest goes when there are too many."""
+        self.unfinished_runs.pop(run.thread_id, None)
+        self.unfinished_runs[run.thread_id] = run
+        while len(self.unfinished_runs) > _MOST_UNFINISHED:
+            del self.unfinished_runs[next(iter(self.unfinished_runs))]
+
+    def drop(self, run: Run | None) -> None:
+        """Forget a run of a thread that was deleted elsewhere."""
+        if run is not None and self.unfinished_runs.get(run.thread_id) is run:
+            del self.unfinished_runs[run.thread_id]
+
+    async def _enter(self, thread_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            queue = self._queues.get(thread_id)
+            if queue is None:
+                self._queues[thread_id] = deque()
+                return
+            turn = loop.create_future()
+            queue.append((loop, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._lock:
+                is_queued = (loop, turn) in queue
+                if is_queued:
+                    queue.remove((loop, turn))
+            if not is_queued:  # the thread was given to us while we were giving up
+                self._leave(thread_id)
+            raise
+
+    def _leave(self, thread_id: str) -> None:
+        with self._lock:
+            queue = self._queues[thread_id]
+            while queue:
+                loop, turn = queue.popleft()
+                if not loop.is_closed():  # a waiter whose loop is gone will never wake
+                    loop.call_soon_threadsafe(_wake, turn)
+                    return
+            del self._queues[thread_id]
+
+
+@asynccontextmanager
+async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
+    """Wait until no other process runs the thread, where the store can tell."""
+    if not isinstance(saver, LazySaver):
+        yield
+        return
+    while (claim := await saver.atake(thread_id)) is None:
+        await clock().sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        await claim.release()
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+_queues_by_saver: WeakKeyDictionary[object, ThreadQueues] = WeakKeyDictionary()
+
+
+def thread_config(thread_id: str, checkpoint_id: str | None = None) -> RunnableConfig:
+    """Return the config of a thread, or of one of its checkpoints."""
+    at = {"checkpoint_ns": "", "checkpoint_id": checkpoint_id} if checkpoint_id else {}
+    return {"configurable": {"thread_id": thread_id, **at}}
+
+
+def turn_id_of(latest: CheckpointTuple | None) -> str | None:
+    """Return the id of the turn that a checkpoint belongs to."""
+    turn = latest.checkpoint["channel_values"].get("turn") if latest is not None else None
+    return turn.get("id") if turn else None

@@ -1,0 +1,138 @@
+"""The specification of an agent: its fields, and what follows from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+
+from agentgraph.agents.spec.intents import Intent
+from agentgraph.agents.spec.output import ResponseFormat
+from agentgraph.agents.spec.tools import AgentTool, ToolLike, as_base_tool
+from agentgraph.agents.spec.values import (
+    FORM_ADVICE,
+    Durability,
+    HandoffMode,
+    SystemPrompt,
+    is_form,
+    member_fault,
+    value_faults,
+)
+from agentgraph.guards import DEFAULT, Default, Guards
+from agentgraph.history import HistoryPolicy
+from agentgraph.participant import Graph, Participant, as_participant
+from agentgraph.patching import Patch
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+
+
+Member: TypeAlias = Participant | AgentTool | Graph
+
+_LISTS = ("agents", "tools", "intents", "patcher", "middleware")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AgentSpec:
+    """What a user has written of an agent: data, without a graph or a run.
+
+    The nodes, the build and the runs of an agent are typed against this class. Users write its
+    subclass `agentgraph.Agent`, which checks the whole tree and runs it.
+    """
+
+    name: str
+    description: str = ""
+    _: KW_ONLY
+    model: BaseChatModel | str | None = None
+    system_prompt: SystemPrompt = ""
+    tools: Sequence[ToolLike | Member] = ()
+    agents: Sequence[Member] = ()
+    intents: Sequence[Intent] = ()
+    handoff: HandoffMode = "sticky"
+    history: HistoryPolicy = None
+    middleware: Sequence[AgentMiddleware[Any, Any]] = ()
+    patcher: Patch | Sequence[Patch] = ()
+    guards: Guards | Default | None = DEFAULT
+    checkpointer: BaseCheckpointSaver[Any] | str | None = None
+    store: BaseStore | None = None
+    durability: Durability = "async"
+    response_format: ResponseFormat | None = None
+    context_schema: type | None = None
+    default_tools: bool = True
+
+    @overload
+    def guards_within(self, outer: Guards, path: str = "") -> Guards: ...
+    @overload
+    def guards_within(self, outer: Guards | None, path: str = "") -> Guards | None: ...
+    def guards_within(self, outer: Guards | None, path: str = "") -> Guards | None:
+        """Return the policy in force here: the one around it, which its own may only tighten."""
+        own = self.guards
+        return own.within(outer, path) if isinstance(own, Guards) else outer
+
+    @cached_property
+    def patchers(self) -> tuple[Patch, ...]:
+        """The patchers in their order."""
+        return (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
+
+    @cached_property
+    def own_tools(self) -> tuple[BaseTool, ...]:
+        """The tools that run here."""
+        return tuple(
+            as_base_tool(tool)  # type: ignore[arg-type]  # what is left is a tool or a function
+            for tool in self.tools
+            if not isinstance(tool, Mapping | AgentTool) and as_participant(tool) is None
+        )
+
+    @cached_property
+    def native_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The provider's own tools: bound, never run here."""
+        return tuple(tool for tool in self.tools if isinstance(tool, Mapping))
+
+    @cached_property
+    def sub_agents(self) -> tuple[Participant, ...]:
+        """The participants to whom the conversation can be passed."""
+        candidates = [as_participant(member) for member in (*self.agents, *self.tools)]
+        return tuple(participant for participant in candidates if participant is not None)
+
+    @cached_property
+    def agent_tools(self) -> tuple[AgentTool, ...]:
+        """The agents that are called and answer like tools."""
+        return tuple(t for t in (*self.agents, *self.tools) if isinstance(t, AgentTool))
+
+    @property
+    def children(self) -> tuple[Participant, ...]:
+        """All participants directly below: those who get the conversation, then those called."""
+        return (*self.sub_agents, *(tool.agent for tool in self.agent_tools))
+
+    def _normalize(self) -> Iterator[str]:
+        """Make tuples of the lists, leave out what fits no field, and yield what was wrong.
+
+        What does not fit is left out so that the checks of the tree can run on the rest and all
+        faults are reported at once.
+        """
+        if callable(self.patcher):
+            object.__setattr__(self, "patcher", (self.patcher,))
+        yield from self._as_tuples()
+        for name in _LISTS:
+            faults = [(member, member_fault(name, member)) for member in getattr(self, name)]
+            object.__setattr__(self, name, tuple(m for m, fault in faults if fault is None))
+            yield from (fault for _, fault in faults if fault is not None)
+        if self.response_format is not None and not is_form(self.response_format):
+            yield f"response_format={self.response_format!r}: {FORM_ADVICE}"
+            object.__setattr__(self, "response_format", None)
+        yield from value_faults(vars(self))
+
+    def _as_tuples(self) -> Iterator[str]:
+        # Tuples of our own: what the caller does to its lists later must not change an agent.
+        for name in ("tools", "agents", "intents", "middleware", "patcher"):
+            value = getattr(self, name)
+            is_list = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+            object.__setattr__(self, name, tuple(value) if is_list else ())
+            if not is_list:
+                yield f"{name}={value!r}: give a list"

@@ -1,0 +1,157 @@
+"""The checks of a tree of agents: every fault at once, each with what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.default_tools import ALWAYS, WITH_OTHERS
+from agentgraph.agents.spec.intents import Intent, IntentKind
+from agentgraph.agents.spec.tools import needs_arguments
+from agentgraph.agents.spec.toolset import Toolset, toolset_of
+from agentgraph.agents.spec.tree import cycle_in, names_of, stores_of
+from agentgraph.guards import Guards
+from agentgraph.guards.checks import (
+    GateAt,
+    gated_at,
+    price_faults,
+    schema_faults,
+    stage_faults,
+)
+from agentgraph.guards.nodes.foreign_graph import faults_in
+from agentgraph.participant import TEAM_TOOLS, ForeignGraph, HasAgents, HasGates
+
+
+def faults_of(agent: AgentSpec) -> list[str]:
+    """Return every fault of a tree: of names, tools, intents, stores, and under its guards."""
+    if cycle := cycle_in(agent):
+        return [f"the tree has a cycle: {' → '.join(cycle)}: an agent cannot be below itself"]
+    faults = [*_name_faults(agent), *_duplicates(agent), *_own_faults(agent)]
+    if isinstance(agent.guards, Guards):
+        faults += stage_faults(agent.guards, names_of(agent))
+        faults += faults_under(agent, agent.guards)
+        faults += schema_faults(gates_under(agent, agent.guards))
+    if len(stores_of(agent)) > 1:
+        faults.append("agents of the tree have different stores: a tree has one, give it the root")
+    return faults
+
+
+def faults_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[str]:
+    """Yield what is wrong with a tree's agents under a policy that is not their own.
+
+    Costs in dollars need the price of each model; graphs of others may not be guarded at all.
+    """
+    path = path or agent.name
+    yield from price_faults(guards, path, agent.model)
+    for child in agent.children:
+        below = f"{path}/{child.name}"
+        if isinstance(child, ForeignGraph):
+            yield from faults_in(child.graph, guards, below)
+        if isinstance(child, AgentSpec):
+            yield from faults_under(child, child.guards_within(guards, below), below)
+        elif isinstance(child, HasAgents):
+            yield from child.faults_under(guards)
+
+
+def gates_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[GateAt]:
+    """Yield the gates of a tree that look at tools by name, with the tools of each agent there."""
+    path = path or agent.name
+    yield from gated_at(guards, path, lambda: _tool_names(agent))
+    for child in agent.children:
+        below = f"{path}/{child.name}"
+        if isinstance(child, AgentSpec):
+            yield from gates_under(child, child.guards_within(guards, below), below)
+        elif isinstance(child, HasGates):
+            yield from child.gates_under(guards)
+        else:
+            yield from gated_at(guards, below, lambda: None)
+
+
+def _tool_names(agent: AgentSpec) -> list[str] | None:
+    """Return what may run at an agent, wherever it is; None where its middleware may bring more."""
+    if agent.middleware:
+        return None
+    return [*toolset_of(agent, "somebody").ordinary, *TEAM_TOOLS]
+
+
+_NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # with `transfer_to_` before it, what providers allow
+_RESERVED_NAMES = {*_NODES, "__start__", "__end__"}
+"""The nodes of every agent's graph: a sub-agent becomes a node beside them."""
+
+
+def _name_faults(agent: AgentSpec) -> Iterator[str]:
+    children = [str(child.name) for child in agent.children]
+    for name in [agent.name, *children]:
+        if not _NAME.fullmatch(name):
+            yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
+    for name in children:
+        if name in _RESERVED_NAMES:
+            yield f"a sub-agent cannot be called {name!r}: that is a node of its supervisor's graph"
+
+
+def _duplicates(agent: AgentSpec) -> Iterator[str]:
+    # Whatever their case: a mention finds an agent by its lower-cased name.
+    names: set[str] = set()
+    for name in _all_names(agent):
+        if name.lower() in names:
+            yield f"two agents of the tree are called {name!r} (case does not count): rename one"
+        names.add(name.lower())
+
+
+def _all_names(agent: AgentSpec) -> Iterator[str]:
+    yield agent.name
+    for child in agent.children:
+        if isinstance(child, AgentSpec):
+            yield from _all_names(child)
+        else:
+            yield str(child.name)
+
+
+def _own_faults(agent: AgentSpec) -> Iterator[str]:
+    """Yield what is wrong with the tools and intents of one agent."""
+    # As if it had a supervisor: wherever it is put, `request_help` must not clash.
+    toolset = toolset_of(agent, "somebody")
+    names = [*(tool.name for tool in agent.own_tools), *_implied_names(agent, toolset)]
+    for name in _duplicate_names(names):
+        yield f"the tool name {name!r} is taken twice in agent {agent.name!r}: rename one"
+    reachable = set(toolset.transfers.values())
+    for name in sorted(reachable & toolset.ordinary.keys()):
+        yield f"a sub-agent cannot be called {name!r}: that is a tool of its supervisor"
+    for intent in agent.intents:
+        fault = _intent_fault(intent, toolset)
+        if fault:
+            yield f"the intent {intent.phrase!r} of agent {agent.name!r} {fault}"
+
+
+def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
+    """Return what is wrong with an intent, to follow its phrase in a sentence."""
+    if intent.kind not in get_args(IntentKind):
+        return f"has the kind {intent.kind!r}: use agent, tool or raw"
+    if intent.kind == "agent" and intent.target not in toolset.transfers.values():
+        return f"names {intent.target!r}, which is none of its sub-agents"
+    if intent.kind == "tool" and intent.target not in toolset.ordinary:
+        return f"names {intent.target!r}, which is none of its tools"
+    if intent.kind == "tool" and needs_arguments(toolset.ordinary[intent.target]):
+        return f"calls {intent.target!r}, which needs arguments that only a model fills"
+    return None
+
+
+def _implied_names(agent: AgentSpec, toolset: Toolset) -> Iterator[str]:
+    """Yield the names that come from something other than the agent's own tools."""
+    # Each once: two agents of one name are a fault of their own.
+    yield from {tool.name for tool in toolset.signals}
+    for native in toolset.native:
+        yield str(native.get("name") or native.get("function", {}).get("name") or native)
+    if toolset.output is not None:
+        yield toolset.output.name
+    if agent.default_tools:
+        yield from (*ALWAYS, *WITH_OTHERS)
+
+
+def _duplicate_names(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    return sorted({name for name in names if names.count(name) > 1})

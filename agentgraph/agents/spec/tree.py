@@ -1,0 +1,79 @@
+"""The tree below an agent: who is in it, by which path, and which store they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from langgraph.store.base import BaseStore
+
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.participant import HasAgents
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The conversational agents below a root, by their paths."""
+
+    root: str
+    paths: Mapping[str, str]
+    """Lower-cased name to path below the root; the root's own path is empty."""
+
+    @classmethod
+    def of(cls, root: AgentSpec) -> Tree:
+        """Read the tree below a root."""
+        paths = {root.name.lower(): ""}
+
+        def walk(agent: AgentSpec, path: str) -> None:
+            for participant in agent.sub_agents:
+                below = f"{path}/{participant.name}" if path else participant.name
+                paths[participant.name.lower()] = below
+                if isinstance(participant, AgentSpec):
+                    walk(participant, below)
+
+        walk(root, "")
+        return cls(root.name, paths)
+
+    def find(self, name: str) -> str | None:
+        """Return the path of a named agent, whatever its case."""
+        return self.paths.get(name.lower())
+
+    def nearest(self, path: str) -> str:
+        """Return the longest beginning of a path that still exists."""
+        paths = set(self.paths.values())
+        while path and path not in paths:
+            path = path.rpartition("/")[0]
+        return path
+
+
+def names_of(agent: AgentSpec) -> tuple[str, ...]:
+    """Return the names of all who work in a tree, those of its teams among them."""
+    names = [agent.name]
+    for child in agent.children:
+        if isinstance(child, AgentSpec):
+            names += names_of(child)
+        else:
+            names.append(child.name)
+            names += child.agent_names if isinstance(child, HasAgents) else ()
+    return tuple(dict.fromkeys(names))
+
+
+def stores_of(agent: AgentSpec) -> list[BaseStore]:
+    """Return the stores that a tree's agents name, each once."""
+    agents = [child for child in agent.children if isinstance(child, AgentSpec)]
+    below = [store for child in agents for store in stores_of(child)]
+    own = [] if agent.store is None else [agent.store]
+    return list({id(store): store for store in (*own, *below)}.values())
+
+
+def cycle_in(agent: AgentSpec, above: tuple[AgentSpec, ...] = ()) -> list[str]:
+    """Return the names along a cycle of the tree, none where there is no cycle.
+
+    Agents are frozen, so only force makes one; every other walk of the tree would then never end.
+    """
+    if any(agent is ancestor for ancestor in above):
+        return [ancestor.name for ancestor in (*above, agent)]
+    for child in agent.children:
+        if isinstance(child, AgentSpec) and (cycle := cycle_in(child, (*above, agent))):
+            return cycle
+    return []
