@@ -207,7 +207,7 @@ class DeadlyLog:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-_WRITES = ("create", "append", "put", "attempt", "claim", "release", "retire")
+_WRITES = ("create", "append", "enqueue", "attempt", "claim", "release", "release_all")
 
 
 async def play(

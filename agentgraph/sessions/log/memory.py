@@ -33,6 +33,7 @@ class _MemorySession:
     state: SessionState
     runnable: bool
     due_at: float | None
+    """When the clock has something to do with it."""
     envelopes: list[Envelope] = field(default_factory=list)
     substantive: list[int] = field(default_factory=list)
     """The places of the substantive ones among the envelopes."""
@@ -43,6 +44,7 @@ class _MemorySession:
     attempts: int = 0
     owner: str | None = None
     epoch: int = 0
+    """Grows with each new owner."""
 
     def add(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
@@ -63,8 +65,8 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._sessions: dict[str, _MemorySession] = {}
-        self._leases: dict[str, float] = {}
-        self._order = count(1)
+        self._leases: dict[str, float] = {}  # by hub, until when
+        self._order = count(1)  # of what arrives in inboxes
         self._listeners = Listeners()
 
     async def open(self) -> None:

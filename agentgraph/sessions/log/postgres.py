@@ -46,7 +46,9 @@ CONNECTIONS = 4
 """At most as many per log; one more connection listens."""
 
 _FOREVER = 2**62
+"""A sequence after all others."""
 _DAY_S = 86_400.0
+"""How long the lease of a killed hub is kept once it has run out."""
 
 _Work: TypeAlias = Callable[[LogConnection], Awaitable[T]]
 
@@ -65,21 +67,21 @@ class PostgresLog:
         self._listeners = Listeners()
         self._open_lock = asyncio.Lock()
         self._pool: Pool | None = None
-        self._listener: NotificationListener | None = None
+        self._server_listener: NotificationListener | None = None
         self._forget_at_exit: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         async with self._open_lock:
             if self._pool is not None:
                 return
-            # The pool's tasks begin here, and log as the context says in which they begin.
+            # The tasks of the pool inherit this context, and so the redaction of what they log.
             with redacted_logging():
                 self._pool = await open_pool(self._url, CONNECTIONS, migrate)
             self._forget_at_exit = close_at_exit(self.close)
             timeout = connect_timeout(self._url)
-            self._listener = NotificationListener(self._url, timeout, self._listeners)
+            self._server_listener = NotificationListener(self._url, timeout, self._listeners)
             if self._listeners:  # somebody has subscribed before it was open
-                self._listener.start()
+                self._server_listener.start()
 
     async def close(self) -> None:
         # Shielded: what a cancel left open would be closed by nobody.
@@ -88,7 +90,7 @@ class PostgresLog:
     async def _close(self) -> None:
         async with self._open_lock:
             pool, self._pool = self._pool, None
-            listener, self._listener = self._listener, None
+            listener, self._server_listener = self._server_listener, None
             self._forget_at_exit()
             with redacted_logging():
                 if listener is not None:
@@ -238,19 +240,19 @@ class PostgresLog:
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         unsubscribe = self._listeners.subscribe(listener)
-        if self._listener is not None:
-            self._listener.start()
+        if self._server_listener is not None:
+            self._server_listener.start()
         return unsubscribe
 
     def _notify(self, session_id: str | None) -> None:
         # While it is connected the server notifies of our own changes too; they are not told twice.
-        if self._listener is None or not self._listener.is_connected:
+        if self._server_listener is None or not self._server_listener.is_connected:
             self._listeners.notify(session_id)
 
     async def _rows_of(
         self, session_id: str, query: str, values: Values, *, may_be_none: bool = False
     ) -> Sequence[r.Row]:
-        """Return the rows of a session; none means that there is no such session, else an error."""
+        """Return the rows of a session, of which there is one at least unless `may_be_none`."""
         rows = await self._ask(query, {**values, "session_id": r.to_ascii(session_id)})
         if not rows and not may_be_none:
             raise r.unknown_session(session_id)
@@ -265,7 +267,7 @@ class PostgresLog:
         return await self._do(work, again=work)
 
     async def _do(self, work: _Work[T], *, again: _Work[T] | None = None) -> T:
-        """Carry out `work`; where the connection is lost meanwhile, `again` on another one.
+        """Carry out `work`; where the connection is lost meanwhile, `again` on another.
 
         Without `again` a lost connection is a failure. Raises `StorageError` for what the driver
         raises.

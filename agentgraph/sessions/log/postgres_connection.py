@@ -24,8 +24,10 @@ from agentgraph.storage.pool import Connection
 Values: TypeAlias = Mapping[str, Any]
 
 _MIGRATION_LOCK = 0x6167656E7473657A
+"""The key of an advisory lock; that for the migration of checkpoints is another one."""
 _MIGRATION_TIMEOUT_S = 120
 _CHUNK = 500
+"""How many envelopes of a new session are inserted by one statement."""
 
 
 class LogConnection:

@@ -14,7 +14,9 @@ from agentgraph.sessions.log.rows import from_ascii
 from agentgraph.storage.pool import redacted_logging
 
 POLL_S = 5.0
+"""How often subscribers are told to look, whether or not anything was notified."""
 RETRY_S = 0.5
+"""The pause before a lost connection is made again."""
 
 _MAX_PAYLOAD = 7_000
 _APPEND_MARK = "\n"

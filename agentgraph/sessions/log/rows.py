@@ -34,7 +34,7 @@ _quote = json.JSONEncoder().encode
 
 
 class EnvelopeRow(NamedTuple):
-    """An envelope, as it is stored."""
+    """An envelope, as it is stored: what is looked up has columns, the rest is JSON."""
 
     sequence: int
     envelope_id: str

@@ -44,6 +44,7 @@ class _FileAccess:
         self.file: SessionFile | None = None
 
     def open(self) -> None:
+        """Open the file, unless it is open."""
         if self.file is None:
             try:
                 self.file = SessionFile(self.path)
@@ -51,6 +52,7 @@ class _FileAccess:
                 raise StorageError(f"cannot open the SQLite file {self.path!r}: {error}") from error
 
     def ask(self, work: Callable[[SessionFile], T]) -> T:
+        """Return what an operation gives; what SQLite raises becomes a `StorageError`."""
         if self.file is None:
             raise _not_open(self.path)
         try:
@@ -62,6 +64,7 @@ class _FileAccess:
             ) from error
 
     def ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
+        """Return what a change gives, and notify of it where it did not fail."""
         result = self.ask(work)
         # Notified in the thread: whoever waits for the result may have been cancelled by now.
         self.listeners.notify(session_id)

@@ -16,10 +16,13 @@ from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES
 
 TIMEOUT_S = 10.0
+"""How long a transaction waits for the write lock of the file."""
 
 _WAL_PAUSE_S = 0.05
 _FOREVER = 2**62
+"""A sequence after all others."""
 _DAY_S = 86_400.0
+"""How long the lease of a killed hub is kept once it has run out."""
 
 
 class SessionFile:
@@ -30,8 +33,8 @@ class SessionFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._last_change = 0, 0
-        self._uncommitted_changes = 0
+        self._last_change = 0, 0  # `_version` and `_changes` as they were looked at last
+        self._uncommitted_changes = 0  # by how much the present transaction raises `_changes`
         self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
         try:
             # All text was written as ASCII. Other bytes are torn data of one session, which must

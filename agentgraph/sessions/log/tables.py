@@ -10,6 +10,22 @@ from agentgraph.errors import StorageError
 Migrations: TypeAlias = Sequence[Sequence[str]]
 """The statements of each version, the first one's first."""
 
+
+def due_migrations(
+    store: str, version: int, migrations: Migrations
+) -> list[tuple[int, Sequence[str]]]:
+    """Return the migrations that a store of this version lacks, each with its version.
+
+    `StorageError` for a store whose version is higher than any of them.
+    """
+    if version > len(migrations):
+        raise StorageError(
+            f"{store} has the tables of a newer agentgraph (version {version}; this one knows "
+            f"{len(migrations)}): upgrade agentgraph, or use another store"
+        )
+    return list(enumerate(migrations, 1))[version:]
+
+
 VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"
 
 # A session that has ended is neither runnable nor due and has no inbox, so the partial indexes on
@@ -122,18 +138,3 @@ _POSTGRES_1 = (
 
 SQLITE: Migrations = (_SQLITE_1,)
 POSTGRES: Migrations = (_POSTGRES_1,)
-
-
-def due_migrations(
-    store: str, version: int, migrations: Migrations
-) -> list[tuple[int, Sequence[str]]]:
-    """Return the migrations that a store of this version lacks, each with its version.
-
-    `StorageError` for a store whose version is higher than any of them.
-    """
-    if version > len(migrations):
-        raise StorageError(
-            f"{store} has the tables of a newer agentgraph (version {version}; this one knows "
-            f"{len(migrations)}): upgrade agentgraph, or use another store"
-        )
-    return list(enumerate(migrations, 1))[version:]

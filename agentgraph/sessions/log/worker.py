@@ -18,7 +18,9 @@ from agentgraph.clock import SystemClock
 T = TypeVar("T")
 
 POLL_S = 0.05
+"""How often a worker polls: the delay with which other processes' changes are noticed."""
 _EXIT_TIMEOUT_S = 15.0
+"""How long the process waits at its exit for the last jobs."""
 
 _Job: TypeAlias = Callable[[], None]
 _Jobs: TypeAlias = "queue.SimpleQueue[_Job | None]"

@@ -43,7 +43,7 @@ class SessionRecord:
     ttl_s: float | None = None
     expectations: tuple[Mapping[str, Any], ...] = ()
     handoffs: Mapping[str, Any] = field(default_factory=dict)
-    """`aliases`, `phase_map` and `allowed_transitions`."""
+    """No code reads it, but stored records have it."""
     supervisor: str | None = None
     parent: Parent | None = None
     version: int = 1
