@@ -1,4 +1,9 @@
-"""The command line: `agentgraph serve`, `chat`, `graph`, `log`, `replay` and `audit`."""
+"""The command line: `agentgraph serve`, `chat`, `graph`, `log`, `replay` and `audit`.
+
+`commands` has a module for each command. They import what they need inside functions: a command
+starts quickly, and one without the server does not import it. `terminal` is what a person reads and
+types, `target` finds agents by their names, `stores` opens stores.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,10 @@ class StoredAgent:
 
 
 def with_store(agent: Agent, url: str | None) -> StoredAgent:
-    """Choose the store: the one asked for, the agent's own, the environment's, or a file here."""
+    """Return the agent with a store: the one of `url`, its own, the environment's, or a file here.
+
+    Raises `ConfigurationError` for a URL of another kind.
+    """
     if url is None and agent.checkpointer is not None:
         return StoredAgent(agent, _name_of(agent.checkpointer))
     url = url or lasting_url()
@@ -93,6 +96,7 @@ def with_store(agent: Agent, url: str | None) -> StoredAgent:
 
 
 def _log_at(url: str) -> Log:
+    """Return the log of a URL, not yet open; never create a file."""
     if not url.startswith(_DURABLE_PREFIXES):
         # Not the URL itself: it may hold a password.
         raise ConfigurationError(
@@ -119,6 +123,7 @@ def _has_sessions(path: str) -> bool:
 
 
 def _name_of(checkpointer: object) -> str:
+    """Return the name of a store as it may be shown: of a Postgres URL without its password."""
     if not isinstance(checkpointer, str):
         name = type(checkpointer).__name__
         return "memory" if name == "InMemorySaver" else f"the agent's own {name}"

@@ -38,6 +38,7 @@ def load(targets: Iterable[str]) -> list[Agent]:
 
 
 def _agent_of(target: str) -> Agent:
+    """Return the agent of one target; raise `_Fault`."""
     source, _, name = (target, "", "") if target.endswith(".py") else target.rpartition(":")
     if not source:
         source, name = name, ""
@@ -48,6 +49,7 @@ def _agent_of(target: str) -> Agent:
 
 
 def _import(name: str) -> ModuleType:
+    """Import a module; tell one that is missing from one that fails while it is imported."""
     if name.startswith(".") or "/" in name or os.sep in name:
         raise _Fault("this is no name of a module: write package.module, or FILE.py for a file")
     try:
@@ -81,6 +83,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _attribute(module: ModuleType, name: str) -> object:
+    """Return what a dotted name in a module leads to."""
     value: object = module
     for part in name.split("."):
         try:
@@ -93,6 +96,7 @@ def _attribute(module: ModuleType, name: str) -> object:
 
 
 def _only_agent(module: ModuleType) -> Agent:
+    """Return the module's agent where there is only one, under however many names."""
     agents = list({id(agent): agent for agent in _agents_in(module).values()}.values())
     if len(agents) != 1:
         raise _Fault(f"say which agent; {_agent_list(module)}")
@@ -100,7 +104,10 @@ def _only_agent(module: ModuleType) -> Agent:
 
 
 def _as_agent(value: object) -> Agent:
-    """Return an agent, or that which a function of the user's returns."""
+    """Return an agent, or the one that the user's function returns; raise `_Fault`.
+
+    An async function is refused, and its coroutine closed: asyncio would warn that it never ran.
+    """
     if isinstance(value, Agent):
         return value
     if not callable(value):
@@ -115,6 +122,7 @@ def _as_agent(value: object) -> Agent:
 
 
 def _call(function: Callable[[], object]) -> object:
+    """Call the user's function without arguments."""
     try:
         inspect.signature(function).bind()
     except ValueError:

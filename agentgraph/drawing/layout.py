@@ -16,7 +16,7 @@ _END_GAP, _STUB, _LAYER_GAP, _LABEL_GAP, _BORDER_GAP = 15.0, 8.0, 44.0, 28.0, 24
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The middles of the boxes, and of each line the strokes and the middle of its label.
+    """The middles of the boxes; of each line the strokes, and the middle of its label.
 
     The points of a stroke come in pairs: between those of a pair a line runs straight down.
     """
@@ -89,6 +89,7 @@ def _aim(slot: Slot, next_slot: Slot) -> float:
 
 
 def _beside(slot: Slot, aims: Sequence[float]) -> list[float]:
+    """Return offsets for the ends of lines at a box, apart from each other and within its width."""
     reach, last = slot.width * 0.4, len(aims) - 1
     apart = min(_END_GAP, 2 * reach / max(last, 1))
     places = nearest(aims, [1.0] * len(aims), [apart] * last)

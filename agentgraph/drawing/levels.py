@@ -71,7 +71,7 @@ class Level:
         return self.origin[0] + x, self.origin[1] + y
 
     def connect(self) -> None:
-        """Turn edges and ports into links that run downwards."""
+        """Turn edges and ports into links that run downwards, edges to themselves into loops."""
         between = []
         for edge in self.edges:
             if edge.source == edge.target:
@@ -129,6 +129,7 @@ class Level:
         return name if cluster == self.path else cluster[: len(self.path) + 1]
 
     def _box(self, name: str) -> Box:
+        """Return the box of a node, with room at its right for the loops."""
         loops = self.loops.get(name, ())
         margin = max((LOOP + label_size(loop.label)[0] for loop in loops), default=0.0)
         width = max(width_of(label_of(self.nodes[name])) + 26, 60)
@@ -136,7 +137,12 @@ class Level:
 
 
 def levels_of(nodes: Iterable[Node], edges: Sequence[Edge]) -> list[Level]:
-    """Lay out a graph; its outermost level comes first."""
+    """Lay out a graph, and return its levels, the outermost first.
+
+    Edges are split from the outside in, because a cluster needs its ports before it is laid out.
+    Clusters are laid out from the inside out, because a level needs the sizes of those in it.
+    Origins are given from the outside in again.
+    """
     nodes_by_id = {node.id: node for node in nodes}
     for edge in edges:
         for name in (edge.source, edge.target):
@@ -153,6 +159,10 @@ def levels_of(nodes: Iterable[Node], edges: Sequence[Edge]) -> list[Level]:
 
 
 def _split_levels(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> dict[Path, Level]:
+    """Return the levels by their paths, outer ones first, each with its nodes and edges.
+
+    An edge belongs to the innermost level that has both of its ends.
+    """
     levels: dict[Path, Level] = {(): Level((), nodes)}
     for node in nodes.values():
         for depth in range(len(node.cluster)):
@@ -168,6 +178,7 @@ def _split_levels(nodes: Mapping[str, Node], edges: Sequence[Edge]) -> dict[Path
 
 
 def _common_path(first: Path, second: Path) -> Path:
+    """Return the beginning that two paths share."""
     length = 0
     for outer, inner in zip(first, second, strict=False):
         if outer != inner:
@@ -177,6 +188,7 @@ def _common_path(first: Path, second: Path) -> Path:
 
 
 def _line(link: Link, levels: Mapping[Path, Level]) -> Line:
+    """Return a link as a line, fixed where it passes the border of a cluster."""
     ends = zip((link.upper, link.lower), link.ports(), strict=True)
     at_upper, at_lower = (_offset(item, port, levels) for item, port in ends)
     label = label_size(link.edge.label) if link.edge.label else None
@@ -184,6 +196,7 @@ def _line(link: Link, levels: Mapping[Path, Level]) -> Line:
 
 
 def _offset(item: Hashable, port: Port, levels: Mapping[Path, Level]) -> float | None:
+    """Return where a line ends, as an offset from an item's middle; None where that is free."""
     if isinstance(item, tuple):
         layout = levels[item].layout
         return layout.places[port][0] - layout.width / 2
@@ -215,6 +228,7 @@ def _back_edges(
 def _back_edges_from(
     first: Hashable, successors: Mapping[Hashable, Sequence[Hashable]], seen_nodes: set[Hashable]
 ) -> Iterator[tuple[Hashable, Hashable]]:
+    """Search from one node, without recursion; yield edges to nodes on the path."""
     path = {first: iter(successors[first])}
     seen_nodes.add(first)
     while path:

@@ -90,6 +90,7 @@ def nearest(
 
 
 def _neighbours(layers: Sequence[Sequence[Slot]]) -> _Neighbours:
+    """Return the slots at the left and the right of each."""
     neighbours: dict[Slot, tuple[Slot | None, Slot | None]] = {}
     for layer in layers:
         beside = [None, *layer, None]

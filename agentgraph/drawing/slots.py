@@ -135,6 +135,7 @@ def chains_of(slots: Mapping[Hashable, Slot], lines: Sequence[Line]) -> list[lis
 
 
 def _tie(chain: Sequence[Slot], line: Line) -> None:
+    """Tie each slot of a line to the next, in both directions."""
     for upper, lower in pairwise(chain):
         shift = 0.0
         if lower is chain[-1]:

@@ -32,7 +32,11 @@ _KINDS = {
 
 
 def draw(nodes: Iterable[Node], edges: Iterable[Edge]) -> str:
-    """Draw a graph as SVG, its first nodes on top; what only edges name becomes a node too."""
+    """Draw a graph as SVG, its first nodes on top; what only edges name becomes a node too.
+
+    The text of nodes and labels may be anything: it is escaped, and cut where it is long. The same
+    graph gives the same picture, byte for byte.
+    """
     levels = levels_of(nodes, list(edges))
     width, height = (f"{length:.0f}" for length in levels[0].size)
     parts = [
@@ -65,6 +69,7 @@ def _text(at: Point, text: str, rest: str) -> str:
 
 
 def _cluster(level: Level) -> str:
+    """Draw the box and the title of a cluster."""
     (x, y), (width, height) = level.origin, level.size
     middle = (x - PAD + width / 2, y - PAD + height / 2)
     blue = 'rx="10" fill="#4a6fa5" fill-opacity=".07" stroke="#4a6fa5" stroke-opacity=".35"'
@@ -73,6 +78,7 @@ def _cluster(level: Level) -> str:
 
 
 def _node(level: Level, name: str) -> str:
+    """Draw a node; its id is the tooltip."""
     node, box, middle = level.nodes[name], level.boxes[name], level.at(name)
     fill, ink, radius = _KINDS[node.kind]
     stroke = f'stroke="{_ON}" stroke-width="2"' if node.highlighted else 'stroke="#8ba0bf"'
@@ -86,6 +92,7 @@ def _node(level: Level, name: str) -> str:
 
 
 def _links(level: Level) -> Iterator[str]:
+    """Draw the edges of a level, and the parts of edges that pass through it."""
     x, y = level.origin
     layout = level.layout
     for link, route, label in zip(level.links, layout.routes, layout.labels, strict=True):
@@ -105,6 +112,7 @@ def _links(level: Level) -> Iterator[str]:
 
 
 def _loops(level: Level) -> Iterator[str]:
+    """Draw the edges from a node to itself, at its right."""
     for name, loops in level.loops.items():
         box, (x, y) = level.boxes[name], level.at(name)
         x += box.width / 2
@@ -116,6 +124,7 @@ def _loops(level: Level) -> Iterator[str]:
 
 
 def _edge(edge: Edge, path: str, tip: str, label_at: Point | None, is_whole: bool = True) -> str:
+    """Draw an edge or a part of one, with its arrowhead and label."""
     colour = _ON if edge.highlighted else _LINE
     width = 2.2 if edge.highlighted else 1.3
     dashes = ' stroke-dasharray="5 4"' if edge.dashed else ""

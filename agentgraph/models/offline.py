@@ -31,7 +31,10 @@ class OfflineModel(BaseChatModel):
     """A rule-based stand-in for a model: needs no network, and says what it is.
 
     It picks a tool by the words of the last human message and answers from the tool's result. For
-    one message it calls each tool once at most.
+    one message it calls each tool once at most. The same messages get the same answer, but for the
+    ids of tool calls.
+
+        Agent("support", model="offline", tools=[refund]).invoke("I was charged twice")
     """
 
     _tools: tuple[Tool, ...] = PrivateAttr(default=())
@@ -116,12 +119,14 @@ def _text(text: str) -> AIMessage:
 
 
 def _is_result(message: ToolMessage, calls: Mapping[str | None, str]) -> bool:
+    """Tell whether a message is a tool's result, and not a notice of agentgraph's own."""
     # So begin the answers of `agentgraph.agents` to a handoff, or to a call that was not run.
     is_notice = message.text.startswith(("Conversation transferred to ", "Not executed"))
     return not is_notice and calls.get(message.tool_call_id) != "request_help"
 
 
 def _result_text(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
+    """Return a result in words, without the prefix of another offline model."""
     name = calls.get(message.tool_call_id) or message.name or "a tool"
     verb = "failed" if message.status == "error" else "says"
     text = message.text.removeprefix(_SELF)
@@ -129,6 +134,7 @@ def _result_text(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
 
 
 def _excuse(prompt: str, tools: Sequence[Tool]) -> str:
+    """Say that no tool fits, and which there are."""
     if _HUMAN.search(prompt):
         return "I would pass this conversation to a human now."
     names = ", ".join(label_of(tool.name) for tool in tools if tool.name not in ON_REQUEST)
@@ -140,6 +146,7 @@ def _excuse(prompt: str, tools: Sequence[Tool]) -> str:
 
 
 def _chunks(message: AIMessage) -> Iterator[AIMessageChunk]:
+    """Yield a message word by word, then its calls, as a provider streams it."""
     for word in re.findall(r"\s*\S+|\s+", message.text):
         yield AIMessageChunk(content=word)
     for index, call in enumerate(message.tool_calls):

@@ -48,6 +48,7 @@ def attempting_once(model: BaseChatModel) -> BaseChatModel:
 
 
 def _default_model() -> BaseChatModel:
+    """Return the model that `AGENTGRAPH_MODEL` names, else the offline one."""
     name = os.environ.get("AGENTGRAPH_MODEL")
     if name:
         return _named_model(name)
@@ -65,6 +66,7 @@ def _warn_of_offline_model() -> None:
 
 
 def _named_model(model: str) -> BaseChatModel:
+    """Return the model of a name; raise `ConfigurationError` where there is none."""
     if model == "offline":
         return OfflineModel()
     provider, _, name = model.partition(":")
@@ -79,6 +81,7 @@ def _named_model(model: str) -> BaseChatModel:
 
 
 def _openai_model(name: str) -> BaseChatModel:
+    """Return a model of OpenAI's; this is the one provider that is always installed."""
     from langchain_openai import ChatOpenAI
     from openai import OpenAIError
 
@@ -89,6 +92,7 @@ def _openai_model(name: str) -> BaseChatModel:
 
 
 def _langchain_model(model: str) -> BaseChatModel:
+    """Return a model of any provider that LangChain knows and that is installed."""
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:

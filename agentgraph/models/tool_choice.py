@@ -49,6 +49,7 @@ def choose_call(prompt: str, tools: Sequence[Tool], *, tool_choice: bool | str) 
 
 
 def _candidates(prompt: str, tools: Sequence[Tool], tool_choice: bool | str) -> list[Tool]:
+    """Return the tools that may be called, the best first."""
     if isinstance(tool_choice, str):
         return [tool for tool in tools if tool.name == tool_choice]
     words = stems(prompt)
@@ -163,12 +164,14 @@ def _value(name: str, schema: Mapping[str, Any], prompt: str, numbers: list[floa
 
 
 def _option(options: Sequence[object], prompt: str) -> object:
+    """Return the option that most words of the prompt fit, None where none fits."""
     scores = [len(stems(str(option)) & stems(prompt)) for option in options]
     best = max(scores, default=0)
     return options[scores.index(best)] if best else None
 
 
 def _string(name: str, prompt: str) -> str | None:
+    """Return the part of the prompt that a parameter of this name takes."""
     if name in _FREE_TEXT:
         return prompt
     if _IDENTIFIER.search(name):
@@ -200,6 +203,7 @@ def stems(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
+    """Cut the ending off a word, so that "charges" and "charged" are the same."""
     for ending in ("ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) > len(ending) + 2 and not word.endswith("ss"):
             word = word.removesuffix(ending)

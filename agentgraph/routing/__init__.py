@@ -1,4 +1,4 @@
-"""Who speaks next: rules as data, and a pure function that reads them.
+"""Routing: who speaks next, as rules that are data, and a pure function that reads them.
 
 graph = TransitionGraph("writer", [
     Transition(FromSpeaker("writer") & ContextEquals("done", True), TerminateTarget("done")),
@@ -7,6 +7,11 @@ graph = TransitionGraph("writer", [
 ], max_turns=10)
 graph.check(["writer", "editor"])
 graph.simulate(["a draft", "better", "done"], participants=["writer", "editor"])
+
+The built-in conditions are in `conditions` and `composites`, the targets in `targets`. `rules`
+decides, `explain` and `describe` put a decision into words, `simulate` plays a graph. `analysis`
+checks and draws a graph, `document` stores it. To add a condition of your own, see
+`register_condition`.
 """
 
 from agentgraph.routing.analysis.check import Finding

@@ -75,6 +75,10 @@ _MANY = (tuple, list, Sequence, Collection, Iterable)
 
 
 def _kind_of(hint: Any) -> ArgumentKind:
+    """Return what an annotation says that a field holds.
+
+    It may be a protocol, a class of conditions or targets, or a collection or union of these.
+    """
     is_sequence = any(get_origin(part) in _MANY for part in (hint, *get_args(hint)))
     for part in _leaves(hint):
         if part is TransitionCondition or _is_kind(part, "evaluate"):
@@ -89,6 +93,7 @@ def _is_kind(kind: Any, method: str) -> bool:
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
+    """Yield the types inside a generic type; a plain one is its own leaf."""
     inner = get_args(hint)
     if not inner:
         yield hint

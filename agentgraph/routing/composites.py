@@ -135,12 +135,14 @@ def judge(
 def _members(
     condition: TransitionCondition, kind: type[AllOf] | type[AnyOf]
 ) -> Sequence[TransitionCondition]:
+    """Return the parts of a composite of this kind: `a & b & c` is one `AllOf` of three."""
     return condition.conditions if isinstance(condition, kind) else (condition,)
 
 
 def _conditions(
     label: str, value: Iterable[TransitionCondition]
 ) -> tuple[TransitionCondition, ...]:
+    """Return conditions as a tuple; raise `ConfigurationError` for what is none."""
     conditions = as_tuple("conditions", value)
     strange = [c for c in conditions if not is_condition(c)]
     if strange:

@@ -72,7 +72,10 @@ class ToolCalled(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ContextEquals(Composable):
-    """Fires where a context variable has this value; one that is not set counts as None."""
+    """Fires where a context variable has this value; one that is not set counts as None.
+
+    Values are compared as JSON: `True` is not 1, and 1 is 1.0.
+    """
 
     key: str
     value: Any
@@ -124,7 +127,10 @@ class ContextIn(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ContextThreshold(Composable):
-    """Fires where a context variable is a number, and at least the threshold."""
+    """Fires where a context variable is a number, and at least the threshold.
+
+    ContextThreshold("confidence", 0.8)
+    """
 
     key: str
     threshold: int | float
@@ -207,7 +213,7 @@ class FromChannelType(Composable):
 
 @dataclass(frozen=True, slots=True)
 class HasActiveAgent(Composable):
-    """Fires where a participant who is still there has the conversation."""
+    """Fires where an agent has the conversation, by a handoff, and still takes part."""
 
     name: ClassVar[str] = "has_active_agent"
 
@@ -252,6 +258,7 @@ class TurnIs(Composable):
 
 
 def _names(label: str, value: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a tuple of plain strings; raise `ConfigurationError` for what is none."""
     names = as_tuple(label, value)
     strange = [name for name in names if not isinstance(name, str)]
     if strange:

@@ -69,6 +69,7 @@ def why_not(condition: TransitionCondition, state: RoutingState, envelope: Routi
 
 
 def _fact(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
+    """Say what is the case instead of a leaf condition."""
     if isinstance(condition, ContextEquals | ContextIn | ContextThreshold):
         key = condition.key
         is_set = key in state.context_vars
@@ -78,6 +79,7 @@ def _fact(condition: TransitionCondition, state: RoutingState, envelope: Routing
 
 
 def _tool_fact(state: RoutingState, envelope: RoutingEnvelope) -> str:
+    """Say which routing tool the turn has called."""
     routing = envelope.event_data.get("routing")
     tool = routing.get("tool") if isinstance(routing, Mapping) else None
     return f"the tool was {short(tool)}" if tool else "no routing tool was called"
@@ -101,6 +103,7 @@ _FACTS: Mapping[type, Callable[[RoutingState, RoutingEnvelope], str]] = {
 
 
 def _call(part: object) -> str:
+    """Write a leaf as its registered name with its arguments."""
     kind: Any = type(part)
     values = (getattr(part, argument.name) for argument in arguments_of(kind))
     return f"{kind.name}({', '.join(map(short, values))})"

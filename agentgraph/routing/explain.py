@@ -49,6 +49,7 @@ def explain(rules: Rules, state: RoutingState, envelope: RoutingEnvelope) -> Exp
 def _verdicts(
     rules: Rules, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
 ) -> Iterator[Verdict]:
+    """Yield the verdicts as they came about, the turn limit counted in."""
     for verdict in _attempts(rules, state, envelope):
         if verdict.fired and verdict.rule != decision.rule:
             yield replace(verdict, fired=False, why="it fires, but the turns are used up")
@@ -91,6 +92,7 @@ _WITHOUT_RULES = {
 
 
 def _outcome(decision: TransitionDecision) -> str:
+    """Say what was decided."""
     match decision.action:
         case "speak":
             text = f"{', '.join(decision.speakers)} speak{'s' if decision.next_speaker else ''}"

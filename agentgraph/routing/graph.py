@@ -157,6 +157,7 @@ class TransitionGraph:
         }
 
     def _value_faults(self) -> list[str]:
+        """Return what is wrong with the values of the fields, all of it at once."""
         faults = []
         if not isinstance(self.initial_speaker, str) or not self.initial_speaker:
             faults.append(f"initial_speaker={short(self.initial_speaker)}: give a name")

@@ -22,7 +22,10 @@ from agentgraph.routing.values import short
 
 
 def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> TransitionGraph:
-    """Let these speak in turn, until `max_turns`, or until a `Finish` ends it."""
+    """Let these speak in turn, until `max_turns`, or until a `Finish` ends it.
+
+    round_robin(["optimist", "sceptic"], max_turns=6)
+    """
     ring = _names("round_robin", names)
     rule = Transition(Always(), RoundRobinTarget(ring))
     done = TerminateTarget("round_robin_complete")
@@ -30,7 +33,13 @@ def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> Transi
 
 
 def sequence(names: Sequence[str]) -> TransitionGraph:
-    """Let these speak one after the other; a name may stand there more than once."""
+    """Let these speak one after the other, then close; a name may be there more than once.
+
+    A name that is there twice is told apart by the number of the turn, so that interjections, which
+    are no turns, do not shift the sequence.
+
+        sequence(["drafter", "reviewer", "drafter"])
+    """
     steps = _names("sequence", names)
     counts = Counter(steps)
     rules = []
@@ -42,7 +51,12 @@ def sequence(names: Sequence[str]) -> TransitionGraph:
 
 
 def star(hub: str, spokes: Sequence[str]) -> TransitionGraph:
-    """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; each answers to the hub."""
+    """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; each answers to the hub.
+
+    A turn of the hub that asks nobody closes the session. Give the hub's agent the tools.
+
+        star("editor", ["researcher", "illustrator"])
+    """
     names = _names("star", spokes)
     questions = [
         Transition(FromSpeaker(hub) & ToolCalled(f"ask_{name}"), AgentTarget(name))
@@ -73,6 +87,7 @@ def feedback(
 
 
 def _names(label: str, value: Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; raise `ConfigurationError` for a set, whose order is not defined."""
     is_ordered = isinstance(value, Iterable) and not isinstance(value, str | Mapping | Set)
     names = tuple(value) if is_ordered else ()
     if not names or not all(isinstance(name, str) for name in names):

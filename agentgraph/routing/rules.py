@@ -205,6 +205,7 @@ class Rules:
     def _first_to_fire(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> TransitionDecision:
+        """Ask the targets of the rules that fire, in order, until one decides."""
         for index, when, then, constant in self._by_speaker.get(envelope.sender_id, self._general):
             if when is not None and not _fires(index, when, state, envelope, trace):
                 continue
@@ -220,6 +221,7 @@ class Rules:
     def _default(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> TransitionDecision:
+        """Ask the default target; close where it has no decision: nobody could speak."""
         constant = self._constant_default
         if constant is not None and constant.action == "close":
             return constant
@@ -277,6 +279,7 @@ def in_order(transitions: Sequence[Transition]) -> list[tuple[int, Transition]]:
 
 
 def _compile(index: int, rule: Transition) -> tuple[str | None, CompiledRule]:
+    """Return the speaker whom a rule needs, None for any, and the rule compiled."""
     speaker, rest = _split_speaker(rule.when)
     then = as_target(rule.then)
     return speaker, CompiledRule(index, rest, then, _constant(then, index))
@@ -314,6 +317,7 @@ def _fires(
     envelope: RoutingEnvelope,
     trace: list[str],
 ) -> bool:
+    """Evaluate a condition; what fails in it goes into the trace, under the rule's index."""
     start = len(trace)
     fires = judge(when, state, envelope, trace)
     if len(trace) > start:

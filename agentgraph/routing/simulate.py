@@ -19,7 +19,12 @@ from agentgraph.routing.values import as_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:
-    """What a scripted participant does in one turn: its text, its tools, its context changes."""
+    """What a scripted participant does in one turn: its text, its tools, its context changes.
+
+    `tool` is the routing tool that it calls, `set` and `delete` change context variables.
+
+        SimulatedTurn(text="Good.", set={"approved": True})
+    """
 
     text: str = ""
     tool: str | None = None
@@ -165,6 +170,7 @@ class _Playback:
     steps: list[Step] = field(default_factory=list)
 
     def play(self) -> Simulation:
+        """Make turns until it closes, waits for a speaker without turns, or turns are used up."""
         decision = self._open()
         while decision.action != "close" and 0 < len(decision.speakers) <= self.turns_left:
             if decision.action == "wait" and not self.script.has(decision.speakers[0]):
@@ -173,6 +179,7 @@ class _Playback:
         return self._result(decision.close_reason if decision.action == "close" else None)
 
     def _open(self) -> TransitionDecision:
+        """Send the first input; it is a turn where the creator has the floor."""
         creator = self.state.creator_id
         envelope = SimulatedEnvelope(creator, {"routing": {"kind": "text"}})
         decision = self.rules.resolve(self.state, envelope)
@@ -182,6 +189,7 @@ class _Playback:
         return self._all_speak(TransitionDecision.speak(creator))
 
     def _all_speak(self, parallel: TransitionDecision) -> TransitionDecision:
+        """Make the turns of one speaker, or of several who speak in parallel."""
         *first, last = parallel.speakers
         if not first:
             return self._speak(last, lambda envelope: self.rules.resolve(self.state, envelope))
@@ -203,6 +211,7 @@ class _Playback:
     def _speak(
         self, speaker: str, decide: Callable[[SimulatedEnvelope], TransitionDecision]
     ) -> TransitionDecision:
+        """Make one turn, and let `decide` read its envelope."""
         turn = self.script.next(speaker)
         envelope = SimulatedEnvelope(speaker, {"routing": turn.routing()}, turn.metadata)
         self.turns_left -= 1

@@ -43,7 +43,11 @@ class AgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTarget:
-    """The next of these speaks, after whoever spoke last; without names, the next participant."""
+    """The next of these speaks, after whoever spoke last; without names, the next participant.
+
+    After a speaker who is none of them, the first speaks. `state.participant_order` is the order of
+    the participants; without any the session closes with `no_participants`.
+    """
 
     agents: Sequence[str] = ()
 
@@ -83,7 +87,11 @@ class RevertToInitiatorTarget:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAgentTarget:
-    """Whoever has the conversation speaks; after their own words, it is the human's turn."""
+    """The agent that has the conversation speaks; after its own turn the session waits.
+
+    It waits for whoever opened the session. Where no agent has the conversation, the target fails,
+    and the next rule is tried; `HasActiveAgent` tells beforehand.
+    """
 
     name: ClassVar[str] = "active_agent"
 
@@ -110,7 +118,10 @@ class AddressedTarget:
 
 @dataclass(frozen=True, slots=True)
 class ParallelTarget:
-    """These speak at once; when all have spoken, `join` says who goes on."""
+    """These speak in parallel; when all have spoken, `join` decides.
+
+    ParallelTarget(["lawyer", "accountant"], join="editor")
+    """
 
     agents: Sequence[str]
     join: Target | str
@@ -131,7 +142,7 @@ class ParallelTarget:
 
 @dataclass(frozen=True, slots=True)
 class TerminateTarget:
-    """The session ends."""
+    """The session closes, with this reason as its `close_reason`."""
 
     reason: str = "terminated"
 
@@ -176,7 +187,10 @@ class HumanTarget:
 @_registered_as("phase")
 @dataclass(frozen=True)
 class PhaseTarget:
-    """The conversation enters a phase, and then `then` decides."""
+    """The conversation enters a phase, and then `then` decides.
+
+    PhaseTarget("review", "editor")
+    """
 
     name: str
     then: Target | str
@@ -212,6 +226,7 @@ def addressed_to(envelope: RoutingEnvelope) -> tuple[str, ...]:
 
 
 def _distinct_names(label: str, value: Any) -> tuple[str, ...]:
+    """Return names as a tuple; raise `ConfigurationError` for repeated names and non-strings."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise ConfigurationError(f"{label}={short(value)}: give a list of names")
     faults = [f"{label}: {short(name)} is no name" for name in value if not isinstance(name, str)]

@@ -91,6 +91,10 @@ def cause(error: Exception) -> str:
 
 
 def _fault(value: object, depth: int, budget: list[int]) -> str | None:
+    """Return what JSON cannot hold in a value, None where it can hold all of it.
+
+    `budget` is a list of one number, which all levels count down.
+    """
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH}, or holds itself"
     if isinstance(value, float) and not math.isfinite(value):
@@ -119,6 +123,7 @@ def _first_fault(values: Any, depth: int, budget: list[int]) -> str | None:
 
 
 def _copy(value: Any) -> Any:
+    """Copy a value, with lists for tuples."""
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, Mapping):

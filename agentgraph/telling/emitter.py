@@ -103,6 +103,7 @@ class EventEmitter:
             await self.emit(event)
 
     async def _acquire_order(self) -> None:
+        """Acquire the lock that keeps the order; waiting for it is the reader's time too."""
         if not self._order.locked():
             await self._order.acquire()
             return
@@ -110,6 +111,7 @@ class EventEmitter:
             await self._order.acquire()
 
     async def _put_next(self, event: Event, position: Position) -> None:
+        """Put an event, unless it was emitted in this turn already."""
         _, round, attempt = position
         event_key = _key(event)
         key = None if event_key is None else (position, *event_key)
@@ -146,6 +148,7 @@ def _key(event: Event) -> tuple[str, str] | None:
 
 
 def _failure(error: Exception) -> ErrorEvent:
+    """Return the event of an error that ended a run."""
     if isinstance(error, AgentGraphError):
         return ErrorEvent(code=error.code, message=str(error))
     # Not its text: that may hold secrets, and the reader may be anybody.
@@ -153,6 +156,7 @@ def _failure(error: Exception) -> ErrorEvent:
 
 
 async def _end(task: asyncio.Future[None]) -> None:
+    """Cancel a task if it runs, and wait until it has cleaned up."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])

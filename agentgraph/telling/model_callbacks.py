@@ -68,6 +68,7 @@ class ModelCallbacks(AsyncCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        """Follow a call of an agent's model, unless its text may still be refused."""
         agent = self._agent_of(metadata)
         # LangChain's middleware marks the calls that it makes for itself, such as a summary.
         is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
@@ -83,6 +84,7 @@ class ModelCallbacks(AsyncCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
+        """Emit the text of a chunk; wait while the reader is slow."""
         model_call = self._model_calls.get(run_id)
         message = getattr(chunk, "message", None)
         if model_call is None or not isinstance(message, AIMessageChunk):
@@ -93,6 +95,7 @@ class ModelCallbacks(AsyncCallbackHandler):
             await self._emitter.emit(event)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """Emit the finished text of a foreign graph's model."""
         model_call = self._model_calls.pop(run_id, None)
         if model_call is None or not model_call.is_foreign:
             return
@@ -117,6 +120,7 @@ class ModelCallbacks(AsyncCallbackHandler):
         tool_call_id: str | None = None,
         **kwargs: Any,
     ) -> None:
+        """Emit the tool call of a foreign graph."""
         agent = self._agent_of(metadata)
         if agent and (metadata or {}).get(FOREIGN_TAG):
             name, args = str(serialized.get("name") or ""), inputs or {}
@@ -131,6 +135,7 @@ class ModelCallbacks(AsyncCallbackHandler):
             await self._answer(call, text, status)
 
     async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Emit the error of a foreign graph's tool; an interrupt is none."""
         call = self._calls.pop(run_id, None)
         if call is not None and not isinstance(error, GraphBubbleUp):
             await self._answer(call, type(error).__name__, "error")

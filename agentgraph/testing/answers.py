@@ -26,12 +26,18 @@ Call: TypeAlias = ToolCall | InvalidToolCall
 
 
 def call(name: str, /, **args: object) -> ToolCall:
-    """Make a tool call; it gets its id when the model makes it."""
+    """Return a tool call for a script; it gets its id when the model makes it.
+
+    call("refund", reason="charged twice")
+    """
     return ToolCall(name=name, args=json.loads(json.dumps(args)), id=None, type="tool_call")
 
 
 def bad_call(name: str, arguments: str = '{"reason": oops}') -> InvalidToolCall:
-    """Make a tool call whose arguments are no JSON object."""
+    """Return a tool call whose arguments are no JSON object, as models write them at times.
+
+    Raises `ValueError` for arguments that LangChain can read.
+    """
     chunk = tool_call_chunk(name=name, args=arguments, id="probe", index=0)
     if AIMessageChunk(content="", tool_call_chunks=[chunk]).tool_calls:
         raise ValueError(f"LangChain can read these arguments: {arguments!r}")
@@ -63,12 +69,12 @@ class Fault:
 
     @classmethod
     def delay(cls, seconds: float, turn: Scripted) -> Self:
-        """Wait on the clock before the turn."""
+        """Return a turn that comes after so many seconds of the clock in force."""
         return cls(turn, delay_s=seconds)
 
     @classmethod
     def cut(cls, turn: Scripted, error: Exception | None = None) -> Self:
-        """Lose the connection in mid-stream."""
+        """Return a turn whose stream breaks off in the middle, by default as a lost connection."""
         return cls(turn, error=error or connection_error())
 
     @classmethod
@@ -94,6 +100,7 @@ class Answer:
     error: Exception | None = None
 
     def result(self) -> ChatResult:
+        """Return the message at once, or raise the error."""
         if self.error is not None:
             raise self.error
         return ChatResult(generations=[ChatGeneration(message=self.message)])
@@ -123,6 +130,7 @@ def answer_of(turn: object, *, messages: Sequence[BaseMessage], model_name: str)
 
 
 def _turn(turn: object) -> Turn:
+    """Return a turn for a text or calls; raise `TypeError` for what is none."""
     match turn:
         case Turn():
             return turn
@@ -137,6 +145,7 @@ def _turn(turn: object) -> Turn:
 
 
 def _message(turn: Turn, messages: Sequence[BaseMessage], model_name: str) -> AIMessage:
+    """Return the message of a turn, with ids and usage."""
     calls: list[Any] = [{**c, "id": c.get("id") or _fresh("call")} for c in turn.calls]
     message = AIMessage(
         turn.text,
@@ -164,6 +173,7 @@ def _word_usage(messages: Sequence[BaseMessage], answer: AIMessage) -> UsageMeta
 
 
 def _words(message: BaseMessage) -> int:
+    """Return the number of words in a message and its calls."""
     words = len(message.text.split())
     if isinstance(message, AIMessage):
         words += sum(len(f"{c['name']} {c['args']}".split()) for c in calls_of(message))
@@ -196,12 +206,14 @@ def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
 
 
 def _pieces(content: str | list[Any]) -> list[Any]:
+    """Split content: a text by words, a list by its blocks."""
     if isinstance(content, str):
         return re.findall(r"\s*\S+|\s+", content)
     return [[block] for block in content]
 
 
 def _call_chunks(index: int, call: Call) -> Iterator[ToolCallChunk]:
+    """Yield a call as providers stream it: the name first, then its arguments in pieces."""
     args = call["args"]
     text = args if isinstance(args, str) else json.dumps(args or {})
     half = len(text) // 2

@@ -143,6 +143,7 @@ class FakeClock:
             return timer.due - self._monotonic
 
     def _wake_watchers(self) -> None:
+        """Wake those who wait for so many sleepers; called with the lock held."""
         asleep = len(self._sleepers)
         for minimum, is_reached in self._watchers:
             if minimum <= asleep:
@@ -150,6 +151,7 @@ class FakeClock:
         self._watchers = [watcher for watcher in self._watchers if watcher[0] > asleep]
 
     def _forget(self, sleeper: _Sleeper) -> None:
+        """Remove a sleeper that was cancelled."""
         with self._lock:
             if sleeper in self._sleepers:
                 self._sleepers.remove(sleeper)
@@ -169,12 +171,14 @@ class _Timer:
         self._start()
 
     def pause(self) -> None:
+        """Stop the time; code that is `unhurried` calls it."""
         self._pauses += 1
         if self._sleeper is not None:
             self._remaining_ns = self._clock._stop_timer(self._sleeper)
             self._sleeper = None
 
     def resume(self) -> None:
+        """Let the time run on once all pauses are over."""
         self._pauses -= 1
         if self._pauses == 0 and self._sleeper is None:
             self._start()
@@ -191,6 +195,7 @@ class _Timer:
         self._sleeper = self._clock._start_timer(self._remaining_ns, future)
 
     def _expire(self, future: asyncio.Future[None]) -> None:
+        """Expire the limit."""
         # The callback comes a loop cycle late: meanwhile the block may have ended, or be paused.
         if self._sleeper is not None and self._sleeper.future is future:
             self._sleeper = self._remaining_ns = None
@@ -199,6 +204,8 @@ class _Timer:
 
 @dataclass(order=True, frozen=True, slots=True)
 class _Sleeper:
+    """When a future is due; the order of their making decides between equal times."""
+
     due: int
     order: int
     future: asyncio.Future[None] = field(compare=False)

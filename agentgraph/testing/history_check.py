@@ -47,6 +47,7 @@ def check_history(messages: Sequence[BaseMessage]) -> None:
 
 
 def _place_fault(message: BaseMessage, index: int, open_ids: set[str]) -> str | None:
+    """Return why a message cannot stand here."""
     if isinstance(message, ToolMessage):
         is_answer = message.tool_call_id in open_ids
         return None if is_answer else "answers no open call of the assistant right before it"
@@ -60,6 +61,7 @@ def _place_fault(message: BaseMessage, index: int, open_ids: set[str]) -> str | 
 
 
 def _id_fault(message: BaseMessage, used_ids: set[str]) -> str | None:
+    """Return what is wrong with the ids of a message's calls."""
     ids = [call["id"] for call in calls_of(message)] if isinstance(message, AIMessage) else []
     if not all(ids):
         return "has a call without an id"

@@ -94,6 +94,7 @@ class ScriptedModel(BaseChatModel):
             await clock().sleep(0)
 
     def _answer(self, messages: list[BaseMessage], kwargs: Mapping[str, object]) -> Answer:
+        """Take the next turn, and wait for its delay."""
         turn = self._ask(messages, kwargs)
         ready = _block_on(turn) if iscoroutine(turn) else turn
         answer = answer_of(ready, messages=messages, model_name=self.model_name)
@@ -102,6 +103,7 @@ class ScriptedModel(BaseChatModel):
         return answer
 
     async def _aanswer(self, messages: list[BaseMessage], kwargs: Mapping[str, object]) -> Answer:
+        """Take the next turn, and wait for its delay."""
         turn = self._ask(messages, kwargs)
         ready = await turn if isawaitable(turn) else turn
         answer = answer_of(ready, messages=messages, model_name=self.model_name)
@@ -112,6 +114,7 @@ class ScriptedModel(BaseChatModel):
     def _ask(
         self, messages: list[BaseMessage], kwargs: Mapping[str, object]
     ) -> Scripted | Awaitable[Scripted]:
+        """Record the request, check its history, and take the next turn."""
         self._script.requests.append(request_of(messages, {**self._bound_options, **kwargs}))
         if self.strict:
             check_history(messages)

@@ -18,6 +18,7 @@ from agentgraph_server.problems import problem_response
 
 ENV_KEYS = "AGENTGRAPH_API_KEYS"
 MAX_BODY = 1_048_576
+"""Bytes of a request's body, so that nobody fills the memory of the server."""
 
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
@@ -52,7 +53,8 @@ def is_loopback(host: str) -> bool:
 class AccessControl:
     """Middleware that refuses who may not ask, before a body is read or an agent looked up.
 
-    It limits the size of bodies too.
+    With keys, a request needs one: `Authorization: Bearer <key>` or `X-API-Key: <key>`. Without
+    keys, it has to come from this machine. The size of bodies is limited too.
     """
 
     def __init__(self, app: ASGIApp, *, keys: Collection[str]) -> None:
@@ -69,6 +71,7 @@ class AccessControl:
         await answer(scope, _with_size_limit(receive), send)
 
     def _check_key(self, headers: Headers) -> Response | None:
+        """Return a refusal unless the request has one of the keys."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # All are compared, in constant time: the time must not tell how near a guess was.
@@ -80,6 +83,7 @@ class AccessControl:
 
 
 def _check_origin(scope: Scope, headers: Headers) -> Response | None:
+    """Refuse requests from other machines, and those that a browser sends for another site."""
     client = scope.get("client")
     if client is not None and _is_foreign(client[0]):
         return problem_response(403, _OPEN, "forbidden")
@@ -90,6 +94,7 @@ def _check_origin(scope: Scope, headers: Headers) -> Response | None:
 
 
 def _is_local_name(host: str) -> bool:
+    """Tell whether a Host header names this machine: without dots, or its own address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:  # a bracket without its other half
@@ -98,6 +103,7 @@ def _is_local_name(host: str) -> bool:
 
 
 def _is_foreign(host: str) -> bool:
+    """Tell whether a client's address is that of another machine."""
     try:
         return not ipaddress.ip_address(host).is_loopback
     except ValueError:  # no address: a name, or what a proxy has written there
@@ -105,6 +111,7 @@ def _is_foreign(host: str) -> bool:
 
 
 def _with_size_limit(receive: Receive) -> Receive:
+    """Return a `receive` that raises 413 once a body is larger than allowed."""
     size = 0
 
     async def receive_some() -> Message:

@@ -50,6 +50,7 @@ async def open_stores(app: FastAPI) -> None:
 
 @asynccontextmanager
 async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
+    """Open the stores at the start, and close them at the end."""
     try:
         # Not at the first request: a server that cannot reach its store is not to start.
         await open_stores(app)

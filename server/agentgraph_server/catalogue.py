@@ -62,7 +62,11 @@ class ThreadLock:
 
 @dataclass(init=False, slots=True)
 class Catalogue:
-    """The served agents, each with an open store, and their busy threads."""
+    """The served agents, each with a saver, and their busy threads.
+
+    Two turns at once on a thread would both answer the same history. A thread is locked in this
+    process by a set, and among processes by the store.
+    """
 
     agents: Mapping[str, Agent]
     _busy: Threads = field(default_factory=set)
@@ -118,6 +122,7 @@ def _busy(thread_id: str) -> ThreadBusy:
 
 
 def _faults(agents: Sequence[Agent]) -> Iterator[str]:
+    """Yield why these agents cannot be served together."""
     if not agents:
         yield "nothing to serve: give at least one agent"
     names: set[str] = set()
@@ -131,6 +136,7 @@ def _faults(agents: Sequence[Agent]) -> Iterator[str]:
 
 
 def _with_store(agent: Agent, store: str) -> Agent:
+    """Return the agent with a saver: its own, or one on the server's store."""
     if isinstance(agent.checkpointer, BaseCheckpointSaver):
         return agent
     return agent.replace(checkpointer=open_saver(agent.checkpointer or store))

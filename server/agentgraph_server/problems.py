@@ -93,6 +93,7 @@ def answer_problems(app: FastAPI) -> None:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
+    """Answer a request that FastAPI has refused, with all of its faults."""
     assert isinstance(error, RequestValidationError)
     faults = [_fault(entry) for entry in error.errors()]
     detail = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults)
@@ -100,6 +101,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
+    """Answer an HTTP error of Starlette's, with advice where its own text has none."""
     assert isinstance(error, HTTPException)
     code, advice = _REFUSALS.get(error.status_code, ("refused", ""))
     detail = advice or str(error.detail)
@@ -107,6 +109,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
+    """Answer an error of agentgraph's with the status of its class."""
     assert isinstance(error, AgentGraphError)
     statuses = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
@@ -135,6 +138,7 @@ _WORDS = {
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
+    """Return a fault of pydantic's with a JSON pointer to its place in the request."""
     source, *rest = error["loc"]
     if error["type"] == "json_invalid":
         detail = f"this is no JSON: {error['ctx']['error']}, at character {rest[0]}"

@@ -30,6 +30,7 @@ from agentgraph_server.sse import TurnStream
 
 router = APIRouter()
 
+# What a turn may be answered with instead, for the OpenAPI document.
 _TURN = problems(404, 409, 422, 502, 503)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
@@ -130,6 +131,7 @@ async def tell_health(catalogue: CatalogueOfApp) -> Health:
 async def _answer(
     agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> Response:
+    """Run a turn to its end; 409 where the thread is busy."""
     async with await catalogue.lock(agent, thread_id):
         reply = await unless_disconnected(request, agent.ainvoke(message, thread_id=thread_id))
     headers = _location_headers(request, agent, thread_id)
@@ -140,6 +142,7 @@ async def _answer(
 async def _stream(
     agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> TurnStream:
+    """Run a turn as a stream, which unlocks the thread at its end."""
     lock = await catalogue.lock(agent, thread_id)
     begin = Event(agent=agent.name, thread_id=thread_id)
     events = agent.astream(message, thread_id=thread_id)

@@ -23,6 +23,7 @@ MAX_DEPTH = 100
 
 
 def _check_not_blank(text: str) -> str:
+    """Raise `ValueError` for a text of spaces only."""
     if not text.strip():
         raise ValueError("the prompt is blank: say something")
     return text
@@ -198,6 +199,7 @@ class Health(BaseModel):
 
 
 def _tools_of(agent: Agent) -> list[ToolCard]:
+    """Return all that an agent's model can call, but for its handoffs."""
     own = [ToolCard(name=tool.name, description=tool.description) for tool in agent.own_tools]
     agent_tools = [
         ToolCard(name=tool.agent.name, description=tool.agent.description)

@@ -15,6 +15,7 @@ from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
 from agentgraph_server.app import create_app, open_stores
 
 GRACE_S = 10
+"""How long requests may take to end after a signal; what runs then is cancelled."""
 
 
 def serve(
@@ -51,7 +52,11 @@ def make_server(
     store: str | None = None,
     log_level: str = "info",
 ) -> uvicorn.Server:
-    """Make the server that `serve` runs."""
+    """Make the server that `serve` runs, not yet listening; its `run` blocks.
+
+    Raises `ConfigurationError` for a host that other machines reach where no API keys are set, and
+    for agents that cannot be served together.
+    """
     if not is_loopback(host) and not keys_from(None):
         raise ConfigurationError(
             f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"

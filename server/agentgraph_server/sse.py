@@ -33,7 +33,11 @@ class _Stamp(TypedDict):
 
 
 class TurnStream(EventSourceResponse):
-    """Stream a turn; its thread is locked until the stream ends, however it ends."""
+    """Stream a turn; its thread is locked until the stream ends, however it ends.
+
+    A client that disconnects cancels the stream, and with it the run. One that stops reading holds
+    the run back, and is disconnected after `STALLED_S`.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class ShutdownSignal(anyio.Event):
 async def _frames(
     events: AsyncGenerator[Event, None], lock: ThreadLock, shutdown: ShutdownSignal, last: Event
 ) -> AsyncIterator[bytes]:
+    """Yield the frames of a turn: its events, an error where the server stops, then `done`."""
     async with aclosing(events):
         try:
             while (event := await shutdown.next_of(events)) is not None:
@@ -116,6 +121,7 @@ async def _frames(
 
 
 def _after(event: Event) -> _Stamp:
+    """Return the stamp of the event that follows another."""
     return {
         "agent": event.agent,
         "thread_id": event.thread_id,

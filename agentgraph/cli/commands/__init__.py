@@ -1,1 +1,4 @@
-"""The commands, one module each."""
+"""The commands, one module each: a function with typer's annotations, and what it calls.
+
+Each runs its work in `errors_reported`, and reads a store by `log_reader`.
+"""

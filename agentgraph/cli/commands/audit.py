@@ -1,5 +1,6 @@
 """`agentgraph audit`: who acted in a session, what it cost, and what was decided and done.
 
+The audit is made from the session's log; neither agents nor a hub are needed.
 Each kind of audit record has a function that writes it in words, in the table `_WORDS`.
 """
 
@@ -48,6 +49,7 @@ def audit(
 
 
 async def _audit_of(url: str, session_id: str) -> Audit:
+    """Read a session's log, and make its audit from the records in it."""
     from agentgraph.cli.stores import envelopes_of, log_reader, stored_session
     from agentgraph.sessions.audit import audit_of
 
@@ -72,6 +74,7 @@ def _lines(record: Record) -> Iterator[str]:
 
 
 def _human(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    """Write a question to a human, or the decision of one."""
     from agentgraph.cli.terminal.text import clip
 
     if "asked" in data:
@@ -122,6 +125,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
 
 
 def _summary(audit: Audit) -> Iterator[str]:
+    """Yield the lines below the records: times, path, counts, spend, effects."""
     from agentgraph.cli.terminal.text import instant
 
     trail, usage = audit.trail, audit.usage
@@ -142,6 +146,7 @@ def _summary(audit: Audit) -> Iterator[str]:
 
 
 def _evidence(decision: Mapping[str, object]) -> str:
+    """Write the evidence of a decision as names with values."""
     evidence = decision.get("evidence")
     items = evidence.items() if isinstance(evidence, Mapping) else ()
     return ", ".join(f"{name} {_plain(value)}" for name, value in items)

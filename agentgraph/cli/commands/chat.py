@@ -77,6 +77,7 @@ def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int
 
 
 def _run(conversation: Conversation, runner: asyncio.Runner) -> int:
+    """Run the conversation; return 130 where Ctrl-C leaves it, so that the farewell is shown."""
     try:
         conversation.run(runner)
     except KeyboardInterrupt:

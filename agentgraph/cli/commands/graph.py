@@ -1,4 +1,4 @@
-"""`agentgraph graph`: an agent's tree, drawn."""
+"""`agentgraph graph`: the graph of an agent and all agents below it, as Mermaid or SVG."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def log(
 
 
 async def _list(url: str, as_json: bool) -> None:
+    """Print the sessions of a store."""
     from agentgraph.cli.stores import log_reader
 
     async with log_reader(url) as log:
@@ -63,6 +64,7 @@ async def _list(url: str, as_json: bool) -> None:
 
 
 async def _print(url: str, session_id: str, *, as_json: bool, follow: bool) -> None:
+    """Print the envelopes of a session."""
     from rich.console import Console
 
     from agentgraph.cli.stores import log_reader

@@ -42,6 +42,7 @@ def replay(
 
 
 async def _fold_again(url: str, session_id: str) -> tuple[StoredSession, SessionState]:
+    """Return the stored session, and the state that its log folds to."""
     from agentgraph.cli.stores import envelopes_of, log_reader, stored_session
     from agentgraph.sessions.state.fold import fold
     from agentgraph.sessions.state.state import SessionState

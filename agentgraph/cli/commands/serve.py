@@ -1,4 +1,7 @@
-"""`agentgraph serve`: agents over HTTP."""
+"""`agentgraph serve`: agents over HTTP, by `agentgraph_server`.
+
+The server is imported in the function only: other commands work where its packages are missing.
+"""
 
 from __future__ import annotations
 

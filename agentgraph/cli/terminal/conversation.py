@@ -33,6 +33,7 @@ class Conversation:
         self._read = read
         self._interactive = interactive
         self._questions: tuple[Interrupt, ...] = ()
+        """What the thread waits for; while there are any, lines are decisions."""
         self._is_running = False
         self.has_failed = False
         """Whether a turn has failed."""
@@ -62,11 +63,13 @@ class Conversation:
         self._questions = await self._agent.ainterrupts(self._thread_id)
 
     def _read_message(self) -> str:
+        """Read lines until one has text."""
         while not (line := self._read(YOU)).strip():
             pass
         return line
 
     def _read_decisions(self) -> Command[Any]:
+        """Ask all open questions, one after the other, and return the decisions."""
         decisions: dict[str, object] = {}
         for number, question in enumerate(self._questions, 1):
             several = len(self._questions) > 1
@@ -77,6 +80,7 @@ class Conversation:
         return Command(resume=decisions)
 
     def _leave_open(self) -> None:
+        """Leave the questions undecided: the next line is a message."""
         if not self._interactive:
             raise KeyboardInterrupt
         open_ = "Left open: a message goes on without the decision. " if self._questions else ""
@@ -84,6 +88,7 @@ class Conversation:
         self._questions = ()
 
     def _turn(self, runner: asyncio.Runner, message: Input) -> None:
+        """Run one turn, then find out whether the thread waits for decisions."""
         self._screen.start()
         self._questions = ()
         self._run_to_end(runner, self._stream(message))
@@ -108,6 +113,7 @@ class Conversation:
             self._screen.fail(error)
 
     async def _stream(self, message: Input) -> None:
+        """Run a message, and show its events."""
         self._is_running = True
         try:
             async with aclosing(self._agent.astream(message, thread_id=self._thread_id)) as events:

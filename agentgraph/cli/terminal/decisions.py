@@ -42,6 +42,7 @@ def has_short_form(question: Interrupt) -> bool:
 
 
 def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | None:
+    """Return the decision of a word with a text behind it, None for other words."""
     match word:
         case "approve":
             return {"type": word}

@@ -1,4 +1,8 @@
-"""Envelopes in words: for each event type a line, with notes below it."""
+"""Envelopes in words: for each event type a line, with notes below it.
+
+A substantive envelope is its speaker's text. The table `_LINES` has a function for each other event
+type; those that are not in it are custom events, and are shown as JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ Note: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An envelope in words: the speaker's text, or without a speaker a line about the event."""
+    """An envelope in words: the speaker's text, or without a speaker a line about the event.
+
+    The text of a speaker may have several lines; a line about an event is printed as one.
+    """
 
     line: str
     speaker: str | None = None
@@ -39,6 +46,7 @@ def entry_of(envelope: Envelope) -> Entry:
 
 
 def _message(envelope: Envelope) -> Entry:
+    """Return the entry of a speaker's text, with its round's calls and context changes."""
     to = envelope.audience
     speaker = envelope.sender_id if to is None else f"{envelope.sender_id} to {_list(to)}"
     data = envelope.event_data
@@ -63,6 +71,7 @@ def _step_notes(data: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _call(agent: str, call: Mapping[str, Any]) -> Note:
+    """Return a tool call with its result."""
     args = call.get("args")
     text = call_text(agent, str(call.get("tool")), args if isinstance(args, Mapping) else {})
     style = WRONG if call.get("status") == "error" else ASIDE
@@ -75,6 +84,7 @@ def _context_notes(data: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _notes(envelope: Envelope) -> Iterator[Note]:
+    """Yield a handoff's summary, and what was decided on the envelope."""
     data = envelope.event_data
     if envelope.event_type == ev.EV_HANDOFF and data.get("summary"):
         yield f"summary: {clip(data['summary'])}", ASIDE
@@ -84,6 +94,7 @@ def _notes(envelope: Envelope) -> Iterator[Note]:
 
 
 def _decision(decision: Mapping[str, Any]) -> str:
+    """Say who goes on, and by which rule."""
     rule = decision.get("rule")
     why = f"rule {rule}" if isinstance(rule, int) else str(rule)
     phase = f", phase {decision['phase']}" if decision.get("phase") else ""
@@ -97,6 +108,7 @@ def _decision(decision: Mapping[str, Any]) -> str:
 
 
 def _changes(updates: object) -> str:
+    """Say which context variables are set and deleted; "" for none."""
     if not isinstance(updates, Mapping):
         return ""
     values, deletions = updates.get("set"), updates.get("delete")
@@ -118,6 +130,7 @@ def _handoff(envelope: Envelope, data: Mapping[str, Any]) -> str:
 
 
 def _handoff_rejection(envelope: Envelope, data: Mapping[str, Any]) -> str:
+    """Say why a handoff was refused; the answer is JSON where validation refused it."""
     answer = data.get("told")
     attempt = f"{data.get('from')} may not hand over to {data.get('target')}"
     try:
@@ -147,6 +160,7 @@ def _progress(envelope: Envelope, data: Mapping[str, Any]) -> str:
 
 
 def _audit_record(envelope: Envelope, data: Mapping[str, Any]) -> str:
+    """Say what a record of the guards is about."""
     entry = data.get("entry")
     if data.get("kind") == "decision":
         why = clip(data.get("cause"))

@@ -14,7 +14,10 @@ from rich.console import Console
 from agentgraph.cli.terminal.text import clean
 
 ReadLine: TypeAlias = Callable[[str], str]
-"""Show a prompt and return a line; EOFError at the end, KeyboardInterrupt for Ctrl-C."""
+"""Show a prompt and return a line.
+
+It raises `EOFError` at the end of the input, and `KeyboardInterrupt` for Ctrl-C.
+"""
 
 
 def at_terminal() -> bool:

@@ -48,8 +48,10 @@ class Screen:
         self._console = console
         self._writer = WrappingWriter(console)
         self._live: _MessageKey | None = None
+        """The message that is written token by token."""
         self._live_text = ""
         self._started_messages: set[_MessageKey] = set()
+        """Messages with tokens, which are not to become live once another one has ended."""
         self._shown_texts: set[str] = set()
         """Texts and errors of this run, which its end repeats."""
 
@@ -191,12 +193,14 @@ class Screen:
             self._show_text(agent, text)
 
     def _show_text(self, agent: str, text: str) -> None:
+        """Show a whole message, on lines of its own."""
         self.end_line()
         self._writer.begin(f"{clean(agent)}> ", _SPEAKER)
         self._writer.write(clean(text))
         self._writer.end()
 
     def _close(self, event: FinalStateEvent) -> None:
+        """Show the end of a run: the answer, unless it was shown, and why it ended early."""
         self.end_line()
         if event.text and event.text not in self._shown_texts:
             self._show_text(event.agent, event.text)

@@ -56,6 +56,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _is_unsafe(character: str) -> bool:
+    """Tell whether a character is a control character, a surrogate or a mark of direction."""
     return (
         category(character) in ("Cc", "Cs")
         or "\u202a" <= character <= "\u202e"

@@ -31,7 +31,7 @@ class Transcript:
         self._console = console
 
     def show(self, envelope: Envelope) -> None:
-        """Show an envelope."""
+        """Show an envelope: its entry, and the notes below it."""
         entry = entry_of(envelope)
         number = f"{envelope.sequence:{_NUMBER}} "
         line = _one_line(entry.line) if entry.speaker is None else clean(entry.line)
@@ -44,7 +44,7 @@ class Transcript:
             self._print(Text(" " * (len(number) + 2)), Text(clean(line), style))
 
     def list(self, summaries: Sequence[SessionSummary]) -> None:
-        """Show the sessions of a store, one in a line."""
+        """Show the sessions of a store, one in a line, in aligned columns."""
         rows = [_columns(summary) for summary in summaries]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
@@ -68,6 +68,7 @@ class Transcript:
 
 
 def _columns(summary: SessionSummary) -> list[str]:
+    """Return the columns of a session in the list."""
     parts = [
         summary.session_id,
         summary.status,

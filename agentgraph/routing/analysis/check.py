@@ -64,6 +64,7 @@ def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
 
 
 def _limits(rules: Rules) -> Iterator[Finding]:
+    """Find limits with which no turn can be made."""
     if rules.max_turns is not None and rules.max_turns < 1:
         message = f"max_turns={rules.max_turns} lets nobody speak: write at least 1, or None"
         yield Finding("max_turns", "error", message)
@@ -94,6 +95,7 @@ def _strangers(rules: Rules, participants: Sequence[str]) -> Iterator[Finding]:
 
 
 def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
+    """Yield the names in a condition or a target that no participant has."""
     for part in parts_of(whole):
         match part:
             case AgentTarget(name) | FromSpeaker(name) | HumanTarget(str(name)):
@@ -130,6 +132,10 @@ def _endless_cycles(
 def _unreachable_participants(
     graph: FloorGraph, reachable: Collection[str], participants: Sequence[str]
 ) -> Iterator[Finding]:
+    """Find participants whom no rule ever lets speak.
+
+    Where a rule may lead anywhere, nobody is unreachable.
+    """
     edges = [edge for name in reachable for edge in graph.get(name, ())]
     if any(edge.is_open for edge in edges):
         return
@@ -144,6 +150,7 @@ def _unreachable_participants(
 
 
 def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
+    """Find rules that never fire, because an earlier one fires whenever they would."""
     for index, earlier in shadowed_rules(rules):
         message = (
             f"rule {index} never fires: whenever it would, rule {earlier} does before it; "

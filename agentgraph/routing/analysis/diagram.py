@@ -73,6 +73,7 @@ def svg(rules: Rules, highlights: Collection[Rule]) -> str:
 
 
 def _arrows(rules: Rules) -> Iterator[Arrow]:
+    """Yield the arrows in the order in which rules are tried, the default target last."""
     yield Arrow(_START, f":{rules.initial_speaker}", "", "initial")
     for index, rule in in_order(rules.transitions):
         for source, when in _sources(rule.when):

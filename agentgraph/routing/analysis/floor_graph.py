@@ -171,6 +171,7 @@ def _depends_on_speaker(rule: Transition) -> bool:
 def _edge(
     rule: Transition, speaker: str, participants: Sequence[str], index: int | None
 ) -> FloorEdge:
+    """Return what a rule does after a turn of this speaker."""
     by_context = depends_on_context_alone(rule.when, speaker)
     speakers, floor, ends, is_open = _reach(as_target(rule.then), speaker, participants)
     return FloorEdge(frozenset(speakers), frozenset(floor), ends, index, by_context, is_open)

@@ -125,6 +125,7 @@ class _Implications:
         return frozenset([self._key(condition)])
 
     def _by_parts(self, premise: TransitionCondition, conclusion: TransitionCondition) -> bool:
+        """Compare composites, by the parts of the conclusion, then by those of the premise."""
         match conclusion:
             case AllOf(conditions):
                 if all(self.holds(premise, part) for part in conditions):

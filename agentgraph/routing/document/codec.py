@@ -102,6 +102,7 @@ class Decoder:
     def _decode(
         self, data: object, place: Place, depth: int, classes: Mapping[str, Any], noun: str
     ) -> Any:
+        """Read `{"name": …, "args": …}`; None where it cannot be read."""
         self._nodes += 1
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:
             return self._too_large(place, depth)
@@ -118,6 +119,10 @@ class Decoder:
         return None
 
     def _construct(self, kind: Any, args: object, place: Place, depth: int) -> Any:
+        """Build a part from its `args`; None where anything in them is at fault.
+
+        Reading goes on after a fault, so that all of them are found at once.
+        """
         before = self.count
         data = self.mapping(args, place, _keys_of(kind))
         if data is None:
@@ -137,6 +142,7 @@ class Decoder:
         return None
 
     def _argument(self, argument: Argument, value: object, place: Place, depth: int) -> Any:
+        """Read an argument by what its annotation says that it holds."""
         holds = argument.holds
         if holds == "value":
             return self._value(argument.hint, value, place)
@@ -153,6 +159,7 @@ class Decoder:
         return tuple([reader(part, (*place, n), depth) for n, part in enumerate(value)])
 
     def _value(self, hint: Any, value: object, place: Place) -> Any:
+        """Read a plain value, checked by pydantic against the annotation."""
         if hint is Any or (hint is str and isinstance(value, str)):
             return value
         if hint == Sequence[str] and isinstance(value, list) and set(map(type, value)) <= {str}:
@@ -174,6 +181,7 @@ class Decoder:
         return None
 
     def _too_large(self, place: Place, depth: int) -> None:
+        """Note that a limit is exceeded; that of the number of parts only once."""
         if depth > MAX_DEPTH:
             self.fault(place, f"is nested deeper than {MAX_DEPTH}")
         if self._nodes == MAX_NODES + 1:
@@ -230,6 +238,7 @@ def _has_state(part: object) -> bool:
 
 
 def _value_to_json(value: object, hint: Any, label: str) -> object:
+    """Return a plain argument as JSON; raise `ConfigurationError` where it would not come back."""
     if isinstance(value, str | bool | None):
         return value
     if hint in (Any, object):  # nothing says what it should be read as

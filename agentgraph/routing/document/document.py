@@ -97,6 +97,7 @@ def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[
 
 
 def _check_version(entry: _Node, decoder: Decoder) -> None:
+    """Refuse documents that a newer version of this code has written."""
     version = entry.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         decoder.fault(("version",), f"is {short(version)}: this code writes {VERSION}")
@@ -106,6 +107,7 @@ def _check_version(entry: _Node, decoder: Decoder) -> None:
 
 
 def _rule(data: object, place: Place, decoder: Decoder) -> Any:
+    """Read one rule; None where anything in it is at fault."""
     before = decoder.count
     entry = decoder.mapping(data, place, _RULE) or {}
     when: Any = None

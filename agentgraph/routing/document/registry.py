@@ -71,7 +71,12 @@ for _kind in (*_CONDITIONS, *_TARGETS):
 class Registry:
     """Classes of conditions and targets by name: the built-in ones, and those that you register.
 
-    A registry of your own may replace built-in classes; the default one refuses to.
+    A registry of your own may replace built-in classes; the default one refuses to. Pass it to
+    `TransitionGraph.from_dict` or `loads`, to decide which classes a document may name:
+
+        registry = Registry()
+        registry.register_condition(Mentions)
+        graph = TransitionGraph.loads(text, registry)
     """
 
     def __init__(self, *, may_replace: bool = True) -> None:
@@ -102,6 +107,10 @@ class Registry:
     def _add(
         self, classes: dict[str, Any], kind: type, method: str, built_in: tuple[type, ...]
     ) -> None:
+        """Register a class.
+
+        A name that is registered again gets the new class: notebooks run their cells again.
+        """
         name = getattr(kind, "name", None)
         faults = []
         if not isinstance(kind, type) or not callable(getattr(kind, method, None)):
