@@ -66,7 +66,7 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
 
 
 def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
-    """Return all calls of a message, malformed ones last: providers count both."""
+    """Return all calls of a message, malformed ones last: providers want both answered."""
     return [*message.tool_calls, *message.invalid_tool_calls]
 
 
@@ -83,12 +83,15 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCal
 
 
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
-    """Answer every open call with "outcome unknown"."""
+    """Answer every open call with "outcome unknown": it may or may not have had its effect."""
     return [_unknown_outcome(call) for call in open_calls(messages)]
 
 
 def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
-    """Answer the malformed calls that are open, each beside the others of its message."""
+    """Answer the malformed calls that are open, each after the other answers of its message.
+
+    Graphs of others leave them open, and a provider would refuse that history.
+    """
     messages = list(messages)
     answer_ids = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
     result: list[AnyMessage] = []

@@ -1,4 +1,8 @@
-"""Who may take part: anything named that is, or has, a LangGraph graph over messages."""
+"""Participants: anything named that is, or has, a LangGraph graph over messages.
+
+The protocols say what else a participant may know of itself; whoever builds a tree or a team asks
+for them one by one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ _ATTRIBUTES = ("name", "description", "graph")
 
 
 class Participant(Protocol):
-    """Somebody who can be given the floor."""
+    """Anything named that can be given the floor: an agent, a team, a compiled graph."""
 
     @property
     def name(self) -> str:
@@ -167,7 +171,7 @@ class ForeignGraph:
 
 
 def as_participant(candidate: object) -> Participant | None:
-    """Return what takes part, or None if this cannot."""
+    """Return a participant for an agent, a team or a compiled graph, None for anything else."""
     if isinstance(candidate, PregelProtocol):
         return ForeignGraph(candidate)
     # Looked at without evaluating: `graph` compiles on first use.

@@ -1,6 +1,6 @@
 """The run that code is part of: what it shares, what was handed to it, and the tool call it is in.
 
-Context variables, set by whoever runs an agent, a team or a tool, and read by code deep inside.
+Context variables: the runner of an agent, a team or a tool sets them, code deep inside reads them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Run:
     has_ended: bool = False
     """Whether its turn on the thread is over: LangGraph still writes for tasks it has cancelled."""
     tell: Callable[[Any], Awaitable[None]] | None = None
-    """Takes the run's events, if somebody streams it."""
+    """Takes the run's events, where it is streamed."""
     token_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many tokens were streamed, by agent and visit: they cannot be taken back."""
     account: Suspendable | None = None

@@ -1,4 +1,4 @@
-"""What happens in a run, as typed events: one vocabulary for `astream`, SSE and the page."""
+"""The typed events of a run: one vocabulary for `astream`, SSE and the page."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class TimeLimit:
         _limits.reset(self._token)
         self._timer.remove(self)
         self._remaining_s = None
-        # A cancellation by somebody else stays one, even if it came at the same time.
+        # Any other cancellation stays one, even if it came at the same time.
         is_own = self._is_met and self._task.uncancel() <= self._cancellations
         if is_own and kind is asyncio.CancelledError:
             raise TimeoutError from error
@@ -141,7 +141,7 @@ class TimeLimit:
 
 @contextmanager
 def inside_limit(limit: Limit) -> Iterator[None]:
-    """Let the code in here pause a limit that somebody else keeps for it."""
+    """Let the code in here pause a limit that is no `TimeLimit`, such as a fake clock's."""
     token = _limits.set((*_limits.get(), limit))
     try:
         yield

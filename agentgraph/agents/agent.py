@@ -68,7 +68,14 @@ class Agent(AgentSpec):
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> Reply:
-        """Answer, on a thread of the conversation or on a new one."""
+        """Answer, on a thread of the conversation or on a new one.
+
+            reply = await agent.ainvoke("I was charged twice", thread_id="42")
+
+        A run on a busy thread waits until it is free. `context` is LangGraph's runtime context.
+        `Reply.interrupts` has what a human must decide before it goes on, `Reply.close_reason` the
+        guard that has ended it. Raises `ModelError` where a model fails.
+        """
         return await self._runner.answer(input, thread_id, context, config)
 
     async def astream(
@@ -79,7 +86,10 @@ class Agent(AgentSpec):
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Answer, telling all that happens; closing the iterator ends the run.
+        """Answer, and yield all that happens as events; closing the iterator ends the run.
+
+            async for event in agent.astream("and my invoice?", thread_id="42"):
+                print(event.type, event.to_dict())
 
         `Command(resume={interrupt.id: decision})` as the input goes on with a run that waits.
         """
@@ -98,7 +108,11 @@ class Agent(AgentSpec):
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> Reply:
-        """Go on with a run that waits for decisions, given by the ids of its interrupts."""
+        """Go on with a run that waits for decisions, given by the ids of its interrupts.
+
+        It works in any process, with nothing but the thread's checkpoint. Raises `RoutingError`
+        for a decision that nothing waits for.
+        """
         command: Command[Any] = Command(resume=decisions)
         return await self._runner.answer(command, thread_id, context, config)
 
@@ -107,11 +121,11 @@ class Agent(AgentSpec):
         return await self._runner.history(thread_id)
 
     async def ainterrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
-        """Return the questions that a thread waits for."""
+        """Return the questions that a thread waits with."""
         return await self._runner.interrupts(thread_id)
 
     async def aforget(self, thread_id: str) -> None:
-        """Delete a thread."""
+        """Delete a thread, its messages and whatever an unfinished run left on it."""
         await self._runner.forget(thread_id)
 
     def invoke(
@@ -133,7 +147,7 @@ class Agent(AgentSpec):
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> Iterator[Event]:
-        """Answer, telling all that happens."""
+        """Answer, and yield all that happens as events."""
         events = self._runner.stream(input, thread_id, context, config)
 
         async def next_event() -> Event | None:
@@ -164,7 +178,12 @@ class Agent(AgentSpec):
         return agent_tool(self)
 
     def replace(self, *, deep: bool = False, **changes: Any) -> Agent:
-        """Return a changed agent; `deep=True` changes all agents below it too."""
+        """Return a changed agent; `deep=True` changes all agents below it too.
+
+            offline = support.replace(deep=True, model=ScriptedModel(["hello"]))
+
+        Name and description are changed here only. Raises `ConfigurationError` as `Agent` does.
+        """
         surplus = sorted(set(changes) - {field.name for field in fields(self)})
         if surplus:
             raise ConfigurationError([f"an Agent has no {name!r}" for name in surplus])

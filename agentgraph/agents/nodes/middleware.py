@@ -193,6 +193,7 @@ def _wrappers(stack: Sequence[AgentMiddleware[Any, Any]], method: str) -> list[W
 
 
 def _handler_first(wrap: Callable[[Any, Any], Awaitable[Any]]) -> Wrapper:
+    # So that `partial` can fill in the handler of each wrapper with the next one.
     async def wrapper(handler: Handler, request: Any) -> Any:
         return await wrap(request, handler)
 

@@ -232,6 +232,7 @@ def _record_usage(path: str, new_messages: Sequence[AnyMessage], team_usage: obj
 
 
 def _crossing_values(state: AgentState, channels: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a nested graph gets as input: the turn and the patchers' channels."""
     values: Mapping[str, Any] = state
     return {key: values[key] for key in ("turn", *channels) if key in values}
 

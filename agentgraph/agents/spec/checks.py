@@ -73,9 +73,10 @@ def _tool_names(agent: AgentSpec) -> list[str] | None:
     """Return what may run at an agent, wherever it is; None where its middleware may bring more."""
     if agent.middleware:
         return None
-    return [*toolset_of(agent, "somebody").ordinary, *TEAM_TOOLS]
+    return [*toolset_of(agent, _ANY_SUPERVISOR).ordinary, *TEAM_TOOLS]
 
 
+_ANY_SUPERVISOR = "supervisor"
 _NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # with `transfer_to_` before it, what providers allow
@@ -114,7 +115,7 @@ def _all_names(agent: AgentSpec) -> Iterator[str]:
 def _own_faults(agent: AgentSpec) -> Iterator[str]:
     """Yield what is wrong with the tools and intents of one agent."""
     # As if it had a supervisor: wherever it is put, `request_help` must not clash.
-    toolset = toolset_of(agent, "somebody")
+    toolset = toolset_of(agent, _ANY_SUPERVISOR)
     names = [*(tool.name for tool in agent.own_tools), *_implied_names(agent, toolset)]
     for name in _duplicate_names(names):
         yield f"the tool name {name!r} is taken twice in agent {agent.name!r}: rename one"
