@@ -6,19 +6,16 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
+from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
+from agentgraph.guards.policy import Policy
 
-if TYPE_CHECKING:
-    from agentgraph.guards.mechanisms.gates.gate import Gate
-    from agentgraph.guards.policy import Guards
-
-
-GateAt: TypeAlias = "tuple[Gate, Collection[str] | None]"
+GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
 """A gate that has schemas by tool, and the tools of somebody under it, None where any may come."""
 
 _ALIKE = 0.8
@@ -27,7 +24,7 @@ _ALIKE = 0.8
 _OF_THE_WHOLE = ("deadlock", "velocity", "saga", "audit")
 
 
-def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:
+def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
     """Yield what is wrong with the stages of a policy where these are the agents."""
     if policy.whole is not policy:
         return  # it has those of the policy around it too
@@ -45,7 +42,7 @@ def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:
             )
 
 
-def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
+def price_faults(policy: Policy, path: str, model: object) -> Iterator[str]:
     """Yield whose price is unknown at an agent, where what it spends is counted in dollars."""
     level = policy.at(path)
     in_dollars, prices = _in_dollars(policy, path), level.prices
@@ -64,7 +61,7 @@ def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
             )
 
 
-def unseen_price_faults(policy: Guards, path: str) -> Iterator[str]:
+def unseen_price_faults(policy: Policy, path: str) -> Iterator[str]:
     """Yield what is wrong where dollars are counted in a graph whose model cannot be seen."""
     in_dollars = _in_dollars(policy, path)
     if in_dollars and path not in policy.at(path).prices:
@@ -77,7 +74,7 @@ def unseen_price_faults(policy: Guards, path: str) -> Iterator[str]:
 
 
 def gated_at(
-    policy: Guards, path: str, tools: Callable[[], Collection[str] | None]
+    policy: Policy, path: str, tools: Callable[[], Collection[str] | None]
 ) -> list[GateAt]:
     """Return the gates at an agent that look at tools by their names, with the tools it has."""
     gates = [one for one in policy.at(path).gates if isinstance(one.schema, Mapping)]
@@ -115,7 +112,7 @@ def _like(name: str, there: Collection[str]) -> str | None:
     return spelt[found[0]] if found else None
 
 
-def _in_dollars(policy: Guards, path: str) -> list[str]:
+def _in_dollars(policy: Policy, path: str) -> list[str]:
     """Return what is limited in dollars at a path."""
     limits: list[tuple[str, object]] = [
         ("budget", one.dollars) for _, one in policy.at(path).budgets
@@ -134,7 +131,7 @@ def _names_of(model: object) -> list[str]:
     return [name, rest] if isinstance(model, str) and rest and provider else [name]
 
 
-def warn_of_unheard(policy: Guards, path: str, tools: Mapping[str, Any]) -> None:
+def warn_of_unheard(policy: Policy, path: str, tools: Mapping[str, Any]) -> None:
     """Warn of what does not hold in a graph that has these tools; the rest does."""
     for told in (*_fallback_told(policy, path), *_actions_told(policy, path, tools)):
         warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
@@ -146,7 +143,7 @@ def warn_of_no_guards(path: str) -> None:
     warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
 
 
-def _fallback_told(policy: Guards, path: str) -> Iterator[str]:
+def _fallback_told(policy: Policy, path: str) -> Iterator[str]:
     breaker = policy.at(path).breaker
     fallback = breaker.fallback if breaker is not None else None
     if fallback is not None and not isinstance(fallback, AIMessage):
@@ -157,7 +154,7 @@ def _fallback_told(policy: Guards, path: str) -> Iterator[str]:
         )
 
 
-def _actions_told(policy: Guards, path: str, tools: Mapping[str, Any]) -> Iterator[str]:
+def _actions_told(policy: Policy, path: str, tools: Mapping[str, Any]) -> Iterator[str]:
     if policy.whole.saga is None:
         return
     marks = ((name, effect_of(tool)) for name, tool in tools.items())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, Generic, TypedDict, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -27,14 +28,13 @@ from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.records.audit import AuditTrail
 from agentgraph.guards.table import DecisionTable
 
-if TYPE_CHECKING:
-    from agentgraph.guards.policy import Guards
+P = TypeVar("P")
+"""The type of a policy."""
 
 
-class Overrides(TypedDict, total=False):
+class Overrides(TypedDict, Generic[P], total=False):
     """What replaces a tier's own; None takes a guard away, a number stands for a limit of it."""
 
     steps: StepLimit | int | None
@@ -55,7 +55,7 @@ class Overrides(TypedDict, total=False):
     decisions: DecisionTable
     saga: Saga | None
     audit: AuditTrail | None
-    stages: Mapping[str, Guards]
+    stages: Mapping[str, P]
 
 
 LIMITS: Mapping[str, tuple[type[Any], str]] = {
@@ -84,7 +84,7 @@ _ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
 """What no flow is without."""
 
 
-def coerced(name: str, value: object, policy: type[Guards], faults: list[str]) -> object:
+def coerced(name: str, value: object, policy: type[P], faults: list[str]) -> object:
     """Return what an override stands for, or note why it stands for nothing."""
     if name == "gates":
         gates = () if value is None else (value,) if isinstance(value, Gate) else value

@@ -1,15 +1,18 @@
-"""All the guards of an agent or a team, composed."""
+"""A policy: which guards hold for an agent or a team, and with which limits.
+
+This is the data that guards read. What a user writes is `Guards`, see `patcher`, which is a policy
+that also guards graphs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.decision import TIERS, Tier
-from agentgraph.guards.html import policy_html, shown
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -29,57 +32,13 @@ from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
-from agentgraph.guards.place import Place
-from agentgraph.guards.records.audit import AuditTrail
-from agentgraph.guards.records.channel import GuardedState
 from agentgraph.guards.stricter import tighter
 from agentgraph.guards.table import DecisionTable, table_faults
 from agentgraph.guards.tiers import OF_TIER, guards_of
-from agentgraph.patching import AnyGraph
 
 
-class Default(Enum):
-    """The type of `DEFAULT`: whatever the library thinks best."""
-
-    DEFAULT = "DEFAULT"
-
-    def __repr__(self) -> str:
-        return "DEFAULT"
-
-
-DEFAULT: Final = Default.DEFAULT
-
-
-class Guards:
-    """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
-
-    Without a tier it is an interactive one, and as a stage of another policy of that one's tier.
-    It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
-
-    What is not given is the tier's own, see `interactive`, `batch` and `regulated`. None takes a
-    guard away; a number stands for a limit. Counts are those of one outside input, over all agents;
-    breaker and retry are shared by all that runs under this policy:
-
-    steps       StepLimit(50): how many model calls
-    hops        HopLimit(5): how often models hand over to a peer
-    depth       DepthLimit(8): how many levels of agents
-    fan_out     FanOutLimit(8): how many workers at once
-    replans     ReplanLimit(1): how many new plans in a stage
-    loop        LoopDetector(): tool calls that repeat, and tools that keep failing
-    deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
-    deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
-    budget      CostBudget(tokens=200_000): tokens and dollars, reserved before each call
-    velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
-    breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
-    retry       RetryBudget(): how many of all calls may be repetitions
-    backoff     Backoff(): how often a call is tried, and how long it waits before
-    gates       None, a Gate or several: schema, policy, invariants, grounding
-    escalation  Escalation(0.5): the score below which a human is asked, whose it is, how long
-    decisions   DecisionTable(): what is done about each class of failure
-    saga        Saga(): remembers what tools marked with `@effect` did, and undoes it
-    audit       AuditTrail(): records what was decided and done, in memory or in a file
-    stages      {an agent's name: Guards(…)}: what holds at that agent instead
-    """
+class Policy:
+    """Which guards hold, and with which limits; breakers and retry budget are its own."""
 
     steps: StepLimit | None
     hops: HopLimit | None
@@ -99,9 +58,9 @@ class Guards:
     decisions: DecisionTable
     saga: Saga | None
     audit: AuditTrail | None
-    stages: Mapping[str, Guards]
+    stages: Mapping[str, Self]
 
-    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides]) -> None:
+    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Any]]) -> None:
         self._names_tier = tier is not None
         tier = "interactive" if tier is None else tier
         faults: list[str] = []
@@ -109,7 +68,7 @@ class Guards:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
         given: dict[str, Any] = {}
         for name, value in overrides.items():
-            given[name] = coerced(name, value, Guards, faults)
+            given[name] = coerced(name, value, Policy, faults)
         if tier == "regulated" and given.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
@@ -121,8 +80,8 @@ class Guards:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
         self._given = frozenset(given)
-        self._levels: dict[str, Guards] = {}
-        self._whole: Guards | None = None
+        self._levels: dict[str, Self] = {}
+        self._whole: Self | None = None
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
@@ -137,50 +96,8 @@ class Guards:
         """Return the names of what was given, in place of the tier's own."""
         return self._given
 
-    @classmethod
-    def interactive(cls, **overrides: Unpack[Overrides]) -> Guards:
-        """Return the policy for somebody who waits for the answer.
-
-        It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
-        CostBudget(tokens=200_000).
-        """
-        return cls("interactive", **overrides)
-
-    @classmethod
-    def batch(cls, **overrides: Unpack[Overrides]) -> Guards:
-        """Return the policy for long work that nobody waits for.
-
-        It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
-        CostBudget(tokens=2_000_000).
-        """
-        return cls("batch", **overrides)
-
-    @classmethod
-    def regulated(cls, **overrides: Unpack[Overrides]) -> Guards:
-        """Return the policy for high stakes: humans decide, and nothing is swapped in silence.
-
-        It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
-        a budget must be given, and a run stops where its audit trail cannot be written.
-        """
-        return cls("regulated", **overrides)
-
-    state = GuardedState
-
-    def __call__(self, graph: AnyGraph) -> AnyGraph:
-        """Guard a graph of others: its nodes of the model and of the tools are found by name.
-
-        The model is asked as often as the guards say, and the tools are seen by what they answer;
-        who has ended an input is in its state, as `stopped_by`.
-        """
-        from agentgraph.guards.nodes.agent_graph import guarding
-        from agentgraph.guards.nodes.foreign_graph import guarding_foreign
-
-        if "turn" in graph.channels:
-            return guarding(self, Place())(graph)
-        return guarding_foreign(self, Place(), is_whole=True)(graph)
-
     @property
-    def whole(self) -> Guards:
+    def whole(self) -> Self:
         """Return the policy of all that serves an input: the one that this is within."""
         return self if self._whole is None else self._whole
 
@@ -205,7 +122,7 @@ class Guards:
             self._prices = {name: price for prices in known for name, price in prices.items()}
         return self._prices
 
-    def within(self, outer: Guards | None, path: str = "") -> Guards:
+    def within(self, outer: Self | None, path: str = "") -> Self:
         """Return this policy inside of another one: it may tighten it, never lift it.
 
         What it limits of its own is counted at `path`, for all that is below.
@@ -229,7 +146,7 @@ class Guards:
             inner.stages = MappingProxyType({**inner.stages, **held})
         return inner
 
-    def at(self, path: str) -> Guards:
+    def at(self, path: str) -> Self:
         """Return what holds at one agent: its stage's policy, else this one."""
         if not self.stages:
             return self
@@ -240,7 +157,7 @@ class Guards:
             self._levels[path] = self._overridden(stage, path)
         return self._levels[path]
 
-    def _overridden(self, stage: Guards, path: str) -> Guards:
+    def _overridden(self, stage: Self, path: str) -> Self:
         level = self._copy()
         level._whole = self.whole
         is_other = stage._names_tier and stage.tier != self.tier
@@ -269,11 +186,3 @@ class Guards:
         twin.__dict__.update(self.__dict__)
         twin._levels, twin._budgets, twin._prices = {}, None, None
         return twin
-
-    def __repr__(self) -> str:
-        told = "".join(f", {name}={shown(getattr(self, name))}" for name in sorted(self._given))
-        return f"Guards({self.tier!r}{told})"
-
-    def _repr_html_(self) -> str:
-        held = {name: getattr(self, name) for name in Overrides.__annotations__}
-        return policy_html(self.tier, held, self._given)

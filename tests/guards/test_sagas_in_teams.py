@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 
 from agentgraph import Agent, ParallelTarget, Team, TransitionGraph, effect, set_context
 from agentgraph.guards import MemorySink, Saga
-from agentgraph.guards.nodes.tool_call import beside_of, given_again
+from agentgraph.guards.nodes.tool_call import answer_again, beside_of
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT, EV_PACKET, EV_ROUND_FAILED
@@ -84,7 +84,7 @@ def test_a_replay_decides_again_who_goes_on(decided: Handoff | Finish | None) ->
     stored = Saga()
     stored.load(json.loads(json.dumps(saga.dump())))
     again = stored.begin(key="k", tool="desk:settle", args={}, compensates=True)
-    answer = given_again(again, "settle")
+    answer = answer_again(again, "settle")
     assert (answer.text, answer.artifact, answer.name) == ("paid", decided, "settle")
 
 

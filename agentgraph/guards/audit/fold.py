@@ -13,10 +13,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 
 from agentgraph.display import code, escaped, panel, row
-from agentgraph.guards.records.record import Record
-
-ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
-"""The kinds of what an agent does, rather than of what is said of it."""
+from agentgraph.guards.audit.record import ACTS, Record
 
 
 @dataclass(frozen=True, slots=True)

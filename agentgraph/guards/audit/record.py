@@ -20,6 +20,8 @@ RecordKind = Literal[
     "human",
     "end",
 ]
+ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
+"""The kinds of what an agent does, rather than of what is said of it."""
 
 
 @dataclass(frozen=True, slots=True)
