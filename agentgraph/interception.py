@@ -7,8 +7,8 @@ beside it: where guards write what has to outlive a kill of the process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -18,8 +18,6 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
-
-from agentgraph.scoped import scoped
 
 __all__ = [
     "Answerer",
@@ -223,24 +221,39 @@ def current_interceptor() -> Interceptor | None:
     return _current.get().interceptor
 
 
-def intercepted_by(interceptor: Interceptor | None) -> scoped[_Interception]:
-    """Install an interceptor, or none, around a block; the ledger stays."""
-    return scoped(_current, _Interception(interceptor, _current.get().ledger))
-
-
-def without_interception() -> scoped[_Interception]:
-    """Leave a block without interceptor and ledger."""
-    return scoped(_current, _NOTHING)
-
-
 def current_ledger() -> Ledger | None:
     """Return the ledger around this code, None outside of a session."""
     return _current.get().ledger
 
 
-def recorded_in(ledger: Ledger | None) -> scoped[_Interception]:
+@contextmanager
+def intercepted_by(interceptor: Interceptor | None) -> Iterator[None]:
+    """Install an interceptor, or none, around a block; the ledger stays."""
+    token = _current.set(_Interception(interceptor, _current.get().ledger))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def recorded_in(ledger: Ledger | None) -> Iterator[None]:
     """Install a ledger, or none, around a block; the interceptor stays."""
-    return scoped(_current, _Interception(_current.get().interceptor, ledger))
+    token = _current.set(_Interception(_current.get().interceptor, ledger))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def without_interception() -> Iterator[None]:
+    """Leave a block without interceptor and ledger."""
+    token = _current.set(_NOTHING)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 async def ask_model(
