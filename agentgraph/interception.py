@@ -212,8 +212,10 @@ class _Interception(NamedTuple):
     ledger: Ledger | None = None
 
 
-_NOTHING = _Interception()
-_current: ContextVar[_Interception] = ContextVar("agentgraph_interception", default=_NOTHING)
+_NO_INTERCEPTION = _Interception()
+_current: ContextVar[_Interception] = ContextVar(
+    "agentgraph_interception", default=_NO_INTERCEPTION
+)
 
 
 def current_interceptor() -> Interceptor | None:
@@ -249,7 +251,7 @@ def recorded_in(ledger: Ledger | None) -> Iterator[None]:
 @contextmanager
 def without_interception() -> Iterator[None]:
     """Leave a block without interceptor and ledger."""
-    token = _current.set(_NOTHING)
+    token = _current.set(_NO_INTERCEPTION)
     try:
         yield
     finally:

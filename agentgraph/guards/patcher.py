@@ -102,9 +102,10 @@ class Guards(Policy):
         return guarding_foreign(self, Place(), is_whole=True)(graph)
 
     def __repr__(self) -> str:
-        told = "".join(f", {name}={shown(getattr(self, name))}" for name in sorted(self._given))
-        return f"Guards({self.tier!r}{told})"
+        names = sorted(self.override_names)
+        overrides = "".join(f", {name}={shown(getattr(self, name))}" for name in names)
+        return f"Guards({self.tier!r}{overrides})"
 
     def _repr_html_(self) -> str:
-        held = {name: getattr(self, name) for name in Overrides.__annotations__}
-        return policy_html(self.tier, held, self._given)
+        guards = {name: getattr(self, name) for name in Overrides.__annotations__}
+        return policy_html(self.tier, guards, self.override_names)

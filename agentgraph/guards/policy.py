@@ -66,46 +66,42 @@ class Policy:
         faults: list[str] = []
         if tier not in TIERS:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in overrides.items():
-            given[name] = coerced(name, value, Policy, faults)
-        if tier == "regulated" and given.get("budget") is None:
+            values[name] = coerced(name, value, Policy, faults)
+        if tier == "regulated" and values.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
                 "or tokens=…"
             )
-        faults += fallback_faults(given.get("breaker"))
-        faults += table_faults(given.get("decisions"))
+        faults += fallback_faults(values.get("breaker"))
+        faults += table_faults(values.get("decisions"))
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
-        self._given = frozenset(given)
+        self.override_names = frozenset(values)
+        """The guards that were given in place of the tier's own."""
         self._levels: dict[str, Self] = {}
-        self._whole: Self | None = None
+        self._outermost: Self | None = None
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
-        self._set(guards_of(tier), given)
+        self._set(guards_of(tier), values)
 
-    def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def _set(self, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         for name, make in defaults.items():
-            setattr(self, name, given[name] if name in given else make())
+            setattr(self, name, values[name] if name in values else make())
 
     @property
-    def given(self) -> frozenset[str]:
-        """Return the names of what was given, in place of the tier's own."""
-        return self._given
-
-    @property
-    def whole(self) -> Self:
-        """Return the policy of all that serves an input: the one that this is within."""
-        return self if self._whole is None else self._whole
+    def outermost(self) -> Self:
+        """Return the policy that holds for all of an input: the one that this is within."""
+        return self if self._outermost is None else self._outermost
 
     @property
     def budgets(self) -> tuple[tuple[str, CostBudget], ...]:
-        """Return from what calls are paid, by where it was given: "" is for all of an input."""
+        """Return the budgets that calls are paid from, by path; "" is that of the whole input."""
         if self._budgets is None:
-            run = self.whole.budget
+            run = self.outermost.budget
             self._budgets = self._inner if run is None else (("", run), *self._inner)
         return self._budgets
 
@@ -118,32 +114,32 @@ class Policy:
     def prices(self) -> Prices:
         """Return the prices that its budgets name."""
         if self._prices is None:
-            known = (budget.price_list for _, budget in self.budgets)
-            self._prices = {name: price for prices in known for name, price in prices.items()}
+            price_lists = (budget.price_list for _, budget in self.budgets)
+            self._prices = {name: price for prices in price_lists for name, price in prices.items()}
         return self._prices
 
     def within(self, outer: Self | None, path: str = "") -> Self:
-        """Return this policy inside of another one: it may tighten it, never lift it.
+        """Return what holds where this policy is inside of another one.
 
-        What it limits of its own is counted at `path`, for all that is below.
+        It may tighten the outer one, never lift it. A budget of its own is counted at `path`, for
+        all that is below, and the outer one's as well.
         """
         if outer is None or outer is self:
             return self
         inner = outer._copy()
-        inner._whole = outer.whole
-        if self.budget is not None and "budget" in self._given:
+        inner._outermost = outer.outermost
+        if self.budget is not None and "budget" in self.override_names:
             inner._inner = (*outer._inner, (path, self.budget))
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
-        for name in self._given if inner.tier == outer.tier else self._said:
-            own, around = getattr(self, name), getattr(outer, name)
-            setattr(inner, name, tighter(name, own, around))
-        if inner.tier != outer.tier and "decisions" not in self._given:
+        for name in self.override_names if inner.tier == outer.tier else self._stated_names:
+            setattr(inner, name, tighter(name, getattr(self, name), getattr(outer, name)))
+        if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
-        inner._given = outer._given | self._given
+        inner.override_names = outer.override_names | self.override_names
         alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
-        if alone:  # what it says of a stage of its own does not lift what is around it either
-            held = {name: stage.within(inner) for name, stage in alone.items()}
-            inner.stages = MappingProxyType({**inner.stages, **held})
+        if alone:  # a stage that only the inner policy names must not lift the outer limits either
+            inner_stages = {name: stage.within(inner) for name, stage in alone.items()}
+            inner.stages = MappingProxyType({**inner.stages, **inner_stages})
         return inner
 
     def at(self, path: str) -> Self:
@@ -154,27 +150,27 @@ class Policy:
         if stage is None:
             return self
         if path not in self._levels:
-            self._levels[path] = self._overridden(stage, path)
+            self._levels[path] = self._at_stage(stage, path)
         return self._levels[path]
 
-    def _overridden(self, stage: Self, path: str) -> Self:
+    def _at_stage(self, stage: Self, path: str) -> Self:
         level = self._copy()
-        level._whole = self.whole
+        level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier
-        for name in (stage._said if is_other else stage._given) - {"stages"}:
+        for name in (stage._stated_names if is_other else stage.override_names) - {"stages"}:
             setattr(level, name, getattr(stage, name))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))
         if is_other:
             level.tier = stage.tier
-            if "decisions" not in stage._given:
+            if "decisions" not in stage.override_names:
                 level.decisions = stage.decisions
         return level
 
     @property
-    def _said(self) -> frozenset[str]:
-        """What it says of itself: what was given, and what comes with a tier that is named."""
-        return self._given | OF_TIER if self._names_tier else self._given
+    def _stated_names(self) -> frozenset[str]:
+        """The guards that it states: what was given, and what comes with a tier that is named."""
+        return self.override_names | OF_TIER if self._names_tier else self.override_names
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that no run of so many nodes reaches within its steps."""
@@ -182,7 +178,7 @@ class Policy:
         return 20 + (6 + nodes) * steps * 4
 
     def _copy(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._levels, twin._budgets, twin._prices = {}, None, None
-        return twin
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        clone._levels, clone._budgets, clone._prices = {}, None, None
+        return clone

@@ -1,4 +1,4 @@
-"""What happened in a run, record by record."""
+"""The audit trail: numbers the records of each run and hands them to a sink."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _MOST_RUNS = 1_024
 
 
 @dataclass(slots=True)
-class _Run:
+class _Numbering:
     seq: int
-    is_lamented: bool = False
+    """The number of the last record."""
+    has_warned: bool = False
 
 
 class AuditTrail:
@@ -45,7 +46,7 @@ class AuditTrail:
             raise ConfigurationError(faults)
         self.sink: Sink = MemorySink() if sink is None else sink
         self.on_failure: OnFailure = on_failure
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._runs: OrderedDict[str, _Numbering] = OrderedDict()
         self._floor = 0
         self._lock = Lock()
 
@@ -65,13 +66,13 @@ class AuditTrail:
         parent: int | None = None,
     ) -> Record:
         """Write down what is about to happen or has just happened."""
-        told = decision.to_dict() if isinstance(decision, Decision) else decision
+        values = decision.to_dict() if isinstance(decision, Decision) else decision
         with self._lock:
-            known = self._runs.get(run) or self._known(run)
+            numbering = self._runs.get(run) or self._numbering(run)
             self._runs.move_to_end(run)
-            seq = known.seq = known.seq + 1
+            seq = numbering.seq = numbering.seq + 1
         record = Record(
-            run, seq, clock().wall(), kind, agent, thread, step, told, data or {}, parent
+            run, seq, clock().wall(), kind, agent, thread, step, values, data or {}, parent
         )
         try:
             self.sink.write(record)
@@ -91,9 +92,9 @@ class AuditTrail:
             self._fail(run, "read", error)
             last = 0
         with self._lock:
-            known = self._known(run)
-            known.seq = max(known.seq, last)
-            return known.seq
+            numbering = self._numbering(run)
+            numbering.seq = max(numbering.seq, last)
+            return numbering.seq
 
     def trail(self, run: str) -> Trail:
         """Add up what the sink has of a run."""
@@ -101,37 +102,37 @@ class AuditTrail:
 
     def flush(self) -> None:
         """Have the sink keep for good what it has, if it can."""
-        getattr(self.sink, "flush", _nothing)()
+        getattr(self.sink, "flush", _no_operation)()
 
     def close(self) -> None:
         """Have the sink let go of what it holds, if it can."""
-        getattr(self.sink, "close", _nothing)()
+        getattr(self.sink, "close", _no_operation)()
 
-    def _known(self, run: str) -> _Run:
-        known = self._runs.get(run)
-        if known is None:
+    def _numbering(self, run: str) -> _Numbering:
+        numbering = self._runs.get(run)
+        if numbering is None:
             # Above every run that was forgotten, which may be this one.
-            known = self._runs[run] = _Run(self._floor)
+            numbering = self._runs[run] = _Numbering(self._floor)
             if len(self._runs) > _MOST_RUNS:
-                _, forgotten = self._runs.popitem(last=False)
-                self._floor = max(self._floor, forgotten.seq)
+                _, oldest = self._runs.popitem(last=False)
+                self._floor = max(self._floor, oldest.seq)
         self._runs.move_to_end(run)
-        return known
+        return numbering
 
-    def _fail(self, run: str, done: str, error: Exception) -> None:
+    def _fail(self, run: str, verb: str, error: Exception) -> None:
         kind = kind_of(error)
         if self.on_failure == "stop":
-            cause = f"the audit trail cannot be {done} ({kind}): no step goes unrecorded"
+            cause = f"the audit trail cannot be {verb} ({kind}): no step goes unrecorded"
             evidence = {"run": run, "error": kind}
             raise GuardStopped(Decision("abort", "audit", cause, "", evidence)) from error
         with self._lock:
-            known = self._known(run)
-            is_lamented, known.is_lamented = known.is_lamented, True
-        if not is_lamented:
-            log.warning("the audit trail of run %s cannot be %s: %s", run, done, kind)
+            numbering = self._numbering(run)
+            had_warned, numbering.has_warned = numbering.has_warned, True
+        if not had_warned:
+            log.warning("the audit trail of run %s cannot be %s: %s", run, verb, kind)
 
 
-def _nothing() -> None: ...
+def _no_operation() -> None: ...
 
 
 _LONGEST = 2_000
@@ -141,8 +142,8 @@ def run_began(
     audit: AuditTrail | None, run: str, thread: str, text: str = "", **data: object
 ) -> None:
     """Record that a run begins, and with what."""
-    told = {"text": text[:_LONGEST]} if text else {}
-    _record(audit, run, "input", thread, {**told, **data})
+    values = {"text": text[:_LONGEST]} if text else {}
+    _record(audit, run, "input", thread, {**values, **data})
 
 
 def run_continued(audit: AuditTrail | None, run: str) -> None:

@@ -1,9 +1,13 @@
-"""What the records of a run add up to.
+"""The fold of a run's records: its path, its spend, its decisions, and how it ended.
 
-What the fold reads from `data`, all of it optional: `key` (of the step: what a resume repeats has
-the same); of a "model" `reserved_tokens` and `reserved_usd`; of a "settled" `input_tokens`,
-`output_tokens`, `total_tokens`, `usd` and `estimated`, its parent being the "model"; of a "handoff"
-`hop`, False where a rule has decided; of an "effect" or "compensated" `tool`, `key` and `state`.
+The fold reads these values from the `data` of records; all of them are optional:
+
+- `key`, of any: names the step. What a resume repeats has the same key, and is one step.
+- of a "model" `reserved_tokens` and `reserved_usd`: what the call may cost at most.
+- of a "settled" `input_tokens`, `output_tokens`, `total_tokens`, `usd` and `estimated`: what was
+  used by the "model" that is its parent.
+- of a "handoff" `hop`, False where a rule has decided and not a model.
+- of an "effect" or a "compensated" `tool`, `key` and `state`.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class Trail:
             "decisions": [dict(decision) for decision in self.decisions],
             "steps": self.steps,
             "hops": self.hops,
-            "effects": [list(one) for one in self.effects],
+            "effects": [list(effect) for effect in self.effects],
             "began_at": self.began_at,
             "ended_at": self.ended_at,
             "end": self.end,
@@ -62,13 +66,10 @@ class Trail:
 
     def _repr_html_(self) -> str:
         cost = "" if self.spend.usd is None else f", ${self.spend.usd}"
-        told = f"{self.steps} steps, {self.hops} hops, {self.spend.total_tokens} tokens{cost}"
-        decisions = [
-            row(str(one.get("guard", "")), f"{code(one.get('action'))} {escaped(one.get('cause'))}")
-            for one in self.decisions
-        ]
+        summary = f"{self.steps} steps, {self.hops} hops, {self.spend.total_tokens} tokens{cost}"
+        decisions = [_decision_row(decision) for decision in self.decisions]
         effects = [row(state, code(tool)) for tool, state in self.effects]
-        return panel(told, row("path", escaped(" → ".join(self.path))), *decisions, *effects)
+        return panel(summary, row("path", escaped(" → ".join(self.path))), *decisions, *effects)
 
 
 def folded(records: Iterable[Record]) -> Trail:
@@ -77,7 +78,8 @@ def folded(records: Iterable[Record]) -> Trail:
     What a resume repeats is one step, and is paid for each time.
     """
     fold = _Fold()
-    by_number = {(one.run, one.seq): one for one in sorted(records, key=_place, reverse=True)}
+    ordered = sorted(records, key=_order, reverse=True)
+    by_number = {(record.run, record.seq): record for record in ordered}
     for number in sorted(by_number, key=lambda number: (number[1], number[0])):
         fold.take(by_number[number])
     return fold.trail()
@@ -91,12 +93,12 @@ class _Fold:
     hops: int = 0
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: dict[tuple[str, int], tuple[Record, Record | None]] = field(default_factory=dict)
-    seen: set[tuple[object, ...]] = field(default_factory=set)
+    marks: set[tuple[object, ...]] = field(default_factory=set)
     began_at: float | None = None
     last: Record | None = None
 
     def take(self, record: Record) -> None:
-        """Add one record, the next one."""
+        """Add the record that comes next in the order of numbers."""
         self._span(record)
         self._pay(record)
         if record.kind in ("effect", "compensated"):
@@ -112,7 +114,7 @@ class _Fold:
 
     def trail(self) -> Trail:
         """Return what all of them come to."""
-        parts = [_spent(*call) for call in self.calls.values()]
+        parts = [_spend_of(*call) for call in self.calls.values()]
         costs = [part.usd for part in parts if part.usd is not None]
         spend = Spent(
             sum(part.input_tokens for part in parts),
@@ -161,34 +163,40 @@ class _Fold:
         state = record.data.get("state") or ("compensated" if record.kind == "compensated" else "")
         tool, key = str(record.data.get("tool") or ""), record.data.get("key")
         name = f"{record.run}/{record.seq}" if key is None else f"{record.run}:{key}"
-        known = self.effects.get(name, ("", ""))
-        self.effects[name] = tool or known[0], str(state or known[1] or "started")
+        earlier = self.effects.get(name, ("", ""))
+        self.effects[name] = tool or earlier[0], str(state or earlier[1] or "started")
 
     def _is_repeated(self, record: Record) -> bool:
         if record.data.get("key") is None:
             return False
-        said = record.decision or {}
-        about = said.get("guard"), said.get("action")
+        decision = record.decision or {}
+        about = decision.get("guard"), decision.get("action")
         mark = record.run, record.kind, str(record.data["key"]), *map(str, about)
-        if mark in self.seen:
+        if mark in self.marks:
             return True
-        self.seen.add(mark)
+        self.marks.add(mark)
         return False
 
 
+def _decision_row(decision: Mapping[str, object]) -> str:
+    cause = f"{code(decision.get('action'))} {escaped(decision.get('cause'))}"
+    return row(str(decision.get("guard", "")), cause)
+
+
 def _is_hop(record: Record) -> bool:
-    refused = record.decision is not None and record.decision.get("action") != "allow"
-    return not refused and record.data.get("hop") is not False
+    is_refused = record.decision is not None and record.decision.get("action") != "allow"
+    return not is_refused and record.data.get("hop") is not False
 
 
-def _spent(call: Record, settled: Record | None) -> Spent:
+def _spend_of(call: Record, settled: Record | None) -> Spent:
     if settled is None:
-        reserved = _count(call.data.get("reserved_tokens"))
-        return Spent(0, 0, reserved, _price(call.data.get("reserved_usd")), reserved)
+        tokens = _count(call.data.get("reserved_tokens"))
+        return Spent(0, 0, tokens, _price(call.data.get("reserved_usd")), tokens)
     data = settled.data
-    given, made = _count(data.get("input_tokens")), _count(data.get("output_tokens"))
-    total = _count(data.get("total_tokens")) or given + made
-    return Spent(given, made, total, _price(data.get("usd")), total if data.get("estimated") else 0)
+    read, output = _count(data.get("input_tokens")), _count(data.get("output_tokens"))
+    total = _count(data.get("total_tokens")) or read + output
+    estimated_tokens = total if data.get("estimated") else 0
+    return Spent(read, output, total, _price(data.get("usd")), estimated_tokens)
 
 
 def _count(value: object) -> int:
@@ -203,6 +211,6 @@ def _price(value: object) -> Decimal | None:
     return price if price.is_finite() and price >= 0 else None
 
 
-def _place(record: Record) -> tuple[object, ...]:
-    # To the last detail: of two records with one number always the same one is taken.
+def _order(record: Record) -> tuple[object, ...]:
+    # By all details: of two records with one number, every fold must take the same.
     return record.seq, record.run, record.at, record.kind, repr(record)

@@ -1,4 +1,4 @@
-"""A record of the audit trail, and what keeps such records."""
+"""A record of the audit trail, and the protocol of the sinks that keep records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ RecordKind = Literal[
     "end",
 ]
 ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
-"""The kinds of what an agent does, rather than of what is said of it."""
+"""The kinds of records of what an agent does; the others tell what was decided on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that happened in a run; `parent` is the `seq` of what it followed from."""
+    """One thing that happened in a run.
+
+    `seq` numbers the records of a run; `parent` is the `seq` of what it followed from: of the
+    usage of a model call, that call.
+    """
 
     run: str
     seq: int
@@ -40,8 +44,8 @@ class Record:
     parent: int | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return what there is to tell, without what is empty."""
-        told: dict[str, object] = {
+        """Return the record as JSON-able values, without what is empty."""
+        values: dict[str, object] = {
             "run": self.run,
             "seq": self.seq,
             "at": self.at,
@@ -49,22 +53,23 @@ class Record:
         }
         for name in ("agent", "thread", "step", "decision", "data"):
             if value := getattr(self, name):
-                told[name] = value
+                values[name] = value
         if self.parent is not None:
-            told["parent"] = self.parent
-        return told
+            values["parent"] = self.parent
+        return values
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, object]) -> Record:
-        """Read what `to_dict` has told; what a later version adds is left out."""
-        return cls(**{one.name: told[one.name] for one in fields(cls) if one.name in told})  # type: ignore[arg-type]
+    def from_dict(cls, values: Mapping[str, object]) -> Record:
+        """Return the record that `to_dict` gave; fields of a later version are left out."""
+        names = [f.name for f in fields(cls) if f.name in values]
+        return cls(**{name: values[name] for name in names})  # type: ignore[arg-type]
 
 
 class Sink(Protocol):
     """Takes records; it may have a `flush()` and a `close()` too."""
 
     def write(self, record: Record) -> None:
-        """Keep a record, soon: the run waits for it."""
+        """Keep a record; the run waits until this returns, so it must be fast."""
         ...
 
     def read(self, run: str) -> list[Record]:

@@ -27,21 +27,22 @@ _SET_UP = (
 )
 
 
-class _Scanned(ABC):
-    """Finds the records of a run among all of them."""
+class _ScanningSink(ABC):
+    """A sink that finds the records of a run by reading all of them."""
 
     def read(self, run: str) -> list[Record]:
-        return sorted((one for one in self._all() if one.run == run), key=lambda one: one.seq)
+        records = (record for record in self._records() if record.run == run)
+        return sorted(records, key=lambda record: record.seq)
 
     def runs(self) -> list[str]:
         """Return the ids of all runs, the first first."""
-        return list(dict.fromkeys(record.run for record in self._all()))
+        return list(dict.fromkeys(record.run for record in self._records()))
 
     @abstractmethod
-    def _all(self) -> Iterable[Record]: ...
+    def _records(self) -> Iterable[Record]: ...
 
 
-class MemorySink(_Scanned):
+class MemorySink(_ScanningSink):
     """Keep the last records of this process."""
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -49,19 +50,19 @@ class MemorySink(_Scanned):
             raise ConfigurationError(f"MemorySink({limit!r}): give a whole number above 0")
         if limit > sys.maxsize:
             raise ConfigurationError(f"MemorySink({limit!r}): give {sys.maxsize} or less")
-        self._records: deque[Record] = deque(maxlen=limit)
+        self._latest: deque[Record] = deque(maxlen=limit)
         self._lock = threading.Lock()
 
     def write(self, record: Record) -> None:
         with self._lock:
-            self._records.append(record)
+            self._latest.append(record)
 
-    def _all(self) -> list[Record]:
+    def _records(self) -> list[Record]:
         with self._lock:
-            return list(self._records)
+            return list(self._latest)
 
 
-class JSONLSink(_Scanned):
+class JSONLSink(_ScanningSink):
     """Append records to a file, a line each; several processes may share it.
 
     What a process has written survives its death; with `sync` it survives that of the machine too.
@@ -71,21 +72,21 @@ class JSONLSink(_Scanned):
         self._path = _path_of("JSONLSink", path)
         self._sync = sync
         self._file: int | None = None
-        self._closing: weakref.finalize[..., JSONLSink] | None = None
+        self._finalizer: weakref.finalize[..., JSONLSink] | None = None
         self._lock = threading.Lock()
         _sinks.add(self)
 
     def write(self, record: Record) -> None:
         with self._lock:
-            file = self._opened()
+            file = self._descriptor()
             line = _json(record) + b"\n"
             size = os.fstat(file).st_size
             # Another may have died in the middle of a line, which would swallow this one.
             if size and os.pread(file, 1, size - 1) != b"\n":
                 line = b"\n" + line
             # In one piece: the lines of two processes would mix otherwise.
-            if (written := os.write(file, line)) < len(line):
-                raise OSError(f"only {written} of {len(line)} bytes went into {self._path}")
+            if (size_written := os.write(file, line)) < len(line):
+                raise OSError(f"only {size_written} of {len(line)} bytes went into {self._path}")
             if self._sync:
                 os.fsync(file)
 
@@ -98,22 +99,22 @@ class JSONLSink(_Scanned):
     def close(self) -> None:
         """Let go of the file; the next record opens it again."""
         with self._lock:
-            if self._closing is not None:
-                self._closing()
-            self._file = self._closing = None
+            if self._finalizer is not None:
+                self._finalizer()
+            self._file = self._finalizer = None
 
-    def _leave(self) -> None:
+    def _reset(self) -> None:
         """Forget, in a forked process, which thread of the parent was writing."""
         self._lock = threading.Lock()
 
-    def _opened(self) -> int:
+    def _descriptor(self) -> int:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-            self._closing = weakref.finalize(self, os.close, self._file)
+            self._finalizer = weakref.finalize(self, os.close, self._file)
         return self._file
 
-    def _all(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[Record]:
         if self._path.exists():
             with self._path.open("rb") as lines:
                 for line in lines:
@@ -156,30 +157,30 @@ class SQLiteSink:
     def _ask(self, query: str, *values: object) -> list[tuple[str, ...]]:
         with self._lock:
             if self._connection is None:
-                self._connection = _connected(self._path)
+                self._connection = _connect(self._path)
             return self._connection.execute(query, values).fetchall()
 
-    def _leave(self) -> None:
+    def _reset(self) -> None:
         """Forget, in a forked process, what is the parent's."""
         # SQLite forbids even to close a connection that was open when the process forked.
-        _left_open.append(self._connection)
+        _abandoned_connections.append(self._connection)
         self._connection, self._lock = None, threading.Lock()
 
 
 _sinks: weakref.WeakSet[JSONLSink | SQLiteSink] = weakref.WeakSet()
-_left_open: list[sqlite3.Connection | None] = []
+_abandoned_connections: list[sqlite3.Connection | None] = []
 
 
-def _leave_all() -> None:
+def _reset_all() -> None:
     for sink in list(_sinks):
-        sink._leave()
+        sink._reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
+    os.register_at_fork(after_in_child=_reset_all)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
         path, timeout=_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -214,18 +215,18 @@ def _path_of(sink: str, path: object) -> Path:
 
 
 def _json(record: Record) -> bytes:
-    told = record.to_dict()
+    values = record.to_dict()
     try:
-        return to_json(told, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
+        return to_json(values, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
     except ValueError:  # half of a surrogate pair, which UTF-8 cannot write and JSON can
-        return json.dumps(told, default=repr, skipkeys=True).encode()
+        return json.dumps(values, default=repr, skipkeys=True).encode()
 
 
 def _read(line: str | bytes) -> Iterator[Record]:
     """Read a line, if it is whole: a process that died has left half of one."""
     try:
-        told = json.loads(line)
-        if isinstance(told, dict) and isinstance(told.get("seq"), int):
-            yield Record.from_dict(told)
+        values = json.loads(line)
+        if isinstance(values, dict) and isinstance(values.get("seq"), int):
+            yield Record.from_dict(values)
     except (ValueError, TypeError):
         return

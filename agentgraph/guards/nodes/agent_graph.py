@@ -112,7 +112,7 @@ class NodeWrappers:
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the model asked under guard, and act on what its guards decide."""
 
-        async def wrapped(state: State, call: Call) -> Any:
+        async def node_call(state: State, call: Call) -> Any:
             interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
             account = interceptor.account
             if account.may_ask:
@@ -139,7 +139,7 @@ class NodeWrappers:
                     run.interceptor = interceptor
             return with_update(result, {**self._stored(account), **answer_used(interceptor)})
 
-        return wrapped
+        return node_call
 
     def around_tools(
         self, node: str, model: str | None = None
@@ -149,7 +149,7 @@ class NodeWrappers:
         Where that node comes next, it also stores what tools have only taught the detectors.
         """
 
-        async def wrapped(state: State, call: Call) -> Any:
+        async def node_call(state: State, call: Call) -> Any:
             interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
             account = interceptor.account
             if account.may_ask:
@@ -166,13 +166,13 @@ class NodeWrappers:
                 return result
             return self._undo_first(account, with_update(result, self._stored(account)))
 
-        return wrapped
+        return node_call
 
     def around_stage(self, name: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Hold a sub-agent to its deadline, however often it is entered."""
         inner = self.policy.at(f"{self.place.path}/{name}")
 
-        async def wrapped(state: State, call: Call) -> Any:
+        async def node_call(state: State, call: Call) -> Any:
             interceptor = self._interceptor(state)
             account = interceptor.account
             if account.may_ask:
@@ -183,12 +183,12 @@ class NodeWrappers:
             except GuardStopped as stop:
                 return self._stop(interceptor, stop, END)
             # A team in here has an account of its own, and may have been ended by that.
-            account.closed = account.closed or _closed_in(result)
-            if account.closed:  # while parallel nodes may wait for a human
+            account.closed_by = account.closed_by or _closed_in(result)
+            if account.closed_by:  # while parallel nodes may wait for a human
                 await _note_pause(interceptor)
             return self._undo_first(account, with_update(result, self._stored(account)))
 
-        return wrapped
+        return node_call
 
     def await_human(self, model: str) -> Callable[[Any], Awaitable[Any]]:
         """Make the node that asks a human, and does nothing before."""
@@ -208,7 +208,7 @@ class NodeWrappers:
         """Undo one action, the last that was begun, and come back for the others."""
         interceptor = self._interceptor(state)
         account = interceptor.account
-        async with account.undoing:  # of speakers side by side, one after the other
+        async with account.undo_lock:  # of speakers side by side, one after the other
             is_left = await undo_last(interceptor.site, self.effects)
         return Command(goto=COMPENSATE if is_left else END, update=self._stored(account))
 
@@ -219,14 +219,14 @@ class NodeWrappers:
             account.may_ask = True
             human = {"human": question(interceptor.site, decision, text)}
             return Command(goto=AWAIT_HUMAN, update={**self._stored(account), **human})
-        account.closed = decision.reason
+        account.closed_by = decision.reason
         return self._close(interceptor)
 
     def _stop(self, interceptor: NodeInterceptor, stop: GuardStopped, goto: str) -> Any:
         """End the run where no model's node can: the node of the tools answers what is open."""
         if not isinstance(stop.decision, Decision):
             raise stop
-        interceptor.account.closed = stop.decision.guard
+        interceptor.account.closed_by = stop.decision.guard
         command = self._close(interceptor)
         return replace(command, goto=goto) if interceptor.turn else command
 
@@ -318,8 +318,8 @@ def with_update(result: Any, update: Mapping[str, Any]) -> Any:
         *parts, last = result or [Command()]
         if not isinstance(last, Command) or last.graph is not None:
             return [*result, Command(update=update)]
-        added = with_update(last, update)  # one Command less for LangGraph to write
-        return [*parts, *(added if isinstance(added, list) else [added])]
+        merged = with_update(last, update)  # one Command less for LangGraph to write
+        return [*parts, *(merged if isinstance(merged, list) else [merged])]
     return {**(result or {}), **update}
 
 

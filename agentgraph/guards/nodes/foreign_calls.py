@@ -36,8 +36,8 @@ Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 Updates: TypeAlias = Iterable[Mapping[str, Any]]
 
 
-def _last(left: Any, right: Any) -> Any:
-    return right
+def _last(current: Any, update: Any) -> Any:
+    return update
 
 
 class ForeignState(GuardedState, total=False):
@@ -154,9 +154,11 @@ class ToolsNode:
         calls = [call for call in self.calls if call["id"] not in refused_ids]
         if not calls or isinstance(self.node_input, list):
             return calls or None
-        calling, cut = self._calling_message(), {"tool_calls": calls}
+        calling_message, cut = self._calling_message(), {"tool_calls": calls}
         messages = [
-            m.model_copy(update=cut) if calling is not None and m.id == calling.id else m
+            m.model_copy(update=cut)
+            if calling_message is not None and m.id == calling_message.id
+            else m
             for m in self.node_input["messages"]
         ]
         return {**self.node_input, "messages": messages}
@@ -167,8 +169,8 @@ class ToolsNode:
         yield from ((call, by_id[call["id"]]) for call in self.calls if call["id"] in by_id)
 
     def _calling_message(self) -> AIMessage | None:
-        calling = (m for m in reversed(self.messages) if isinstance(m, AIMessage) and m.tool_calls)
-        return next(calling, None)
+        messages = (m for m in reversed(self.messages) if isinstance(m, AIMessage))
+        return next((m for m in messages if m.tool_calls), None)
 
 
 def as_text(form: object) -> str:

@@ -166,7 +166,7 @@ class _ForeignWrappers(NodeWrappers):
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the node asked under guard, as if it were its model."""
 
-        async def wrapped(state: State, call: Call) -> Any:
+        async def node_call(state: State, call: Call) -> Any:
             if not isinstance(state, Mapping):  # it was sent something of its own
                 return await call(state)
             interceptor = self._interceptor(state)
@@ -178,14 +178,14 @@ class _ForeignWrappers(NodeWrappers):
                 return self._act(interceptor, decision, "")
             return await self._ask(interceptor, ModelNode(state, call, updates_of))
 
-        return wrapped
+        return node_call
 
     def around_tools(
         self, node: str, model: str | None = None
     ) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the tools run that may, and observe what they answered."""
 
-        async def wrapped(state: Any, call: Call) -> Any:
+        async def node_call(state: Any, call: Call) -> Any:
             interceptor = self._interceptor(state)
             site = interceptor.site
             messages = read_state(get_config(), ("messages",)).get("messages") or ()
@@ -201,10 +201,10 @@ class _ForeignWrappers(NodeWrappers):
                 await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
             results = result if isinstance(result, list) else [result]
             update = {**self._stored(interceptor.account), "messages": tools_node.refusals}
-            stored: Any = Command(update=update)
-            return [*results, stored]
+            update_: Any = Command(update=update)
+            return [*results, update_]
 
-        return wrapped
+        return node_call
 
     async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
         site = interceptor.site
@@ -237,7 +237,7 @@ class _ForeignWrappers(NodeWrappers):
         return with_update(NodeWrappers._act(self, interceptor, decision, text), update)
 
     def _close(self, interceptor: NodeInterceptor) -> Any:
-        update: dict[str, Any] = {_STOPPED_BY: interceptor.account.closed, _HOLDS: True}
+        update: dict[str, Any] = {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # what answered an input before is no answer to this one
         return with_update(NodeWrappers._close(self, interceptor), update)
@@ -280,5 +280,5 @@ def _input_id(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Name the input: a message may be given to several runs, on one thread or on none."""
     thread = config.get("configurable", {}).get("thread_id") or ""
     prefix = f"{thread}/{input_message_id(values.get('messages') or ())}/"
-    stored = str((values.get("guarded") or {}).get("input") or "")
-    return stored if stored.startswith(prefix) else prefix + new_id()
+    update_ = str((values.get("guarded") or {}).get("input") or "")
+    return update_ if update_.startswith(prefix) else prefix + new_id()

@@ -48,13 +48,13 @@ def question(site: Site, decision: Decision, text: str) -> dict[str, Any]:
     return {"request": request.model_dump(mode="json")}
 
 
-async def ask_human(site: Site, stored: Mapping[str, Any]) -> dict[str, Any] | None:
+async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | None:
     """Wait for a human's answer to a stored question, and carry it out.
 
     Returns what the agent is to say, {} where its model is to be asked again, and None where the
     run is to end.
     """
-    request = Request.model_validate(stored["request"])
+    request = Request.model_validate(channel["request"])
     answer, overdue = _wait(request)
     if not overdue.allows:
         await site.decide(overdue)
@@ -77,17 +77,17 @@ def _wait(request: Request) -> tuple[Answer, Decision]:
     A node that is resumed runs from its start, so nothing with an effect may come before this.
     """
     values = request.model_dump(mode="json")
-    shown = {**values.pop("payload"), **values}
+    payload = {**values.pop("payload"), **values}
     schema = response_schema(request.allowed)
     while True:
-        raw = wait_for_human(shown, schema)
+        raw = wait_for_human(payload, schema)
         overdue = late(request)
         if not overdue.allows:
             return Answer(type="reject", message=overdue.cause), overdue
         try:
             return Answer.read(raw, request.allowed), overdue
         except ValueError as error:
-            shown = {**shown, "error": str(error)}
+            payload = {**payload, "error": str(error)}
 
 
 def _carry_out(
@@ -98,7 +98,7 @@ def _carry_out(
         case "reject":
             evidence = payload.get("evidence") or {}
             origin = Decision("escalate", request.guard, evidence=evidence)
-            site.account.closed = origin.reason if overdue.allows else overdue.reason
+            site.account.closed_by = origin.reason if overdue.allows else overdue.reason
             return None
         case "respond":
             return {"text": answer.message, "by": "respond"}
@@ -124,11 +124,11 @@ def _grant(account: Account, place: Place) -> None:
     for visit in (place.visit_key, ANYWHERE):
         account.pending.pop(visit, None)
     account.replans.pop(place.path, None)
-    replans = dict(account.stored.get("replans", {}))
+    replans = dict(account.base.get("replans", {}))
     replans.pop(place.path, None)
-    account.stored = {**account.stored, "replans": replans}
+    account.base = {**account.base, "replans": replans}
     own = f"{place.path}#"
-    account.tries = {key: made for key, made in account.tries.items() if not key.startswith(own)}
+    account.tries = {key: count for key, count in account.tries.items() if not key.startswith(own)}
 
 
 def _begin_limits(account: Account) -> None:
@@ -146,7 +146,7 @@ def _begin_limits(account: Account) -> None:
 
 
 def _text_of(answer: Answer) -> str:
-    edited = answer.edited
-    if isinstance(edited, dict) and isinstance(edited.get("text"), str) and len(edited) == 1:
-        return str(edited["text"])
-    return edited if isinstance(edited, str) else to_json(edited).decode()
+    edit = answer.edited
+    if isinstance(edit, dict) and isinstance(edit.get("text"), str) and len(edit) == 1:
+        return str(edit["text"])
+    return edit if isinstance(edit, str) else to_json(edit).decode()

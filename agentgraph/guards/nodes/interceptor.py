@@ -73,7 +73,7 @@ class NodeInterceptor:
     def stores_later(self) -> bool:
         """Whether what is known may be stored by the next node, with what that does."""
         account = self.account
-        is_urgent = account.has_acted or account.pending or account.corrections or account.closed
+        is_urgent = account.has_acted or account.pending or account.corrections or account.closed_by
         return self.may_defer and not is_urgent
 
     async def open_model_call(self) -> Decision:
@@ -167,7 +167,7 @@ class NodeInterceptor:
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
         """Count that workers begin; return why some may not, by their positions."""
         site, policy = self.site, self.site.policy
-        refused: dict[int, str] = {}
+        refusals: dict[int, str] = {}
         if policy.depth is not None:
             decision = policy.depth.check(site.place.depth + 1)
             if not decision.allows:
@@ -178,11 +178,11 @@ class NodeInterceptor:
             if not decision.allows:
                 await site.decide(decision)
                 beyond = range(policy.fan_out.children, len(workers))
-                refused = dict.fromkeys(beyond, decision.cause)
+                refusals = dict.fromkeys(beyond, decision.cause)
         for position, worker in enumerate(workers):
-            if position not in refused:
+            if position not in refusals:
                 site.record("dispatch", source=site.place.path, target=worker)
-        return refused
+        return refusals
 
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
@@ -218,11 +218,11 @@ def previous_interceptor(place: Place, state: Mapping[str, Any]) -> NodeIntercep
     interceptor = None if run is None else run.interceptor
     if not isinstance(interceptor, NodeInterceptor) or interceptor.account.may_ask:
         return None
-    known_place, turn, stored = interceptor.site.place, state.get("turn"), state.get("guarded")
+    known_place, turn, snapshot = interceptor.site.place, state.get("turn"), state.get("guarded")
     is_here = known_place.path == place.path and known_place.visit == current_errand()
-    if not is_here or (turn and turn.get("closed")) or stored is not interceptor.account.dumped:
+    if not is_here or (turn and turn.get("closed")) or snapshot is not interceptor.account.snapshot:
         return None
-    interceptor.begin({"turn": turn, "guarded": stored})
+    interceptor.begin({"turn": turn, "guarded": snapshot})
     return interceptor
 
 
@@ -242,15 +242,15 @@ def interceptor_of(
     ledger, run = current_ledger(), current_run()
     turn = values.get("turn") or {}
     pending_writes = durable_writes_of(config) if ledger is None else None
-    stored = values.get("guarded")
+    snapshot = values.get("guarded")
     if ledger is not None:
-        account = account_of(policy, ledger.input_id, stored, ledger, ledger.id_scope)
+        account = account_of(policy, ledger.input_id, snapshot, ledger, ledger.id_scope)
     else:
         input_id = turn.get("id") or input_message_id(state.get("messages") or ())
         scope = None if pending_writes is None else pending_writes.saver
         scope = scope if run is None or run.owner is None else run.owner
-        account = account_of(policy, input_id, stored, None, scope)
-    account.closed = account.closed or turn.get("closed") or ""
+        account = account_of(policy, input_id, snapshot, None, scope)
+    account.closed_by = account.closed_by or turn.get("closed") or ""
     if run is not None:
         _join_run(run, account, ledger)
     elif pending_writes is not None:

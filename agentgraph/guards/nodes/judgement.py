@@ -87,11 +87,11 @@ async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessag
     """Return a correction or a safe answer for what did not pass, or raise."""
     failure, tries = result.failure_class or "schema_failure", site.account.tries
     counter = f"{site.place.path}#{failure}"
-    made = tries.get(counter, 0)
-    decision = _decided(site, result, failure, made, text)
+    attempts = tries.get(counter, 0)
+    decision = _decide(site, result, failure, attempts, text)
     await site.decide(decision)
     if decision.action in _GOES_ON:
-        tries[counter] = made + 1
+        tries[counter] = attempts + 1
     if decision.action in _TRIES_AGAIN:
         return HumanMessage(f"Your answer was not accepted: {result.cause}. Give another one.")
     safe_answer = _safe_answer(site.policy)
@@ -102,13 +102,13 @@ async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessag
     raise GuardStopped(decision, f"gate: {result.cause}")
 
 
-def _decided(
-    site: Site, result: ValidationResult, failure: FailureClass, made: int, text: str
+def _decide(
+    site: Site, result: ValidationResult, failure: FailureClass, attempts: int, text: str
 ) -> Decision:
     """Decide by the table, as long as another try may bring something new."""
     policy, path = site.policy, site.place.path
     evidence: Mapping[str, Any] = {"validation": result.told()}
-    decide = partial(policy.decisions.decide, tier=policy.tier, made=made)
+    decide = partial(policy.decisions.decide, tier=policy.tier, made=attempts)
     grounds: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
     decision = decide(failure, possible=_is_possible(policy, failure), **grounds)
     if decision.action not in _TRIES_AGAIN:
@@ -148,9 +148,9 @@ def _documents(messages: Sequence[BaseMessage]) -> Iterator[Document]:
         if not isinstance(message, ToolMessage) or message.status == "error":
             continue
         artifact = message.artifact if isinstance(message.artifact, list | tuple) else ()
-        retrieved = [item for item in artifact if hasattr(item, "page_content")]
-        for number, document in enumerate(retrieved):
+        documents = [item for item in artifact if hasattr(item, "page_content")]
+        for number, document in enumerate(documents):
             name = document.id or document.metadata.get("id") or f"{message.tool_call_id}/{number}"
             yield Document(str(name), str(document.page_content))
-        if not retrieved:
+        if not documents:
             yield Document(message.tool_call_id, str(message.text))

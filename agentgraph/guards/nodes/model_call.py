@@ -31,7 +31,7 @@ from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
 
-_ALLOWED = Decision("allow", "none")
+_ALLOW = Decision("allow", "none")
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
 
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 async def admit_call(site: Site) -> Decision:
     """Count one more model call, or return what is decided on the limit that it exceeds."""
     account, policy = site.account, site.policy
-    decision = _ALLOWED
+    decision = _ALLOW
     if policy.steps is not None:
         decision = policy.steps.check(account.purse.steps, account.purse.granted)
     if decision.allows and (deadline := site.deadline()) is not None:
@@ -146,7 +146,7 @@ class GuardedModelCall:
             self._site.policy.retry.first_attempt()
         attempt = 0
         while True:
-            streamed = _tokens_streamed(self._site.place)
+            token_count = _tokens_streamed(self._site.place)
             try:
                 return await self._ask(self._name, messages, None)
             except (ControlFlow, GuardStopped):
@@ -156,7 +156,7 @@ class GuardedModelCall:
             except Exception as error:
                 failure = classify(error)
                 # What was streamed has been read: another attempt would say it twice.
-                is_committed = _tokens_streamed(self._site.place) != streamed
+                is_committed = _tokens_streamed(self._site.place) != token_count
                 pause_s = None if is_committed else await self._pause(error, failure, attempt)
                 if pause_s is None:
                     return await self._failed(error, failure, messages, is_committed)
@@ -184,11 +184,11 @@ class GuardedModelCall:
         return pause_s if isinstance(pause_s, int | float) else 0.0
 
     async def _failed(
-        self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], streamed: bool
+        self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], is_streamed: bool
     ) -> Answer:
         """Do what is to be done about a failure that no further attempt follows."""
         site, tier = self._site, self._site.policy.tier
-        if failure.kind == "transient" and not streamed:
+        if failure.kind == "transient" and not is_streamed:
             return await self._fall_back(error, messages, "retry")
         self._has_given_up = failure.kind == "transient"
         uses_table = tier == "regulated"
@@ -197,7 +197,7 @@ class GuardedModelCall:
             decision = decisions.decide(failure.failure_class, tier, possible=False)
             uses_table = decision.action == "escalate"
         if not uses_table:
-            evidence = {"kind": failure.kind, "told": streamed}
+            evidence = {"kind": failure.kind, "told": is_streamed}
             end = Decision("abort", "failure", _cause(error), failure.failure_class, evidence)
             await site.record_decision(end)  # readers of events learn of the error itself
             raise error

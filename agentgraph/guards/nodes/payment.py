@@ -98,8 +98,8 @@ async def _recall(account: Account, pending_writes: PendingWrites) -> None:
     """Count in what was stored by a process that was killed in this very node."""
     purse = account.purse
     if pending_writes.namespace not in purse.recalled:
-        for dumped in await pending_writes.read():
-            purse.meet(dumped)
+        for spends in await pending_writes.read():
+            purse.meet(spends)
         purse.recalled.add(pending_writes.namespace)
 
 
@@ -130,7 +130,7 @@ def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decis
     else:
         for reservation in payment.reservations:
             reservation.settle(tokens=usage["total_tokens"], usd=usd)
-    data = _estimated(payment) if usage is None else _used(usage, usd)
+    data = _estimate_data(payment) if usage is None else _usage_data(usage, usd)
     site.record_usage(payment.record_seq, data)
     if velocity is None:
         return None
@@ -149,7 +149,7 @@ def fail(site: Site, error: BaseException, payment: Payment) -> None:
         payment.release()
     if payment.record_seq is None:
         return
-    data = _estimated(payment) if is_cut_off else {"total_tokens": 0, "usd": "0"}
+    data = _estimate_data(payment) if is_cut_off else {"total_tokens": 0, "usd": "0"}
     try:
         site.record_usage(payment.record_seq, data)
     except GuardStopped:
@@ -162,13 +162,13 @@ def _plausible(usage: UsageMetadata | None) -> UsageMetadata | None:
     """Return what was used, None where that is missing or cannot be: then the worst is charged."""
     if usage is None:
         return None
-    read, written, total = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
-    if min(read, written, total) < 0 or read + written + total == 0:
+    input_, output, total = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
+    if min(input_, output, total) < 0 or input_ + output + total == 0:
         return None
-    return usage if total >= read + written else {**usage, "total_tokens": read + written}
+    return usage if total >= input_ + output else {**usage, "total_tokens": input_ + output}
 
 
-def _used(usage: UsageMetadata, usd: Decimal | None) -> dict[str, object]:
+def _usage_data(usage: UsageMetadata, usd: Decimal | None) -> dict[str, object]:
     data: dict[str, object] = {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -179,7 +179,7 @@ def _used(usage: UsageMetadata, usd: Decimal | None) -> dict[str, object]:
     return data
 
 
-def _estimated(payment: Payment) -> dict[str, object]:
+def _estimate_data(payment: Payment) -> dict[str, object]:
     data: dict[str, object] = {"total_tokens": payment.tokens, "estimated": True}
     if payment.usd is not None:
         data["usd"] = str(payment.usd)

@@ -68,7 +68,7 @@ class GuardedToolCall:
             raise
         except Exception as error:
             if effect is not None:
-                site.account.in_flight.tried.add(use.key)
+                site.account.in_flight.failed_keys.add(use.key)
             await _observe(site, use, effect, kind_of(error), failed=True)
             raise
         # Where a handoff or another node's goal leads is not known yet: no answer to observe.
@@ -85,22 +85,22 @@ class GuardedToolCall:
 
     async def _act(self, saga: Saga) -> object:
         """Run a tool that changes the world, and keep what came of it."""
-        key, running = self._use.key, self._site.account.in_flight.running
+        key, running_keys = self._use.key, self._site.account.in_flight.running_keys
         notes = noted()
         before = len(notes or ())
-        running.add(key)  # a call that is cut off stays in there: nobody knows what came of it
+        running_keys.add(key)  # a call that is cut off stays in there: nobody knows what came of it
         try:
             result = await self._run()
         except LedgerUnavailable:
             raise
         except ControlFlow:
-            running.discard(key)
+            running_keys.discard(key)
             await self._keep(saga.waits(key))
             raise
         except Exception:
-            running.discard(key)
+            running_keys.discard(key)
             raise
-        running.discard(key)
+        running_keys.discard(key)
         if isinstance(result, ToolMessage) and result.status == "error":
             # ToolNode answers "error" to arguments that do not fit: nothing has run.
             await self._keep(saga.failed(key))
@@ -115,11 +115,11 @@ class GuardedToolCall:
         None: it may run now.
         """
         site, use, in_flight = self._site, self._use, self._site.account.in_flight
-        if use.key in in_flight.tried:
-            in_flight.tried.discard(use.key)
+        if use.key in in_flight.failed_keys:
+            in_flight.failed_keys.discard(use.key)
             return None
-        if use.key in in_flight.registered:
-            in_flight.registered.discard(use.key)
+        if use.key in in_flight.registered_keys:
+            in_flight.registered_keys.discard(use.key)
             pending_writes = in_flight.to_mark.pop(use.key, None)
             if pending_writes is None or await pending_writes.mark_begun(use.key):
                 return None
@@ -131,33 +131,33 @@ class GuardedToolCall:
             args=use.args,
             compensates=effect.compensate is not None,
         )
-        begun = begin()
-        match begun.kind:
+        attempt = begin()
+        match attempt.kind:
             case "run":
                 if has_waited and site.resumption is not None and not await self._resumes():
                     return await self._look_up(saga, effect, begin())
-                await self._store(begun, has_waited)
+                await self._store(attempt, has_waited)
                 return None
             case "replay":
-                return answer_again(begun, use.name)
+                return answer_again(attempt, use.name)
             case "unknown":
-                return await self._look_up(saga, effect, begun)
-            case "conflict" if answer := await self._answer_of_another(saga, effect, begun):
+                return await self._look_up(saga, effect, attempt)
+            case "conflict" if answer := await self._answer_of_another(saga, effect, attempt):
                 return answer
-        return await self._refuse(begun)
+        return await self._refuse(attempt)
 
-    async def _store(self, begun: Begun, has_waited: bool) -> None:
+    async def _store(self, attempt: Begun, has_waited: bool) -> None:
         """Have the registration stored before the action runs: in the log, or in the state."""
         site, use = self._site, self._use
-        entry = begun.entry.to_dict() if begun.entry is not None else {}
+        entry = attempt.entry.to_dict() if attempt.entry is not None else {}
         site.record("effect", tool=use.name, key=use.key, state="started")
         is_logged = await site.log(kind="effect", entry=entry)
         # A task that goes on after a question would lose the human's answer by beginning again.
         if not is_logged and not has_waited:
-            site.account.in_flight.registered.add(use.key)
+            site.account.in_flight.registered_keys.add(use.key)
             raise RegisterFirst
 
-    async def _look_up(self, saga: Saga, effect: Effect, begun: Begun) -> ToolMessage | None:
+    async def _look_up(self, saga: Saga, effect: Effect, attempt: Begun) -> ToolMessage | None:
         """Find out what came of an action that was cut off; None where it is to run (again)."""
         use = self._use
         if effect.lookup is not None:
@@ -168,23 +168,23 @@ class GuardedToolCall:
             return _answer(use, str(result))
         if await self._resumes():
             return None  # the process before could not store that the action waits
-        return await self._refuse(begun)
+        return await self._refuse(attempt)
 
     async def _resumes(self) -> bool:
         """Note that the action goes on with a human's answer; False where it did so before."""
         site, key = self._site, self._use.key
-        if site.resumption is None or key in site.account.in_flight.running:
+        if site.resumption is None or key in site.account.in_flight.running_keys:
             return False
         return await site.resumption.mark_begun(key)
 
     async def _answer_of_another(
-        self, saga: Saga, effect: Effect, begun: Begun
+        self, saga: Saga, effect: Effect, attempt: Begun
     ) -> ToolMessage | None:
         """Answer with what was done under this key with other arguments, None where nothing was.
 
         A round that runs again asks its model again, which may word a call anew.
         """
-        use, entry = self._use, begun.entry
+        use, entry = self._use, attempt.entry
         if entry is not None and entry.state == "started" and effect.lookup is not None:
             result = await effect.look_up(entry.args, key=use.key)
             if result is not None:
@@ -192,16 +192,16 @@ class GuardedToolCall:
                 await self._keep(entry)
         if entry is None or entry.state != "done":
             return None
-        await self._site.decide(begun.decision)
-        answer = answer_again(replace(begun, entry=entry), use.name)
+        await self._site.decide(attempt.decision)
+        answer = answer_again(replace(attempt, entry=entry), use.name)
         args = to_json(entry.args, fallback=str, inf_nan_mode="null").decode()[:_MOST_SHOWN]
         prefix = f"Not executed anew: `{use.name}` was called with {args} before, and answered: "
         return answer.model_copy(update={"content": prefix + str(answer.text)})
 
-    async def _refuse(self, begun: Begun) -> ToolMessage:
+    async def _refuse(self, attempt: Begun) -> ToolMessage:
         # The model is told in any case, also where the run ends or a human is asked.
         site = self._site
-        decision = await site.decide_by_table(begun.decision, possible=True)
+        decision = await site.decide_by_table(attempt.decision, possible=True)
         if decision.action in ("escalate", "abort"):
             site.account.postpone(site.place.visit_key, decision)
         return _answer(self._use, f"Not executed: {decision.cause}.", failed=True)
@@ -300,8 +300,8 @@ async def _observe(
 
 def _content_of(updates: Sequence[Mapping[str, Any]]) -> tuple[object, bool]:
     """Return what a tool writes to the state, but for the ids, and whether it says it failed."""
-    written = [update.get("messages") or [] for update in updates]
-    messages = [m for part in written for m in convert_to_messages(_as_list(part))]
+    messages_written = [update.get("messages") or [] for update in updates]
+    messages = [m for part in messages_written for m in convert_to_messages(_as_list(part))]
     has_failed = any(isinstance(m, ToolMessage) and m.status == "error" for m in messages)
     rest = [{name: update[name] for name in update if name != "messages"} for update in updates]
     return [rest, [[m.type, m.content] for m in messages]], has_failed
@@ -330,9 +330,9 @@ def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
     return beside
 
 
-def answer_again(begun: Begun, tool: str) -> ToolMessage:
+def answer_again(attempt: Begun, tool: str) -> ToolMessage:
     """Return the answer of an action that was done before, and take its notes again."""
-    beside: Mapping[str, Any] = begun.entry.beside if begun.entry is not None else {}
+    beside: Mapping[str, Any] = attempt.entry.beside if attempt.entry is not None else {}
     for note in beside.get("notes", ()):
         take_note(cast(Note, note))
     outcome: Handoff | Finish | None = None
@@ -340,4 +340,4 @@ def answer_again(begun: Begun, tool: str) -> ToolMessage:
         outcome = Handoff(**beside["handoff"])
     elif "finish" in beside:
         outcome = Finish(**beside["finish"])
-    return ToolMessage(str(begun.result), tool_call_id="", name=tool, artifact=outcome)
+    return ToolMessage(str(attempt.result), tool_call_id="", name=tool, artifact=outcome)

@@ -23,7 +23,7 @@ async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
     if saga is not None:
         for key in await account.in_flight.unbegun_keys():
             _record(site, "effect", saga.failed(key))
-        account.in_flight.registered.clear()  # and they must not begin any more
+        account.in_flight.registered_keys.clear()  # and they must not begin any more
     plan = saga.plan() if saga is not None else []
     if saga is None or not plan:
         return False

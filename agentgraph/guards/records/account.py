@@ -37,19 +37,24 @@ BY_VISIT = ("corrections", "tries")
 """What is stored as it is, by the visits to agents."""
 BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
 """The memories by path, and of how many each is stored: a run may make any number of visits."""
-_PLAIN = ("round", "closed", *BY_VISIT)
+_PLAIN: Mapping[str, str] = {
+    "round": "round",
+    "closed": "closed_by",
+    **{name: name for name in BY_VISIT},
+}
+"""What is stored as it is: stored name and attribute."""
 _OWN_MEMORIES: Mapping[str, str] = {"moved": "hop_count", "deadlock": "deadlock"}
 """The memories that an inner account does not share with its parent: stored name and attribute."""
 _MEMORIES: Mapping[str, str] = {**_OWN_MEMORIES, "velocity": "velocity", "saga": "saga"}
 
-Dumped = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
 """An account as JSON-able values."""
 
 
 class _Memory(Protocol):
     def fresh(self) -> Self: ...
     def dump(self) -> dict[str, object]: ...
-    def load(self, dumped: Mapping[str, object]) -> None: ...
+    def load(self, values: Mapping[str, object]) -> None: ...
 
 
 M = TypeVar("M", bound=_Memory)
@@ -81,9 +86,9 @@ class Tally:
         """Return the count as JSON-able values."""
         return {"before": self.before, "now": dict(self.now)}
 
-    def load(self, dumped: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         """Take the count that `dump` gave."""
-        self.before, self.now = dumped.get("before", 0), dict(dumped.get("now", {}))
+        self.before, self.now = values.get("before", 0), dict(values.get("now", {}))
 
 
 @dataclass(slots=True)
@@ -93,7 +98,7 @@ class RoundProgress:
     attempt: str = ""
     attempts_by_speaker: dict[str, str] = field(default_factory=dict)
     """In which attempt at this round each speaker has begun."""
-    before: Dumped = field(default_factory=dict)
+    before: Snapshot = field(default_factory=dict)
 
 
 class Account:
@@ -114,15 +119,15 @@ class Account:
         self._memories = _MEMORIES
 
         self.version = 0
-        self.stored: Dumped = {}
+        self.base: Snapshot = {}
         """What another process has written that this one goes on from."""
-        self.dumped: Dumped = {}
+        self.snapshot: Snapshot = {}
         """What was written last."""
         self.may_ask = False
         """Whether a human may have been asked, or an answer deferred, at some level."""
         self.caught_up: set[tuple[str, str]] = set()
         """The levels whose pauses were read, each with the run that has read them."""
-        self.catching_up = asyncio.Lock()
+        self.catch_up_lock = asyncio.Lock()
         """Held while that is read."""
 
         self.deadline: Deadline | None = policy.deadlines.workflow()
@@ -132,14 +137,14 @@ class Account:
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
 
-        self.closed = ""
+        self.closed_by = ""
         """The guard that has ended it."""
         self.is_rolling_back = False
         """Whether what was done in it is being undone."""
         self.in_flight = ActionsInFlight()
         self.has_acted = False
         """Whether something was done that changed the world, and is not written yet."""
-        self.undoing = asyncio.Lock()
+        self.undo_lock = asyncio.Lock()
         """Held while an action is undone."""
 
         self.hop_count = Tally()
@@ -175,7 +180,7 @@ class Account:
         """
         self.parent, self.run_id = parent, parent.run_id
         self.path_prefix = f"{parent.path_prefix}{part}/"
-        self.purse, self.velocity, self.undoing = parent.purse, parent.velocity, parent.undoing
+        self.purse, self.velocity, self.undo_lock = parent.purse, parent.velocity, parent.undo_lock
         self._spends = {}
         parent._children.add(self)
         deadlines = [limit for limit in (parent.deadline, deadline) if limit is not None]
@@ -202,7 +207,7 @@ class Account:
     @property
     def ended_by(self) -> str:
         """Name the guard that has ended it, or all that it is a part of; "" where none has."""
-        return self.closed or ("" if self.parent is None else self.parent.ended_by)
+        return self.closed_by or ("" if self.parent is None else self.parent.ended_by)
 
     @property
     def is_undoing(self) -> bool:
@@ -213,7 +218,7 @@ class Account:
     def waits_with_actions(self) -> bool:
         """Tell whether actions wait for a human, or have not begun."""
         has_questions = self.saga is not None and self.saga.waits_for_any
-        return has_questions or bool(self.in_flight.registered)
+        return has_questions or bool(self.in_flight.registered_keys)
 
     def loop(self, visit: str, detector: LoopDetector) -> LoopDetector:
         """Return the loop detector of one visit: parallel ones do not fill each other's windows."""
@@ -228,8 +233,8 @@ class Account:
     def _memory(self, name: str, memories: dict[str, M], path: str, kind: M) -> M:
         if path not in memories:
             memories[path] = kind.fresh()
-            if stored := self.stored.get(name, {}).get(path):
-                memories[path].load(stored)
+            if base := self.base.get(name, {}).get(path):
+                memories[path].load(base)
         return memories[path]
 
     def spends_under(self, policy: Policy) -> list[Spend]:
@@ -293,8 +298,8 @@ class Account:
             "granted": self.purse.granted,
         }
         self._dump_memories(values)
-        for name in _PLAIN:
-            if value := getattr(self, name):
+        for name, attribute in _PLAIN.items():
+            if value := getattr(self, attribute):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
@@ -303,7 +308,7 @@ class Account:
                 visit: [decision.to_dict() for decision in decisions]
                 for visit, decisions in self.pending.items()
             }
-        self.dumped = values
+        self.snapshot = values
         return values
 
     def _see(self, now: float) -> None:
@@ -314,12 +319,12 @@ class Account:
     def _dump_memories(self, values: dict[str, Any]) -> None:
         for name, attribute in self._memories.items():
             memory = getattr(self, attribute)
-            if memory is not None and any((dumped := memory.dump()).values()):
-                values[name] = dumped
+            if memory is not None and any((memory_values := memory.dump()).values()):
+                values[name] = memory_values
         for name, most in BY_PATH.items():
-            memories, stored = getattr(self, name), self.stored.get(name)
-            if memories or stored:
-                values[name] = _dump_paths(memories, stored or {}, most)
+            memories, base = getattr(self, name), self.base.get(name)
+            if memories or base:
+                values[name] = _dump_paths(memories, base or {}, most)
 
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
@@ -330,38 +335,38 @@ class Account:
             values["deadline"] = self.deadline.at
         return values
 
-    def merge(self, dumped: Dumped) -> None:
+    def merge(self, snapshot: Snapshot) -> None:
         """Go on from what another branch or process has written, unless it is known already."""
-        if dumped["version"] > self.version:
-            self.load(dumped)
-        elif self.saga is not None and "saga" in dumped:
+        if snapshot["version"] > self.version:
+            self.load(snapshot)
+        elif self.saga is not None and "saga" in snapshot:
             # Two processes may have numbered the same versions: an older one may have begun
             # actions that are not known here.
-            entries, other_entries = self.saga.dump(), dumped["saga"]
+            entries, other_entries = self.saga.dump(), snapshot["saga"]
             if entries != other_entries:
                 self.saga.load(merge_entries(entries, other_entries))
-        self.purse.meet(dumped.get("spends", {}))
+        self.purse.meet(snapshot.get("spends", {}))
 
-    def load(self, dumped: Dumped) -> None:
+    def load(self, snapshot: Snapshot) -> None:
         """Go on from what another process has written."""
         self.may_ask = True
-        self.version = dumped.get("version", 0)
-        self.seen_at = dumped.get("seen_at", self.seen_at)
-        self.load_counts(dumped)
-        for name in _PLAIN:
-            if name in dumped:
-                setattr(self, name, deepcopy(dumped[name]))
+        self.version = snapshot.get("version", 0)
+        self.seen_at = snapshot.get("seen_at", self.seen_at)
+        self.load_counts(snapshot)
+        for name, attribute in _PLAIN.items():
+            if name in snapshot:
+                setattr(self, attribute, deepcopy(snapshot[name]))
         for name, attribute in self._memories.items():
             memory = getattr(self, attribute)
             if memory is not None:
-                stored = dumped.get(name, {})
-                memory.load(merge_entries(memory.dump(), stored) if name == "saga" else stored)
-        self.stored = self.dumped = dumped
-        if "deadline" in dumped:
+                values = snapshot.get(name, {})
+                memory.load(merge_entries(memory.dump(), values) if name == "saga" else values)
+        self.base = self.snapshot = snapshot
+        if "deadline" in snapshot:
             # It was written before the pause that this level is entered after.
             paused_s = max(0.0, self._free_until - self.seen_at)
-            self.deadline = Deadline(dumped["deadline"] + paused_s, "workflow")
-        self.pending |= pending_of(dumped)
+            self.deadline = Deadline(snapshot["deadline"] + paused_s, "workflow")
+        self.pending |= pending_of(snapshot)
 
     def load_counts(self, counts: Mapping[str, Any]) -> None:
         """Count in the model calls and the grants that another process has written."""
@@ -370,19 +375,22 @@ class Account:
         purse.granted = max(purse.granted, counts.get("granted", 1))
 
 
-def pending_of(dumped: Dumped) -> dict[str, list[Decision]]:
+def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
     """Return the decisions in a dumped account that no node has acted on yet, by visit."""
-    pending = dumped.get("pending", {})
-    return {visit: [Decision(**values) for values in listed] for visit, listed in pending.items()}
+    pending = snapshot.get("pending", {})
+    return {
+        visit: [Decision(**values) for values in decisions] for visit, decisions in pending.items()
+    }
 
 
 def _dump_paths(
-    memories: dict[str, _Memory], stored: dict[str, Any], most: int | None
+    memories: dict[str, _Memory], base: dict[str, Any], most: int | None
 ) -> dict[str, Any]:
     """Return memories by path; of more than `most`, those that were used last."""
-    if len(memories) == 1 and stored.keys() <= memories.keys():
+    if len(memories) == 1 and base.keys() <= memories.keys():
         return {path: memory.dump() for path, memory in memories.items()}
-    dumped = {path: memory.dump() for path, memory in islice(reversed(memories.items()), most)}
-    older = ((path, value) for path, value in reversed(stored.items()) if path not in memories)
-    room = None if most is None else most - len(dumped)
-    return dict(reversed((dumped | dict(islice(older, room))).items()))
+    used_last = islice(reversed(memories.items()), most)
+    values_by_path = {path: memory.dump() for path, memory in used_last}
+    older = ((path, value) for path, value in reversed(base.items()) if path not in memories)
+    room = None if most is None else most - len(values_by_path)
+    return dict(reversed((values_by_path | dict(islice(older, room))).items()))

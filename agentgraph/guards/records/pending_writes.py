@@ -16,11 +16,11 @@ from langchain_core.runnables import RunnableConfig
 from agentgraph.clock import SystemClock
 from agentgraph.patching import answers_to, begun_from, stores_each_step
 
-PAUSED = "agentgraph_paused"
+PAUSE_CHANNEL = "agentgraph_paused"
 """The account where a node waited for a human, or ended the run of those beside it."""
-_SPENDS = "agentgraph_spends"
-_BEGUN = "agentgraph_begun"
-_REGISTERED = "agentgraph_registered"
+_SPENDS_CHANNEL = "agentgraph_spends"
+_BEGUN_CHANNEL = "agentgraph_begun"
+_REGISTERED_CHANNEL = "agentgraph_registered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class PendingWrites:
         """The checkpoint namespace: each level of nested graphs has its own."""
         return str(self.checkpoint["configurable"]["checkpoint_ns"])
 
-    async def write(self, value: Any, channel: str = _SPENDS) -> None:
+    async def write(self, value: Any, channel: str = _SPENDS_CHANNEL) -> None:
         """Write a value; it is stored when this returns."""
         # No task has that id, so LangGraph does not take the write for a task's result.
         await self.saver.aput_writes(self.checkpoint, [(channel, value)], SystemClock().new_id())
 
-    async def read(self, channel: str = _SPENDS) -> list[Any]:
+    async def read(self, channel: str = _SPENDS_CHANNEL) -> list[Any]:
         """Return the values that any process has written to a channel here."""
         checkpoint = await self.saver.aget_tuple(self.checkpoint)
         writes = checkpoint.pending_writes if checkpoint is not None else None
@@ -50,12 +50,12 @@ class PendingWrites:
 
     async def register(self, keys: Iterable[str]) -> None:
         """Note which actions are to run once a human has answered: they have not begun."""
-        await self.write(sorted(keys), _REGISTERED)
+        await self.write(sorted(keys), _REGISTERED_CHANNEL)
 
     async def registered_keys(self) -> set[str]:
         """Return the registered actions that no process has begun since."""
-        begun_keys = {key for key, _ in await self.read(_BEGUN)}
-        return {key for keys in await self.read(_REGISTERED) for key in keys} - begun_keys
+        begun_keys = {key for key, _ in await self.read(_BEGUN_CHANNEL)}
+        return {key for keys in await self.read(_REGISTERED_CHANNEL) for key in keys} - begun_keys
 
     async def mark_begun(self, key: str, answers: int = 0) -> bool:
         """Note that an action begins after so many answers of humans; False where it has before.
@@ -64,12 +64,12 @@ class PendingWrites:
         """
         if await self.has_begun(key, answers):
             return False
-        await self.write([key, answers], _BEGUN)
+        await self.write([key, answers], _BEGUN_CHANNEL)
         return True
 
     async def has_begun(self, key: str, answers: int = 0) -> bool:
         """Tell whether an action has begun after so many answers."""
-        return [key, answers] in await self.read(_BEGUN)
+        return [key, answers] in await self.read(_BEGUN_CHANNEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +89,32 @@ class ActionsInFlight:
     """The actions that are about to run, that run, and that have failed here, by their keys."""
 
     def __init__(self) -> None:
-        self.registered: set[str] = set()
+        self.registered_keys: set[str] = set()
         """Those that are stored, and are to run now."""
         self.to_mark: dict[str, PendingWrites] = {}
         """Of those that were registered before a pause: where it is noted that they begin."""
-        self.running: set[str] = set()
+        self.running_keys: set[str] = set()
         """Those that this process has begun, and that have not come to an end."""
-        self.tried: set[str] = set()
+        self.failed_keys: set[str] = set()
         """Those that have failed here: a new attempt is no unknown outcome."""
 
     def register(self, key: str, pending_writes: PendingWrites) -> None:
         """Register an action whose begin is to be noted in pending writes first."""
-        self.registered.add(key)
+        self.registered_keys.add(key)
         self.to_mark[key] = pending_writes
 
     async def unbegun_keys(self) -> set[str]:
         """Return the registered actions that no other process has begun meanwhile."""
         return {
             key
-            for key in self.registered
+            for key in self.registered_keys
             if (writes := self.to_mark.get(key)) is None or not await writes.has_begun(key)
         }
 
     def forget(self) -> None:
         """Forget which actions were to run or have failed: the next attempt looks them up."""
-        self.registered.clear()
-        self.tried.clear()
+        self.registered_keys.clear()
+        self.failed_keys.clear()
 
 
 def pending_writes_of(config: RunnableConfig) -> PendingWrites | None:

@@ -22,7 +22,7 @@ from agentgraph.guards.records.account import (
     BY_PATH,
     BY_VISIT,
     Account,
-    Dumped,
+    Snapshot,
     Tally,
     pending_of,
 )
@@ -44,7 +44,7 @@ _recent_without_store: deque[Account] = deque(maxlen=1_000)
 def account_of(
     policy: Policy,
     input_id: str,
-    stored: Dumped | None,
+    snapshot: Snapshot | None,
     ledger: Ledger | None = None,
     id_scope: object = None,
 ) -> Account:
@@ -55,25 +55,25 @@ def account_of(
     """
     accounts = _accounts_in(_NO_STORE if id_scope is None else id_scope)
     account = accounts.get(input_id)
-    if stored is not None and stored.get("input") != input_id:
-        stored = None
+    if snapshot is not None and snapshot.get("input") != input_id:
+        snapshot = None
     is_new = account is None
     if account is None:
         # An agent's stage may open it first: what holds for all is the whole policy's.
-        account = accounts[input_id] = Account(policy.whole, input_id)
+        account = accounts[input_id] = Account(policy.outermost, input_id)
         if id_scope is None:
             _recent_without_store.append(account)
     if ledger is not None:
         ledger.retain(account)
-    if stored is not None and stored is not account.dumped:
+    if snapshot is not None and snapshot is not account.snapshot:
         # Into the same account, never a new one: parallel branches must not count apart.
-        account.merge(stored)
-    if stored is not None and policy.audit is not None and not policy.audit.knows(account.run_id):
+        account.merge(snapshot)
+    if snapshot is not None and policy.audit is not None and not policy.audit.knows(account.run_id):
         policy.audit.resume(account.run_id)  # another process has begun its records
     if is_new and ledger is not None:
         _reconcile(account, ledger.account, ledger.speaker)
     if ledger is not None:
-        _enter_round(account, ledger, anew=stored is None)
+        _enter_round(account, ledger, anew=snapshot is None)
     return account
 
 
@@ -92,22 +92,22 @@ def retain(account: Account) -> None:
 # In a graph's state.
 
 
-def latest(left: Dumped, right: Dumped) -> Dumped:
+def latest(first: Snapshot, second: Snapshot) -> Snapshot:
     """Merge two stored accounts: a new input's replaces the old one, else the later version wins.
 
     Actions of both are kept, as a branch that was killed and runs again numbers its versions from
     before, and an action of the other one must not be lost.
     """
-    if left.get("input") != right.get("input"):
-        return right
-    later = right if right.get("version", 0) >= left.get("version", 0) else left
-    sagas = [dumped.get("saga", {}) for dumped in (left, right)]
+    if first.get("input") != second.get("input"):
+        return second
+    later = second if second.get("version", 0) >= first.get("version", 0) else first
+    sagas = [snapshot.get("saga", {}) for snapshot in (first, second)]
     if sagas[0] == sagas[1]:
         return later
     merged_saga = merge_entries(*sagas)
     if merged_saga == later.get("saga"):
         return later
-    version = max(left.get("version", 0), right.get("version", 0)) + 1
+    version = max(first.get("version", 0), second.get("version", 0)) + 1
     return {**later, "saga": merged_saga, "version": version}
 
 
@@ -120,21 +120,21 @@ class GuardedState(TypedDict, total=False):
 # In a session's log.
 
 
-def _reconcile(account: Account, logged: Mapping[str, Any], speaker: str) -> None:
+def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) -> None:
     """Go on from what the log of a session has of an input."""
     # The log has what others did; what a speaker does in its round is not in it before the end.
     own = account.hop_count.now.get(speaker)
-    account.hop_count = Tally(logged.get("hops", 0), {speaker: own} if own else {})
-    balance = logged.get("account", {})
+    account.hop_count = Tally(log_values.get("hops", 0), {speaker: own} if own else {})
+    balance = log_values.get("account", {})
     account.load_counts(balance)
     if "deadline" in balance:
-        is_stored = bool(account.stored)
+        is_stored = bool(account.base)
         stored_at = account.deadline.at if is_stored and account.deadline is not None else 0
         account.deadline = Deadline(max(stored_at, balance["deadline"]), "workflow")
-    shares = logged.get("held", {}), logged.get("dead", 0)
+    shares = log_values.get("held", {}), log_values.get("dead", 0)
     account.purse.reconcile(balance.get("spends", {}), *shares)
-    if account.saga is not None and logged.get("effects"):
-        entries = {"entries": logged["effects"]}
+    if account.saga is not None and log_values.get("effects"):
+        entries = {"entries": log_values["effects"]}
         account.saga.load(merge_entries(account.saga.dump(), entries))
 
 
@@ -143,13 +143,13 @@ def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
     progress = account.progress
     if account.round != ledger.round:
         account.round, progress.attempts_by_speaker = ledger.round, {}
-        account.closed = ""
+        account.closed_by = ""
         _forget_visits(account)
         account.hop_count = Tally(ledger.account.get("hops", 0))
     if progress.attempt != ledger.round_key:
         progress.attempt = ledger.round_key
         account.is_rolling_back = bool(ledger.account.get("undoing"))
-        account.closed = ledger.account.get("undoing") or account.closed
+        account.closed_by = ledger.account.get("undoing") or account.closed_by
         account.purse.begin_attempt()
     attempts = progress.attempts_by_speaker
     if attempts.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
@@ -161,19 +161,19 @@ def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
 def _forget_visits(account: Account) -> None:
     """Begin a round: an agent that looks the same up in each of its turns makes no loop."""
     account.loops, account.corrections = {}, {}
-    account.stored = {**account.stored, "loops": {}}
-    account.progress.before = {**account.dumped, "loops": {}, "corrections": {}}
+    account.base = {**account.base, "loops": {}}
+    account.progress.before = {**account.snapshot, "loops": {}, "corrections": {}}
 
 
 def _take_back(account: Account, speaker: str) -> None:
     """Forget what a speaker did in this round, but for what it has spent and done."""
-    before, stored = account.progress.before, dict(account.stored)
+    before, base = account.progress.before, dict(account.base)
     account.hop_count.take_back(speaker)
     for name in BY_PATH:
         setattr(account, name, of_other_trees(speaker, getattr(account, name)))
         own = of_tree(speaker, before.get(name, {}))
-        stored[name] = {**of_other_trees(speaker, stored.get(name, {})), **own}
-    account.stored = stored
+        base[name] = {**of_other_trees(speaker, base.get(name, {})), **own}
+    account.base = base
     for name in BY_VISIT:
         own = of_tree(speaker, deepcopy(before.get(name, {})))
         setattr(account, name, {**of_other_trees(speaker, getattr(account, name)), **own})

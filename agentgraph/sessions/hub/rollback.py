@@ -15,10 +15,10 @@ async def roll_back(ledger: RoundLedger, reason: str) -> None:
     turn, account = ledger.turn, _account(ledger)
     if account is None or account.saga is None or not account.saga.plan():
         return
-    account.closed = account.closed or reason
+    account.closed_by = account.closed_by or reason
     site = Site(account.policy, Place(turn.speaker), account, turn.live.id, ledger)
     with ledger.intact():
-        async with account.undoing:
+        async with account.undo_lock:
             while await undo_last(site, turn.live.effects):
                 pass
 

@@ -280,7 +280,7 @@ def test_a_fork_neither_uses_nor_closes_the_connection_of_its_parent(tmp_path: P
     sink = SQLiteSink(tmp_path / "audit.db")
     sink.write(record(1))
     connection = sink._connection
-    sink._leave()
+    sink._reset()
     sink.write(record(2))
     assert sink._connection is not connection
     assert connection is not None
