@@ -154,7 +154,7 @@ def _similar(name: str, names: Collection[str]) -> str | None:
 # Warnings.
 
 
-def warn_of_unheard(policy: Policy, path: str, tools: Mapping[str, Any]) -> None:
+def warn_of_ineffective_guards(policy: Policy, path: str, tools: Mapping[str, Any]) -> None:
     """Warn of what does not hold in a foreign graph that has these tools; the rest does."""
     for warning in (*_fallback_warnings(policy, path), *_action_warnings(policy, path, tools)):
         warnings.warn(f"guards: {warning}", UserWarning, stacklevel=2)

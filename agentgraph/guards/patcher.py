@@ -7,8 +7,8 @@ from typing import Final, Unpack
 
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.html import policy_html, shown
-from agentgraph.guards.nodes.agent_graph import guarding
-from agentgraph.guards.nodes.foreign_graph import guarding_foreign
+from agentgraph.guards.nodes.agent_graph import agent_patcher
+from agentgraph.guards.nodes.foreign_graph import foreign_patcher
 from agentgraph.guards.overrides import Overrides
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
@@ -98,8 +98,8 @@ class Guards(Policy):
         who has ended an input is in its state, as `stopped_by`.
         """
         if "turn" in graph.channels:
-            return guarding(self, Place())(graph)
-        return guarding_foreign(self, Place(), is_whole=True)(graph)
+            return agent_patcher(self, Place())(graph)
+        return foreign_patcher(self, Place(), is_whole=True)(graph)
 
     def __repr__(self) -> str:
         names = sorted(self.override_names)

@@ -38,7 +38,10 @@ from agentgraph.guards.tiers import OF_TIER, guards_of
 
 
 class Policy:
-    """Which guards hold, and with which limits; breakers and retry budget are its own."""
+    """Which guards hold, and with which limits.
+
+    It owns its circuit breakers and its retry budget: whatever runs under one policy shares them.
+    """
 
     steps: StepLimit | None
     hops: HopLimit | None
@@ -82,8 +85,11 @@ class Policy:
         self.override_names = frozenset(values)
         """The guards that were given in place of the tier's own."""
         self._levels: dict[str, Self] = {}
+        """What holds at each agent that is a stage, by its path."""
         self._outermost: Self | None = None
+        """The policy around this one, None where it is the outermost."""
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
+        """The budgets of inner policies and of stages, by their paths."""
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
         self._set(guards_of(tier), values)
@@ -137,13 +143,14 @@ class Policy:
             inner.decisions = self.decisions
         inner.override_names = outer.override_names | self.override_names
         alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
-        if alone:  # a stage that only the inner policy names must not lift the outer limits either
+        if alone:
+            # A stage that only the inner policy names must not lift the outer limits either.
             inner_stages = {name: stage.within(inner) for name, stage in alone.items()}
             inner.stages = MappingProxyType({**inner.stages, **inner_stages})
         return inner
 
     def at(self, path: str) -> Self:
-        """Return what holds at one agent: its stage's policy, else this one."""
+        """Return what holds at the agent with this path: its stage's policy, else this one."""
         if not self.stages:
             return self
         stage = self.stages.get(path.rpartition("/")[2])
@@ -154,6 +161,7 @@ class Policy:
         return self._levels[path]
 
     def _at_stage(self, stage: Self, path: str) -> Self:
+        # What a stage does not state is this policy's; its own budget is counted beside the run's.
         level = self._copy()
         level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier

@@ -22,17 +22,27 @@ log = logging.getLogger("agentgraph")
 OnFailure = Literal["log", "stop"]
 
 _MOST_RUNS = 1_024
+"""How many runs are numbered at a time; the one that was recorded longest ago is forgotten."""
+_LONGEST_TEXT = 2_000
 
 
 @dataclass(slots=True)
-class _Numbering:
+class _RunCounter:
+    """The numbers of one run's records."""
+
     seq: int
     """The number of the last record."""
     has_warned: bool = False
 
 
 class AuditTrail:
-    """Number the records of each run and hand them to a sink."""
+    """Number the records of each run and hand them to a sink.
+
+        Guards(audit=AuditTrail(JSONLSink("audit.jsonl"), on_failure="stop"))
+
+    Without a sink records stay in this process's memory. Where a sink fails, `on_failure="log"`
+    warns once a run and goes on; "stop" ends the run before anything is done that is not on record.
+    """
 
     def __init__(self, sink: Sink | None = None, on_failure: OnFailure = "log") -> None:
         faults = []
@@ -46,8 +56,10 @@ class AuditTrail:
             raise ConfigurationError(faults)
         self.sink: Sink = MemorySink() if sink is None else sink
         self.on_failure: OnFailure = on_failure
-        self._runs: OrderedDict[str, _Numbering] = OrderedDict()
+        self._runs: OrderedDict[str, _RunCounter] = OrderedDict()
         self._floor = 0
+        """The highest number of the runs that were forgotten: a run that comes back goes on
+        above it, so that no number is given twice."""
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -65,12 +77,15 @@ class AuditTrail:
         data: Mapping[str, object] | None = None,
         parent: int | None = None,
     ) -> Record:
-        """Write down what is about to happen or has just happened."""
+        """Record what is about to happen or has just happened, and return the record.
+
+        Raises `GuardStopped` where the sink fails and the trail is to stop the run.
+        """
         values = decision.to_dict() if isinstance(decision, Decision) else decision
         with self._lock:
-            numbering = self._runs.get(run) or self._numbering(run)
+            counter = self._runs.get(run) or self._counter(run)
             self._runs.move_to_end(run)
-            seq = numbering.seq = numbering.seq + 1
+            seq = counter.seq = counter.seq + 1
         record = Record(
             run, seq, clock().wall(), kind, agent, thread, step, values, data or {}, parent
         )
@@ -85,39 +100,41 @@ class AuditTrail:
         return run in self._runs
 
     def resume(self, run: str) -> int:
-        """Go on after the last record that the sink has of a run, and return its number."""
+        """Go on after the last record that the sink has of a run, and return its number.
+
+        Call it where another process has begun the run: it has numbered records too.
+        """
         try:
             last = max((record.seq for record in self.sink.read(run)), default=0)
         except Exception as error:
             self._fail(run, "read", error)
             last = 0
         with self._lock:
-            numbering = self._numbering(run)
-            numbering.seq = max(numbering.seq, last)
-            return numbering.seq
+            counter = self._counter(run)
+            counter.seq = max(counter.seq, last)
+            return counter.seq
 
     def trail(self, run: str) -> Trail:
-        """Add up what the sink has of a run."""
+        """Return what the records of a run add up to: path, spend, decisions, end."""
         return folded(self.sink.read(run))
 
     def flush(self) -> None:
-        """Have the sink keep for good what it has, if it can."""
+        """Flush the sink, if it has a `flush()`."""
         getattr(self.sink, "flush", _no_operation)()
 
     def close(self) -> None:
-        """Have the sink let go of what it holds, if it can."""
+        """Close the sink, if it has a `close()`."""
         getattr(self.sink, "close", _no_operation)()
 
-    def _numbering(self, run: str) -> _Numbering:
-        numbering = self._runs.get(run)
-        if numbering is None:
-            # Above every run that was forgotten, which may be this one.
-            numbering = self._runs[run] = _Numbering(self._floor)
+    def _counter(self, run: str) -> _RunCounter:
+        counter = self._runs.get(run)
+        if counter is None:
+            counter = self._runs[run] = _RunCounter(self._floor)
             if len(self._runs) > _MOST_RUNS:
                 _, oldest = self._runs.popitem(last=False)
                 self._floor = max(self._floor, oldest.seq)
         self._runs.move_to_end(run)
-        return numbering
+        return counter
 
     def _fail(self, run: str, verb: str, error: Exception) -> None:
         kind = kind_of(error)
@@ -126,8 +143,8 @@ class AuditTrail:
             evidence = {"run": run, "error": kind}
             raise GuardStopped(Decision("abort", "audit", cause, "", evidence)) from error
         with self._lock:
-            numbering = self._numbering(run)
-            had_warned, numbering.has_warned = numbering.has_warned, True
+            counter = self._counter(run)
+            had_warned, counter.has_warned = counter.has_warned, True
         if not had_warned:
             log.warning("the audit trail of run %s cannot be %s: %s", run, verb, kind)
 
@@ -135,19 +152,20 @@ class AuditTrail:
 def _no_operation() -> None: ...
 
 
-_LONGEST = 2_000
+# The begin and the end of a run, where there may be no trail. A trail that cannot be written never
+# stops them: nothing has been done yet, or everything has.
 
 
 def run_began(
     audit: AuditTrail | None, run: str, thread: str, text: str = "", **data: object
 ) -> None:
-    """Record that a run begins, and with what."""
-    values = {"text": text[:_LONGEST]} if text else {}
+    """Record that a run begins, with the text and other data of its input."""
+    values = {"text": text[:_LONGEST_TEXT]} if text else {}
     _record(audit, run, "input", thread, {**values, **data})
 
 
 def run_continued(audit: AuditTrail | None, run: str) -> None:
-    """Go on with the numbers of what another process has recorded of a run."""
+    """Go on with the numbers that another process has given to a run's records."""
     if audit is not None:
         with suppress(GuardStopped):
             audit.resume(run)

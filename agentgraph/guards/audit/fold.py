@@ -34,7 +34,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """A run from end to end, as its records tell it."""
+    """What the records of a run add up to."""
 
     path: tuple[str, ...] = ()
     """The agents in the order in which they acted."""
@@ -78,8 +78,8 @@ def folded(records: Iterable[Record]) -> Trail:
     What a resume repeats is one step, and is paid for each time.
     """
     fold = _Fold()
-    ordered = sorted(records, key=_order, reverse=True)
-    by_number = {(record.run, record.seq): record for record in ordered}
+    newest_first = sorted(records, key=_order, reverse=True)
+    by_number = {(record.run, record.seq): record for record in newest_first}
     for number in sorted(by_number, key=lambda number: (number[1], number[0])):
         fold.take(by_number[number])
     return fold.trail()
@@ -87,13 +87,17 @@ def folded(records: Iterable[Record]) -> Trail:
 
 @dataclass(slots=True)
 class _Fold:
+    """What the records that were taken so far add up to."""
+
     path: list[str] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
     steps: int = 0
     hops: int = 0
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: dict[tuple[str, int], tuple[Record, Record | None]] = field(default_factory=dict)
+    """Each model call with its usage, by run and number, None where that is not known yet."""
     marks: set[tuple[object, ...]] = field(default_factory=set)
+    """What tells apart the steps that have a key: a resume records them again."""
     began_at: float | None = None
     last: Record | None = None
 
@@ -151,6 +155,7 @@ class _Fold:
             self.calls[number] = self.calls.get(number, (record, None))[0], record
 
     def _call_of(self, settled: Record) -> int:
+        """Return the number of the call that was settled; without a parent, the likeliest one."""
         if settled.parent is not None:
             return settled.parent
         about = settled.run, settled.agent, settled.step, settled.data.get("key")

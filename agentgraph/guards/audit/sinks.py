@@ -1,4 +1,4 @@
-"""Where audit records go: memory, a file of lines, a SQLite file."""
+"""The sinks of audit records: memory, a file of JSON lines, a SQLite file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _ScanningSink(ABC):
 
 
 class MemorySink(_ScanningSink):
-    """Keep the last records of this process."""
+    """Keep the last records of this process, `limit` of all runs together."""
 
     def __init__(self, limit: int = 10_000) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -198,12 +198,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _write_ahead(connection: sqlite3.Connection) -> None:
     # SQLite does not wait where two connections set this at once: one is told it is locked,
     # whatever its timeout.
-    for left in reversed(range(int(_TIMEOUT_S / _WAL_PAUSE_S))):
+    for attempts_left in reversed(range(int(_TIMEOUT_S / _WAL_PAUSE_S))):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError:
-            if not left:
+            if not attempts_left:
                 raise
             threading.Event().wait(_WAL_PAUSE_S)
 

@@ -56,7 +56,7 @@ TOOLS = ("call_tools", "tools")
 _CHANNELS = ("turn", "guarded", "human")
 
 
-def guarding(
+def agent_patcher(
     policy: Policy,
     place: Place,
     sub_agents: tuple[str, ...] = (),
@@ -137,7 +137,9 @@ class NodeWrappers:
                 run = current_run()
                 if run is not None:
                     run.interceptor = interceptor
-            return with_update(result, {**self._stored(account), **answer_used(interceptor)})
+            return with_update(
+                result, {**self._account_update(account), **answer_used(interceptor)}
+            )
 
         return node_call
 
@@ -159,12 +161,12 @@ class NodeWrappers:
                     result = await call(state)
             except RegisterFirst:
                 # Not by a `Send`: the calls beside it come back here too, and this one is open.
-                return Command(goto=node, update=self._stored(account))
+                return Command(goto=node, update=self._account_update(account))
             except GuardStopped as stop:
                 return self._stop(interceptor, stop, node)
             if model is not None and interceptor.stores_later and _leads_to(model, result):
                 return result
-            return self._undo_first(account, with_update(result, self._stored(account)))
+            return self._undo_first(account, with_update(result, self._account_update(account)))
 
         return node_call
 
@@ -186,7 +188,7 @@ class NodeWrappers:
             account.closed_by = account.closed_by or _closed_in(result)
             if account.closed_by:  # while parallel nodes may wait for a human
                 await _note_pause(interceptor)
-            return self._undo_first(account, with_update(result, self._stored(account)))
+            return self._undo_first(account, with_update(result, self._account_update(account)))
 
         return node_call
 
@@ -200,7 +202,7 @@ class NodeWrappers:
                 return self._close(interceptor)
             account = interceptor.account
             human = {"human": {**answer, "input": account.input_id}}
-            return Command(goto=model, update={**self._stored(account), **human})
+            return Command(goto=model, update={**self._account_update(account), **human})
 
         return ask
 
@@ -210,7 +212,7 @@ class NodeWrappers:
         account = interceptor.account
         async with account.undo_lock:  # of speakers side by side, one after the other
             is_left = await undo_last(interceptor.site, self.effects)
-        return Command(goto=COMPENSATE if is_left else END, update=self._stored(account))
+        return Command(goto=COMPENSATE if is_left else END, update=self._account_update(account))
 
     def _act(self, interceptor: NodeInterceptor, decision: Decision, text: str) -> Any:
         """Ask a human, or end the run, as a decision says that does not let the model be asked."""
@@ -218,7 +220,7 @@ class NodeWrappers:
         if decision.action == "escalate":
             account.may_ask = True
             human = {"human": question(interceptor.site, decision, text)}
-            return Command(goto=AWAIT_HUMAN, update={**self._stored(account), **human})
+            return Command(goto=AWAIT_HUMAN, update={**self._account_update(account), **human})
         account.closed_by = decision.reason
         return self._close(interceptor)
 
@@ -233,7 +235,7 @@ class NodeWrappers:
     def _close(self, interceptor: NodeInterceptor) -> Any:
         """End the run of this agent, and with it that of all above."""
         account = interceptor.account
-        update = {**self._stored(account), **answer_used(interceptor)}
+        update = {**self._account_update(account), **answer_used(interceptor)}
         if interceptor.turn:
             update["turn"] = {**interceptor.turn, "closed": account.ended_by}
         return self._undo_first(account, Command(goto=END, update=update))
@@ -252,7 +254,7 @@ class NodeWrappers:
     def _interceptor(self, state: State) -> NodeInterceptor:
         return interceptor_of(self.policy, self.place, self.channels, state, get_config())
 
-    def _stored(self, account: Account) -> dict[str, Any]:
+    def _account_update(self, account: Account) -> dict[str, Any]:
         """Return the update that stores an account."""
         return {"guarded": account.dump()}
 
@@ -318,8 +320,9 @@ def with_update(result: Any, update: Mapping[str, Any]) -> Any:
         *parts, last = result or [Command()]
         if not isinstance(last, Command) or last.graph is not None:
             return [*result, Command(update=update)]
-        merged = with_update(last, update)  # one Command less for LangGraph to write
-        return [*parts, *(merged if isinstance(merged, list) else [merged])]
+        # In the last Command and not in one more: LangGraph writes each of them by itself.
+        last_parts = with_update(last, update)
+        return [*parts, *(last_parts if isinstance(last_parts, list) else [last_parts])]
     return {**(result or {}), **update}
 
 

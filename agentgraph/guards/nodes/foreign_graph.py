@@ -23,8 +23,8 @@ from agentgraph.guards.checks import (
     schema_faults,
     stage_faults,
     unseen_price_faults,
+    warn_of_ineffective_guards,
     warn_of_no_guards,
-    warn_of_unheard,
 )
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.agent_graph import (
@@ -86,7 +86,7 @@ def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
     if not _takes_state(graph.builder):
         warn_of_no_guards(path)
         return graph
-    return patched(graph, guarding_foreign(policy, Place(path)))
+    return patched(graph, foreign_patcher(policy, Place(path)))
 
 
 def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _is_agent(graph: AnyGraph) -> bool:
     return not isinstance(model.runnable, CompiledStateGraph)
 
 
-def guarding_foreign(policy: Policy, place: Place, *, is_whole: bool = False) -> Patcher:
+def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> Patcher:
     """Guard a graph of others, which is all that the policy is for or has agents beside it."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
@@ -137,7 +137,7 @@ def guarding_foreign(policy: Policy, place: Place, *, is_whole: bool = False) ->
             around_tools = replace(wrappers, tools=own_tools).around_tools(node)
             graph = wrap_node(node, around_tools)(graph)
         _let_end(graph, model, wrappers)
-        warn_of_unheard(policy, place.path, tools)
+        warn_of_ineffective_guards(policy, place.path, tools)
         return graph
 
     return Patcher(patch, state=ForeignState)
@@ -172,7 +172,9 @@ class _ForeignWrappers(NodeWrappers):
             interceptor = self._interceptor(state)
             replacement = _replacement_in(interceptor)
             if _ends_with(state, replacement.get("id")):  # it waits for an answer in a form
-                return Command(goto=END, update={**self._stored(interceptor.account), _HOLDS: True})
+                return Command(
+                    goto=END, update={**self._account_update(interceptor.account), _HOLDS: True}
+                )
             decision = await interceptor.open_model_call()
             if not decision.allows:
                 return self._act(interceptor, decision, "")
@@ -200,7 +202,7 @@ class _ForeignWrappers(NodeWrappers):
             for tool_call, answer in tools_node.answers(updates_of(result)):
                 await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
             results = result if isinstance(result, list) else [result]
-            update = {**self._stored(interceptor.account), "messages": tools_node.refusals}
+            update = {**self._account_update(interceptor.account), "messages": tools_node.refusals}
             update_: Any = Command(update=update)
             return [*results, update_]
 
@@ -223,7 +225,7 @@ class _ForeignWrappers(NodeWrappers):
             command = self._act(interceptor, stop.decision, text)
             form = withheld if node.message is None else node.form
             return with_update(command, {_REPLACEMENT: {"form": form}})
-        update = {**self._stored(interceptor.account), **answer_used(interceptor)}
+        update = {**self._account_update(interceptor.account), **answer_used(interceptor)}
         return with_update(node.result_for(message, withheld), update)
 
     def _model_name(self, interceptor: NodeInterceptor) -> str:
@@ -262,7 +264,7 @@ class _ForeignWrappers(NodeWrappers):
         site = site_at(self.policy, place, account, config, ledger, pending_writes)
         return NodeInterceptor(site, values)
 
-    def _stored(self, account: Account) -> dict[str, Any]:
+    def _account_update(self, account: Account) -> dict[str, Any]:
         return {"guarded": account.dump(), _STOPPED_BY: None, _HOLDS: False}
 
 

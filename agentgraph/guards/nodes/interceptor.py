@@ -20,7 +20,7 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.foreign_calls import input_message_id
 from agentgraph.guards.nodes.judgement import check_edit
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
-from agentgraph.guards.nodes.site import Site, stopped
+from agentgraph.guards.nodes.site import Site, stop_error
 from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
@@ -112,7 +112,7 @@ class NodeInterceptor:
                 raise failure
         decision = await self.open_model_call()
         if not decision.allows:
-            raise stopped(decision)
+            raise stop_error(decision)
 
     @property
     def retries_models(self) -> bool:

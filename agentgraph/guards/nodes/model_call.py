@@ -24,7 +24,7 @@ from agentgraph.guards.mechanisms.failures import Failure, classify
 from agentgraph.guards.mechanisms.spending.prices import attributes_of, model_name_of
 from agentgraph.guards.nodes.judgement import judge
 from agentgraph.guards.nodes.payment import fail, reserve, settle
-from agentgraph.guards.nodes.site import Overdue, Site, stopped
+from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.account import ANYWHERE
 from agentgraph.history import calls_of
@@ -79,12 +79,12 @@ class GuardedModelCall:
 
         With a `message` that is judged first: the model is asked only if it does not pass.
         """
-        messages = self._corrected(self._call.messages)
+        messages = self._with_corrections(self._call.messages)
         answer = None if message is None else Answer(message, None)
         while True:
             if answer is None:
                 answer = await self._answer(messages)
-            correction = await self._judged(answer, messages)
+            correction = await self._judge(answer, messages)
             if correction is None:
                 return answer.message
             if isinstance(correction, AIMessage):
@@ -96,9 +96,9 @@ class GuardedModelCall:
     async def _admit_again(self) -> None:
         decision = await admit_call(self._site)
         if not decision.allows:
-            raise stopped(decision)
+            raise stop_error(decision)
 
-    def _corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    def _with_corrections(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages with what guards have to tell the model, which is told once."""
         corrections = self._site.account.corrections.pop(self._site.place.visit_key, None)
         if not corrections:
@@ -111,7 +111,7 @@ class GuardedModelCall:
             return [*messages, HumanMessage(text)]
         return [SystemMessage(text), *messages]
 
-    async def _judged(self, answer: Answer, messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    async def _judge(self, answer: Answer, messages: Sequence[BaseMessage]) -> BaseMessage | None:
         """Return None for an answer that passes, a correction, or a safe answer in its place."""
         site = self._site
         text = site.place.answer_of(answer.message) if site.policy.judges else None
@@ -243,7 +243,7 @@ class GuardedModelCall:
                 raise await self._refusal(request.decision)
             permit = request
             payment.record_seq = site.record("model", model=name, **payment.worst_case())
-            message = await self._timed(answerer, messages)
+            message = await self._call_in_time(answerer, messages)
         except BaseException as error:
             _settle_permit(error, permit)
             fail(site, error, payment)
@@ -262,7 +262,9 @@ class GuardedModelCall:
     async def _late(self, decision: Decision) -> GuardStopped:
         return GuardStopped(await self._site.decide_by_table(decision, possible=False))
 
-    async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+    async def _call_in_time(
+        self, answerer: Answerer | None, messages: Sequence[BaseMessage]
+    ) -> AIMessage:
         try:
             with self._site.time_limit(self._site.policy.deadlines.step_s):
                 return await self._call.ask(answerer, messages)

@@ -72,12 +72,12 @@ class Site:
             await self.ledger.write({"kind": "decision", "agent": self.place.path, **values})
 
     async def decide_by_table(
-        self, decision: Decision, *, made: int = 0, possible: bool = False
+        self, decision: Decision, *, attempts: int = 0, possible: bool = False
     ) -> Decision:
         """Record and return what the decision table says of a failure that a guard has met.
 
-        `made` counts the attempts so far. Where an action that lets the run go on is not `possible`
-        here, the one that comes after it is taken at once.
+        `attempts` counts those made so far. Where an action that lets the run go on is not
+        `possible` here, the one that comes after it is taken at once.
         """
         policy = self.policy
         if not decision.failure_class:
@@ -85,7 +85,7 @@ class Site:
         final = policy.decisions.decide(
             decision.failure_class,
             policy.tier,
-            made=made,
+            made=attempts,
             possible=possible,
             guard=decision.guard,
             cause=decision.cause,
@@ -140,7 +140,7 @@ class Site:
         return in_time(self.deadline(), step_s)
 
 
-def stopped(decision: Decision) -> GuardStopped:
+def stop_error(decision: Decision) -> GuardStopped:
     """Return the error that carries a decision through the nodes to the graph's guards."""
     return GuardStopped(decision, f"{decision.guard}: {decision.cause}")
 

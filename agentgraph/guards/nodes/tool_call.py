@@ -47,7 +47,7 @@ class GuardedToolCall:
         site, use, effect = self._site, self._use, self._effect
         saga = site.account.saga if effect is not None else None
         if effect is not None and saga is not None:
-            earlier = await self._registered(saga, effect)
+            earlier = await self._begin(saga, effect)
             if earlier is not None:
                 return earlier
         denial = await refusal(site, use)
@@ -109,7 +109,7 @@ class GuardedToolCall:
             await self._keep(saga.done(key, text, beside_of(result, (notes or [])[before:])))
         return result
 
-    async def _registered(self, saga: Saga, effect: Effect) -> ToolMessage | None:
+    async def _begin(self, saga: Saga, effect: Effect) -> ToolMessage | None:
         """Register an action, or answer with what came of it where it has begun before.
 
         None: it may run now.
@@ -291,7 +291,7 @@ async def _observe(
         account.correct(visit, decision.cause)
     elif not decision.allows:
         evidence: Any = decision.evidence
-        final = await site.decide_by_table(decision, made=evidence["made"], possible=True)
+        final = await site.decide_by_table(decision, attempts=evidence["made"], possible=True)
         if final.action == "correct":
             account.correct(visit, f"{final.cause}. {INSTEAD}")
         else:
