@@ -94,8 +94,8 @@ class Run:
     """How many tokens have been told of each agent's visit: they cannot be taken back."""
     account: Suspended | None = None
     """What its guards have counted; it lives as long as the run."""
-    watch: object = None
-    """Who has stood guard at a node of a model, and may at the next ones of its agent."""
+    interceptor: object = None
+    """The interceptor of the last node of a model, which may serve the next nodes of its agent."""
     held_s: float = 0.0
     """How long whoever reads its events has kept it waiting."""
     holds: int = 0

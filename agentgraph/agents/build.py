@@ -30,7 +30,7 @@ from agentgraph.agents.spec.toolset import (
     transfer_tool_name,
 )
 from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
-from agentgraph.guards.nodes.agent_graph import guarding
+from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
@@ -114,7 +114,7 @@ def _build(
         place = Place(path, level.toolset.ordinary)
         if output is not None:
             place = replace(place, form=output.text_of, fits=output.fits)
-        graph = guarding(guards, place, tuple(one.name for one in members), effects)(graph)
+        graph = agent_patcher(guards, place, tuple(one.name for one in members), effects)(graph)
     level.nodes.update(graph.nodes)
     return graph
 

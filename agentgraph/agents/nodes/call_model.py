@@ -18,7 +18,7 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
-from agentgraph.interception import Answerer, guarded
+from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, note
 from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
@@ -86,7 +86,7 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
                 )
                 return await middleware.call_model(request, choice, tag)
             messages = [SystemMessage(system), *view] if system else view
-            return await guarded(model, messages, bound_to.specs, bound_to.ask), {}
+            return await ask_model(model, messages, bound_to.specs, bound_to.ask), {}
         except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:

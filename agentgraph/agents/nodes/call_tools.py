@@ -22,7 +22,7 @@ from agentgraph.agents.nodes.state import AgentState, CallOutcome
 from agentgraph.agents.spec.toolset import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
-from agentgraph.interception import on_duty
+from agentgraph.interception import current_interceptor
 from agentgraph.patching import read_state
 from agentgraph.running import entered, note
 from agentgraph.stream import AIMessageEvent, ToolResponseEvent, emit
@@ -153,9 +153,9 @@ async def _move(
         told = answer(move.call_id, REQUEST_HELP, f"Help requested of {level.supervisor}: {reason}")
         update = {"messages": [told, *refused], "help_reason": reason}
         return [Command(update=update, goto="__end__")]
-    sentry = on_duty()
-    if sentry is not None:
-        refusal = await sentry.handoff(move.target, progress(level.history(state)))
+    interceptor = current_interceptor()
+    if interceptor is not None:
+        refusal = await interceptor.handoff(move.target, progress(level.history(state)))
         if refusal is not None:
             refused = _refuse([move, *others], refusal.why)
             await asked.tell_unrun(refused)
@@ -170,11 +170,11 @@ async def _move(
 
 async def _stuck(level: Level, state: AgentState) -> str | None:
     """Say why a sub-agent is not to go back to its supervisor once more, if it is not."""
-    sentry = on_duty()
-    if sentry is None or level.supervisor is None or state.get("errand") is not None:
+    interceptor = current_interceptor()
+    if interceptor is None or level.supervisor is None or state.get("errand") is not None:
         return None  # who runs an errand answers its call
     digest = progress(level.history(state))
-    refusal = await sentry.handoff(level.supervisor, digest, is_return=True)
+    refusal = await interceptor.handoff(level.supervisor, digest, is_return=True)
     return None if refusal is None else refusal.why
 
 
@@ -326,8 +326,8 @@ async def _dispatched(
     level: Level, wishes: Sequence[W], workers: Sequence[str]
 ) -> tuple[list[W], list[tuple[W, str]]]:
     """Return who may begin, and who not and why."""
-    sentry = on_duty()
-    refusals = await sentry.dispatch(workers) if sentry is not None and workers else {}
+    interceptor = current_interceptor()
+    refusals = await interceptor.dispatch(workers) if interceptor is not None and workers else {}
     kept = [wish for position, wish in enumerate(wishes) if position not in refusals]
     return kept, [(wishes[position], why) for position, why in refusals.items()]
 
@@ -353,8 +353,8 @@ async def _finished(level: Level, finish: dict[str, str]) -> list[AIMessage]:
 
 def _held_back(text: str) -> dict[str, Any]:
     """Return what has a text judged before it is said, nothing where nobody judges."""
-    sentry = on_duty()
-    return dict(sentry.held_back(text)) if sentry is not None and text else {}
+    interceptor = current_interceptor()
+    return dict(interceptor.defer_text(text)) if interceptor is not None and text else {}
 
 
 async def _said(level: Level, text: str) -> AIMessage:

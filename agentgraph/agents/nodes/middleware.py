@@ -22,7 +22,7 @@ from langgraph.types import Command
 from agentgraph.agents.nodes.bridge import Handler, Wrapper, bridged
 from agentgraph.agents.nodes.state import AgentState, merge_messages
 from agentgraph.errors import GuardStopped
-from agentgraph.interception import Answerer, ControlFlow, guarded, on_duty
+from agentgraph.interception import Answerer, ControlFlow, ask_model, current_interceptor
 from agentgraph.models import attempting_once, resolve_model
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Middleware:
                 return answer
 
             said = [*system, *request.messages]
-            asking = partial(guarded, request.model, said, request.tools, settings=settings)
+            asking = partial(ask_model, request.model, said, request.tools, settings=settings)
             return ModelResponse(result=[await stops.inside(asking, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
@@ -158,8 +158,10 @@ def hook_node(
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
     """Return a model, maybe one that a wrapper has chosen, for whoever is on duty to ask."""
-    sentry = on_duty()
-    return attempting_once(model) if sentry is not None and sentry.asks_again else model
+    interceptor = current_interceptor()
+    return (
+        attempting_once(model) if interceptor is not None and interceptor.retries_models else model
+    )
 
 
 def _rewrites(written: object) -> bool:

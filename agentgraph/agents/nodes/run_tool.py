@@ -31,7 +31,7 @@ from agentgraph.agents.nodes.middleware import Middleware, Stops
 from agentgraph.agents.nodes.recorded import RunningCall, current_call, known_result, recorded
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.errors import RoutingError
-from agentgraph.interception import ToolUse, UnrunCall, off_duty, on_duty
+from agentgraph.interception import SkippedCall, ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collecting
 from agentgraph.participant import Seat
 from agentgraph.patching import whole_state
@@ -213,9 +213,9 @@ class ToolRunner:
     ) -> dict[str, Any]:
         """Hand the conversation to another of the team, if the team agrees: that ends the turn."""
         verdict = seat.judge(wished)
-        sentry = on_duty()
-        if verdict.is_hop and verdict.accepted is not None and sentry is not None:
-            refusal = await sentry.handoff(verdict.accepted.target, result.progress)
+        interceptor = current_interceptor()
+        if verdict.is_hop and verdict.accepted is not None and interceptor is not None:
+            refusal = await interceptor.handoff(verdict.accepted.target, result.progress)
             if refusal is not None:
                 verdict = seat.refuse(*refusal)
         if verdict.accepted is None:
@@ -268,21 +268,21 @@ class ToolRunner:
         run: Callable[[], Awaitable[Any]],
     ) -> Any:
         """Run a tool by way of whoever is on duty, who stands beside it and not in it."""
-        sentry = on_duty()
-        if sentry is None:
+        interceptor = current_interceptor()
+        if interceptor is None:
             return await run()
         call = request.tool_call
 
         async def unattended() -> Any:
             # A graph that a tool runs is no part of this one: it has accounts of its own.
-            with off_duty(), in_tool(True):
+            with without_interception(), in_tool(True):
                 return await run()
 
         asked = next((m for m in reversed(whole) if isinstance(m, AIMessage)), None)
         message_id = str(asked.id) if asked is not None else ""
         use = partial(ToolUse, request.tool, call["name"], call["args"], key, message_id)
         with in_tool(False):
-            return await _stops.get().inside(lambda run: sentry.tool(use(run)), unattended)
+            return await _stops.get().inside(lambda run: interceptor.run_tool(use(run)), unattended)
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any]) -> str:
         configurable = request.runtime.config.get("configurable", {})
@@ -342,11 +342,13 @@ async def tell_unrun(
     calls: Iterable[ToolCall | InvalidToolCall], answers: Iterable[ToolMessage], message_id: str
 ) -> None:
     """Tell whoever is on duty which of a message's calls were answered, and how."""
-    sentry = on_duty()
-    if sentry is None:
+    interceptor = current_interceptor()
+    if interceptor is None:
         return
     by_id = {call["id"] or "": call for call in calls}
     for told in answers:
         call = by_id[told.tool_call_id]
         failed = told.status == "error"
-        await sentry.unrun(UnrunCall(told.name or "", call["args"], message_id, told.text, failed))
+        await interceptor.skip_tool(
+            SkippedCall(told.name or "", call["args"], message_id, told.text, failed)
+        )

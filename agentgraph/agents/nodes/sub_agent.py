@@ -24,7 +24,7 @@ from agentgraph.agents.nodes.state import AgentState, made
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
-from agentgraph.interception import Sentry, on_duty
+from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, joined, note
@@ -91,7 +91,7 @@ def foreign_agent(
             visit = visit.replace("/", ".")  # it is one part of a path
             given["place"] = {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
         with handed_over((), sent and sent["call"]["id"]):
-            timer = None if keeps_time else on_duty()
+            timer = None if keeps_time else current_interceptor()
             result = await _asked(level, name, graph, given, timer)
         # Only what was said and done: a summary that it keeps for itself is no part of this.
         fresh = answer_malformed(
@@ -116,10 +116,10 @@ def foreign_agent(
 
 
 async def _asked(
-    level: Level, name: str, graph: Graph, given: Mapping[str, Any], timer: Sentry | None
+    level: Level, name: str, graph: Graph, given: Mapping[str, Any], timer: Interceptor | None
 ) -> Mapping[str, Any]:
     try:
-        with nullcontext() if timer is None else timer.timed():
+        with nullcontext() if timer is None else timer.time_limit():
             result: Mapping[str, Any] = await graph.ainvoke(given)
     except GraphBubbleUp:
         raise
@@ -233,10 +233,10 @@ async def _answered(
 ) -> Command[str]:
     text = _last_text(fresh)
     call: ToolCall = sent["call"]
-    sentry = on_duty()
-    if sentry is not None:
+    interceptor = current_interceptor()
+    if interceptor is not None:
         brief = sent.get("text") or str(call["args"])
-        await sentry.reported(name, brief, text, sent["message_id"], work_of(fresh))
+        await interceptor.report(name, brief, text, sent["message_id"], work_of(fresh))
     if help_reason is not None:
         await emit(_helped(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(fresh)}".strip()

@@ -37,11 +37,11 @@ from agentgraph.errors import (
     kind_of,
 )
 from agentgraph.guards import Decision, Guards
+from agentgraph.guards.audit.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.audit import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
-from agentgraph.guards.records.pending_writes import SideNotes
+from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run, note, outer_run
 from agentgraph.stream import Event
@@ -186,7 +186,7 @@ class Runner:
             return
         saved = await self._saved(run.thread_id)  # which also asks a saver that has not told
         if isinstance(account, Account) and waits and saved is not None:
-            await note_actions(account, SideNotes(saver, saved.config))
+            await note_actions(account, PendingWrites(saver, saved.config))
 
     async def _audited(
         self, start: _Start, run: Run, context: Any, config: RunnableConfig

@@ -12,7 +12,7 @@ from langgraph.types import StateSnapshot
 
 from agentgraph.agents.nodes.state import made, merge_messages
 from agentgraph.guards.records.pauses import left_to_undo
-from agentgraph.guards.records.pending_writes import PAUSED, SideNotes
+from agentgraph.guards.records.pending_writes import PAUSE_CHANNEL, PendingWrites
 from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
@@ -155,7 +155,7 @@ async def ended(
     """
     turn = snapshot.values.get("turn") or {}
     known = [account async for account in _accounts(saver, snapshot)]
-    unbegun = await SideNotes(saver, snapshot.config).registered()
+    unbegun = await PendingWrites(saver, snapshot.config).registered_keys()
     account = left_to_undo(known, turn.get("id", ""), unbegun)
     if account is None:
         return None
@@ -173,7 +173,7 @@ async def _accounts(
     stored = values.get("guarded") if isinstance(values, Mapping) else None
     if isinstance(stored, Mapping):
         yield stored
-    for noted in await SideNotes(saver, snapshot.config).read(PAUSED):
+    for noted in await PendingWrites(saver, snapshot.config).read(PAUSE_CHANNEL):
         yield noted
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):
