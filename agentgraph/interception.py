@@ -1,12 +1,14 @@
-"""Who is asked around each call of a run: the port between an agent's nodes and its guards.
+"""The port between the nodes of a graph and its guards: what a node asks before it does something.
 
-A graph without guards has nobody on duty, and its nodes do their work unasked.
+Guards install an `Interceptor` around a node; the node finds it by `current_interceptor()`. A graph
+without guards has none, and its nodes then do their work directly. A session installs a `Ledger`
+beside it: where guards write what has to outlive a kill of the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -17,38 +19,36 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
-from agentgraph.contexts import scope
-
 __all__ = [
     "Answerer",
+    "Interceptor",
     "Ledger",
-    "LedgerLost",
+    "LedgerUnavailable",
     "ModelCall",
     "Refusal",
-    "Sentry",
+    "SkippedCall",
     "ToolUse",
-    "UnrunCall",
+    "ask_model",
+    "current_interceptor",
     "current_ledger",
-    "guarded",
-    "keeping",
-    "off_duty",
-    "on_duty",
-    "posted",
+    "intercepted_by",
+    "recorded_in",
     "wait_for_human",
+    "without_interception",
 ]
 
 ControlFlow = GraphBubbleUp
 """What passes through every guard: an interrupt is no failure, though it is an `Exception`."""
 
 
-class LedgerLost(ControlFlow):
-    """Nothing can be written down just now, so nothing is to be done: the run is broken off."""
+class LedgerUnavailable(ControlFlow):
+    """The ledger cannot be written to, so nothing may be done: the run is broken off."""
 
 
 Answerer: TypeAlias = BaseChatModel | str
 """A model, or its name."""
 Ask: TypeAlias = Callable[[Answerer | None, Sequence[BaseMessage]], Awaitable[AIMessage]]
-"""Asks a model, None for its own."""
+"""Asks a model, None for the node's own."""
 
 
 class ModelCall(NamedTuple):
@@ -59,9 +59,9 @@ class ModelCall(NamedTuple):
     specs: Sequence[object]
     ask: Ask
     is_foreign: bool = False
-    """Whether a node of somebody else's asks, who has a prompt and tools of their own."""
+    """Whether a node that agentgraph did not build asks, with a prompt and tools of its own."""
     settings: Mapping[str, object] = MappingProxyType({})
-    """What holds for this call in place of what the model says of itself."""
+    """Settings of this call that override those of the model."""
 
 
 class ToolUse(NamedTuple):
@@ -76,174 +76,200 @@ class ToolUse(NamedTuple):
     run: Callable[[], Awaitable[object]]
 
 
-class UnrunCall(NamedTuple):
-    """A call that was answered, and nothing ran for it."""
+class SkippedCall(NamedTuple):
+    """A tool call that was answered although nothing ran for it."""
 
     name: str
     args: object
     message_id: str
-    told: str
+    answer: str
     failed: bool
 
 
 class Refusal(NamedTuple):
-    """Who stands in the way, and why."""
+    """Which guard refuses, and why."""
 
     guard: str
     why: str
 
 
-class Sentry(Protocol):
-    """Decides on what a node is about to do."""
+class Interceptor(Protocol):
+    """What the guards of one agent do around the calls of its nodes."""
 
     @property
     def account(self) -> object:
-        """Return what it counts in."""
+        """The account of the outside input, in which calls are counted."""
         ...
 
     @property
-    def asks_again(self) -> bool:
-        """Whether a model that has failed is asked again, so that nobody else is to."""
+    def retries_models(self) -> bool:
+        """Whether it tries a failed model call again, so that no other layer may."""
         ...
 
     @property
-    def judges(self) -> bool:
+    def judges_answers(self) -> bool:
         """Whether an answer may still be refused once the model has given it."""
         ...
 
-    async def model(self, asked: ModelCall) -> AIMessage:
-        """Have a model asked, as often as it may be."""
-        ...
+    async def ask_model(self, call: ModelCall) -> AIMessage:
+        """Have a model asked, again where guards say so, and return the answer that passes.
 
-    def held_back(self, text: str) -> Mapping[str, Any]:
-        """Keep what tools answer for the model to be judged; nothing where nobody judges.
-
-        The next node of the model says it then, as if that were its own.
+        Raises `GuardStopped` where the run is to end, or to wait for a human.
         """
         ...
 
-    def tool(self, use: ToolUse) -> Coroutine[Any, Any, object]:
-        """Have a tool run, if it may."""
+    def defer_text(self, text: str) -> Mapping[str, Any]:
+        """Return the state update that has the answer of a tool judged before it is said.
+
+        The next node of the model says the text as its own answer. The update is empty where no
+        guard judges answers: the text may be said at once.
+        """
         ...
 
-    async def unrun(self, call: UnrunCall) -> None:
-        """See a call that nothing ran for: a model may make it again and again."""
+    def run_tool(self, use: ToolUse) -> Coroutine[Any, Any, object]:
+        """Run a tool and return its result, or a `ToolMessage` that says why it may not run."""
+        ...
+
+    async def skip_tool(self, call: SkippedCall) -> None:
+        """Count a call that nothing ran for: a model may make it again and again."""
         ...
 
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
-        """Let the conversation move to a peer, or back, or say who does not and why."""
+        """Count that the conversation moves to a peer, or back; return why it may not.
+
+        `digest` stands for the progress of the conversation: where it is the same in two handoffs,
+        nothing was achieved between them.
+        """
         ...
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
-        """Let workers begin; say of each that must not, by its position, why not."""
+        """Count that workers begin; return why some may not, by their positions."""
         ...
 
-    def timed(self) -> AbstractContextManager[object]:
-        """Cut off what takes longer than its stage, or all of the run, may."""
+    def time_limit(self) -> AbstractContextManager[object]:
+        """Cut off what takes longer than the deadline of the stage, or of the input."""
         ...
 
-    async def reported(
+    async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
-        """Note what a worker has answered to a message, which may have asked others too.
+        """Count what a worker has replied to a brief.
 
-        `work` stands for what its tools did for that.
+        `message_id` names the message that asked for it, which may have asked others too; `work` is
+        a digest of what the worker's tools did.
         """
         ...
 
 
 class Ledger(Protocol):
-    """Where that is written which must outlive a kill, before it happens."""
+    """The log of a session, as guards write to it: each record is durable before its effect."""
 
     @property
-    def home(self) -> object:
-        """Return where inputs have their names from: two of one name elsewhere are two."""
+    def id_scope(self) -> object:
+        """The store within which input ids are unique: the same id elsewhere is another input."""
         ...
 
     @property
     def input_id(self) -> str:
-        """Name the outside input that all this serves."""
+        """The id of the outside input that is being answered."""
         ...
 
     @property
     def speaker(self) -> str:
-        """Name whose turn it is."""
+        """The name of the agent whose turn it is."""
         ...
 
     @property
     def round(self) -> int:
-        """Number the round that all this happens in."""
+        """The number of the round."""
         ...
 
     @property
     def round_key(self) -> str:
-        """Name the attempt at it."""
+        """The name of this attempt at the round."""
         ...
 
     @property
     def account(self) -> Mapping[str, Any]:
-        """Return what stands in it for this input."""
+        """What the log has of this input's account."""
         ...
 
-    def hold(self, account: object) -> None:
-        """Keep what is counted for this input while its session is at work here."""
+    def retain(self, account: object) -> None:
+        """Keep the account of this input in memory while its session is at work here."""
         ...
 
     def act(self, agent: str, *, asks: bool) -> None:
-        """Note that an agent acts, or asks its model; it is written down with the round."""
+        """Note that an agent acts, or asks its model; it is written with the round's end."""
         ...
 
     async def write(self, record: Mapping[str, object]) -> None:
-        """Write a record; it is durable when this returns, else `LedgerLost` is raised."""
+        """Write a record; it is durable when this returns, else `LedgerUnavailable` is raised."""
         ...
 
 
-class _Duty(NamedTuple):
-    sentry: Sentry | None = None
+class _Interception(NamedTuple):
+    interceptor: Interceptor | None = None
     ledger: Ledger | None = None
 
 
-_NOBODY = _Duty()
-_duty: ContextVar[_Duty] = ContextVar("agentgraph_duty", default=_NOBODY)
+_NO_INTERCEPTION = _Interception()
+_current: ContextVar[_Interception] = ContextVar(
+    "agentgraph_interception", default=_NO_INTERCEPTION
+)
 
 
-def on_duty() -> Sentry | None:
-    """Return who is to be asked, None where nobody is."""
-    return _duty.get().sentry
-
-
-def posted(sentry: Sentry | None) -> scope[_Duty]:
-    """Have somebody asked in here, or nobody."""
-    return scope(_duty, _Duty(sentry, _duty.get().ledger))
-
-
-def off_duty() -> scope[_Duty]:
-    """Have nobody asked in here, and nothing written down."""
-    return scope(_duty, _NOBODY)
+def current_interceptor() -> Interceptor | None:
+    """Return the interceptor around this code, None where no guards hold."""
+    return _current.get().interceptor
 
 
 def current_ledger() -> Ledger | None:
     """Return the ledger around this code, None outside of a session."""
-    return _duty.get().ledger
+    return _current.get().ledger
 
 
-def keeping(ledger: Ledger | None) -> scope[_Duty]:
-    """Have a ledger kept in here."""
-    return scope(_duty, _Duty(_duty.get().sentry, ledger))
+@contextmanager
+def intercepted_by(interceptor: Interceptor | None) -> Iterator[None]:
+    """Install an interceptor, or none, around a block; the ledger stays."""
+    token = _current.set(_Interception(interceptor, _current.get().ledger))
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
-async def guarded(
+@contextmanager
+def recorded_in(ledger: Ledger | None) -> Iterator[None]:
+    """Install a ledger, or none, around a block; the interceptor stays."""
+    token = _current.set(_Interception(_current.get().interceptor, ledger))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def without_interception() -> Iterator[None]:
+    """Leave a block without interceptor and ledger."""
+    token = _current.set(_NO_INTERCEPTION)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+async def ask_model(
     model: BaseChatModel,
     messages: Sequence[BaseMessage],
     specs: Sequence[object],
     ask: Ask,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> AIMessage:
-    """Ask a model, by way of whoever is on duty."""
-    sentry = on_duty()
-    if sentry is None:
+    """Ask a model by way of the interceptor around this code, directly where there is none."""
+    interceptor = current_interceptor()
+    if interceptor is None:
         return await ask(None, messages)
-    return await sentry.model(ModelCall(model, messages, specs, ask, settings=settings))
+    return await interceptor.ask_model(ModelCall(model, messages, specs, ask, settings=settings))
 
 
 def wait_for_human(question: object, schema: Mapping[str, object]) -> object:

@@ -88,7 +88,7 @@ class Run:
     """How many tokens were streamed, by agent and visit: they cannot be taken back."""
     account: Suspendable | None = None
     """What its guards have counted; it lives as long as the run."""
-    watch: object = None
+    interceptor: object = None
     """The guards of its last model node: the next nodes of the same agent may go on with them."""
     reader_wait_s: float = 0.0
     """How long the reader of its events has kept it waiting."""

@@ -24,7 +24,7 @@ from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import toolset_of
 from agentgraph.agents.spec.tree import Tree, stores_of
 from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
-from agentgraph.guards.nodes.agent_graph import guarding
+from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
@@ -115,7 +115,7 @@ def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
     if output is not None:
         place = replace(place, form=output.text_of, fits=output.fits)
     names = tuple(child.name for child in level.agent.children)
-    return guarding(guards, place, names, level.effects)(graph)
+    return agent_patcher(guards, place, names, level.effects)(graph)
 
 
 def _states_of(guards: Guards | None) -> tuple[type, ...]:

@@ -1,4 +1,9 @@
-"""What is wrong with a policy where it is to hold: refused, or warned of, before anything runs."""
+"""The checks of a policy against the agents it is to hold for, before anything runs.
+
+A policy that could not hold as its author means it is refused: these functions yield the faults,
+and whoever builds the graph raises them all at once. What merely does less than expected in a
+foreign graph is warned of.
+"""
 
 from __future__ import annotations
 
@@ -6,126 +11,92 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
+from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
+from agentgraph.guards.policy import Policy
 
-if TYPE_CHECKING:
-    from agentgraph.guards.mechanisms.gates.gate import Gate
-    from agentgraph.guards.policy import Guards
+GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
+"""A gate that has schemas by tool, and the tools of an agent under it; None where any may come."""
 
-
-GateAt: TypeAlias = "tuple[Gate, Collection[str] | None]"
-"""A gate that has schemas by tool, and the tools of somebody under it, None where any may come."""
-
-_ALIKE = 0.8
-"""How like one name has to be to another, of 1, to be that one misspelt."""
-
-_OF_THE_WHOLE = ("deadlock", "velocity", "saga", "audit")
+_SIMILARITY = 0.8
+"""How similar a name must be to another one, of 1, to count as that one misspelt."""
+_INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
+"""The guards that hold for all of an input, so no stage can have its own."""
 
 
-def stage_faults(policy: Guards, names: Collection[str]) -> Iterator[str]:
+def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
     """Yield what is wrong with the stages of a policy where these are the agents."""
-    if policy.whole is not policy:
-        return  # it has those of the policy around it too
+    if policy.outermost is not policy:
+        return  # its stages are those of the outer policy too, which may name other agents
     for name, stage in policy.stages.items():
         if name not in names:
-            known = ", ".join(names) or "nobody"
-            yield f"guards: the stage {name!r} is no agent: there are {known}"
-        given = stage.given
-        if "stages" in given:
+            agents = ", ".join(names) or "nobody"
+            yield f"guards: the stage {name!r} is no agent: there are {agents}"
+        overrides = stage.override_names
+        if "stages" in overrides:
             yield f"guards: the stage {name!r} has stages: name them beside it"
-        for what in (one for one in _OF_THE_WHOLE if one in given):
+        for guard in (guard for guard in _INPUT_WIDE if guard in overrides):
             yield (
-                f"guards: the stage {name!r} has {what}=…, which holds for all of an input: "
+                f"guards: the stage {name!r} has {guard}=…, which holds for all of an input: "
                 "give it to the policy itself"
             )
 
 
-def price_faults(policy: Guards, path: str, model: object) -> Iterator[str]:
-    """Yield whose price is unknown at an agent, where what it spends is counted in dollars."""
+# Prices.
+
+
+def price_faults(policy: Policy, path: str, model: object) -> Iterator[str]:
+    """Yield whose price is unknown at an agent, where what it spends is counted in dollars.
+
+    `model` is a model or its name; None is the environment's.
+    """
     level = policy.at(path)
-    in_dollars, prices = _in_dollars(policy, path), level.prices
-    if not in_dollars:
+    limits, prices = _dollar_limits(policy, path), level.prices
+    if not limits:
         return
-    fallback = level.breaker.fallback if level.breaker is not None else None
-    for asked in (model, fallback):
-        if isinstance(asked, AIMessage) or (asked is None and asked is not model):
+    models = [model]
+    if level.breaker is not None and level.breaker.fallback is not None:
+        models.append(level.breaker.fallback)
+    for candidate in models:
+        if isinstance(candidate, AIMessage):
             continue
-        names = _names_of(asked)
+        names = _price_names(candidate)
         if all(worst_cost(prices, name, 1, 1) is None for name in names):
             yield (
-                f"guards: {path!r} has a {in_dollars[0]} in dollars, and the price of its model "
+                f"guards: {path!r} has a {limits[0]} in dollars, and the price of its model "
                 f"{names[-1]!r} is unknown: give CostBudget(prices={{{names[-1]!r}: "
                 "(read, written)}, …) in dollars for a million tokens, or give tokens"
             )
 
 
-def unseen_price_faults(policy: Guards, path: str) -> Iterator[str]:
-    """Yield what is wrong where dollars are counted in a graph whose model cannot be seen."""
-    in_dollars = _in_dollars(policy, path)
-    if in_dollars and path not in policy.at(path).prices:
+def unseen_price_faults(policy: Policy, path: str) -> Iterator[str]:
+    """Yield what is wrong where dollars are counted in a foreign graph, whose model is unknown."""
+    limits = _dollar_limits(policy, path)
+    if limits and path not in policy.at(path).prices:
         yield (
-            f"guards: {path!r} has a {in_dollars[0]} in dollars, and agentgraph did not build it, "
+            f"guards: {path!r} has a {limits[0]} in dollars, and agentgraph did not build it, "
             f"so its model is not known: give CostBudget(prices={{{path!r}: (read, written)}}, …) "
             "in dollars for a million tokens of that model, or give tokens in the place of "
             "dollars, or build it as an Agent"
         )
 
 
-def gated_at(
-    policy: Guards, path: str, tools: Callable[[], Collection[str] | None]
-) -> list[GateAt]:
-    """Return the gates at an agent that look at tools by their names, with the tools it has."""
-    gates = [one for one in policy.at(path).gates if isinstance(one.schema, Mapping)]
-    names = tools() if gates else ()
-    return [(gate, names) for gate in gates]
-
-
-def schema_faults(gated: Iterable[GateAt]) -> Iterator[str]:
-    """Yield which names of tools in a gate's schema are misspelt: their calls would pass unseen.
-
-    One that is like no other may be the tool of somebody else who has the same policy.
-    """
-    gates: dict[int, Gate] = {}
-    known: dict[int, set[str] | None] = {}
-    for gate, names in gated:
-        gates[id(gate)] = gate
-        others = known.get(id(gate), set())
-        known[id(gate)] = None if names is None or others is None else {*others, *names}
-    for key, gate in gates.items():
-        there = known[key]
-        if there is None or not isinstance(gate.schema, Mapping):
-            continue
-        for name in (name for name in gate.schema if name not in there):
-            meant = _like(name, there)
-            if meant is not None and meant not in gate.schema:
-                yield (
-                    f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
-                    f"there is {meant!r}"
-                )
-
-
-def _like(name: str, there: Collection[str]) -> str | None:
-    spelt = {one.casefold(): one for one in there}
-    found = get_close_matches(name.casefold(), spelt, n=1, cutoff=_ALIKE)
-    return spelt[found[0]] if found else None
-
-
-def _in_dollars(policy: Guards, path: str) -> list[str]:
-    """Return what is limited in dollars at a path."""
+def _dollar_limits(policy: Policy, path: str) -> list[str]:
+    """Return which guards limit dollars at a path."""
     limits: list[tuple[str, object]] = [
-        ("budget", one.dollars) for _, one in policy.at(path).budgets
+        ("budget", budget.dollars) for _, budget in policy.at(path).budgets
     ]
-    velocity = policy.whole.velocity
+    velocity = policy.outermost.velocity
     limits.append(("velocity", None if velocity is None else velocity.usd_per_hour))
-    return [what for what, limit in limits if limit is not None]
+    return [guard for guard, limit in limits if limit is not None]
 
 
-def _names_of(model: object) -> list[str]:
+def _price_names(model: object) -> list[str]:
     """Return by what names a model may be priced; None is the environment's."""
     if model is None:
         model = os.environ.get("AGENTGRAPH_MODEL") or "offline"
@@ -134,19 +105,68 @@ def _names_of(model: object) -> list[str]:
     return [name, rest] if isinstance(model, str) and rest and provider else [name]
 
 
-def warn_of_unheard(policy: Guards, path: str, tools: Mapping[str, Any]) -> None:
-    """Warn of what does not hold in a graph that has these tools; the rest does."""
-    for told in (*_fallback_told(policy, path), *_actions_told(policy, path, tools)):
-        warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
+# Schemas by tool.
+
+
+def gated_at(
+    policy: Policy, path: str, tools: Callable[[], Collection[str] | None]
+) -> list[GateAt]:
+    """Return the gates at an agent that look at tools by their names, with the tools it has.
+
+    `tools` is called only where there is such a gate.
+    """
+    gates = [gate for gate in policy.at(path).gates if isinstance(gate.schema, Mapping)]
+    names = tools() if gates else ()
+    return [(gate, names) for gate in gates]
+
+
+def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
+    """Yield which names of tools in a gate's schema are misspelt: their calls would pass unseen.
+
+    A name that is like no other one may be the tool of another agent with the same policy.
+    """
+    gates: dict[int, Gate] = {}
+    tools_by_gate: dict[int, set[str] | None] = {}
+    for gate, names in gates_with_tools:
+        gates[id(gate)] = gate
+        tools = tools_by_gate.get(id(gate), set())
+        is_unknown = names is None or tools is None
+        tools_by_gate[id(gate)] = None if is_unknown else {*(tools or ()), *(names or ())}
+    for key, gate in gates.items():
+        tools = tools_by_gate[key]
+        if tools is None or not isinstance(gate.schema, Mapping):
+            continue
+        for name in (name for name in gate.schema if name not in tools):
+            match = _similar(name, tools)
+            if match is not None and match not in gate.schema:
+                yield (
+                    f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
+                    f"there is {match!r}"
+                )
+
+
+def _similar(name: str, names: Collection[str]) -> str | None:
+    by_folded = {candidate.casefold(): candidate for candidate in names}
+    matches = get_close_matches(name.casefold(), by_folded, n=1, cutoff=_SIMILARITY)
+    return by_folded[matches[0]] if matches else None
+
+
+# Warnings.
+
+
+def warn_of_ineffective_guards(policy: Policy, path: str, tools: Mapping[str, Any]) -> None:
+    """Warn of what does not hold in a foreign graph that has these tools; the rest does."""
+    for warning in (*_fallback_warnings(policy, path), *_action_warnings(policy, path, tools)):
+        warnings.warn(f"guards: {warning}", UserWarning, stacklevel=2)
 
 
 def warn_of_no_guards(path: str) -> None:
-    """Warn of a graph that runs without guards, as it has no place for what they keep."""
-    told = f"{path!r} runs without guards: declare its state as a TypedDict, in which they keep it"
-    warnings.warn(f"guards: {told}", UserWarning, stacklevel=2)
+    """Warn of a foreign graph that runs without guards, as its state cannot hold their channels."""
+    text = f"{path!r} runs without guards: declare its state as a TypedDict, in which they keep it"
+    warnings.warn(f"guards: {text}", UserWarning, stacklevel=2)
 
 
-def _fallback_told(policy: Guards, path: str) -> Iterator[str]:
+def _fallback_warnings(policy: Policy, path: str) -> Iterator[str]:
     breaker = policy.at(path).breaker
     fallback = breaker.fallback if breaker is not None else None
     if fallback is not None and not isinstance(fallback, AIMessage):
@@ -157,11 +177,11 @@ def _fallback_told(policy: Guards, path: str) -> Iterator[str]:
         )
 
 
-def _actions_told(policy: Guards, path: str, tools: Mapping[str, Any]) -> Iterator[str]:
-    if policy.whole.saga is None:
+def _action_warnings(policy: Policy, path: str, tools: Mapping[str, Any]) -> Iterator[str]:
+    if policy.outermost.saga is None:
         return
-    marks = ((name, effect_of(tool)) for name, tool in tools.items())
-    names = [name for name, mark in marks if mark is not None and _is_action(mark)]
+    effects = ((name, effect_of(tool)) for name, tool in tools.items())
+    names = [name for name, effect in effects if effect is not None and _is_action(effect)]
     if names:
         yield (
             f"what {', '.join(names)} does in {path!r} is not registered, as agentgraph did not "
@@ -170,7 +190,7 @@ def _actions_told(policy: Guards, path: str, tools: Mapping[str, Any]) -> Iterat
         )
 
 
-def _is_action(mark: Effect) -> bool:
-    """Tell whether more is asked for than that loops are told from work."""
-    says_how = mark.compensate is not None or mark.lookup is not None
-    return says_how or not (mark.poll or mark.volatile)
+def _is_action(effect: Effect) -> bool:
+    """Tell whether the mark asks for more than that the loop detector knows the tool."""
+    can_be_settled = effect.compensate is not None or effect.lookup is not None
+    return can_be_settled or not (effect.poll or effect.volatile)

@@ -1,4 +1,4 @@
-"""Where a guarded node stands."""
+"""One agent in its tree, as its guards know it."""
 
 from __future__ import annotations
 
@@ -12,53 +12,51 @@ from langchain_core.tools import BaseTool
 V = TypeVar("V")
 
 _FOREIGN = "graph"
-"""What a graph of others is called: it does not know its name in a tree, or in a team."""
+"""The path of a graph that agentgraph did not build, as long as nobody has named it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One agent in its tree, as its guards know it."""
+    """The path of an agent in its tree, with the tools and the form of answers that it has."""
 
     path: str = _FOREIGN
     tools: Mapping[str, BaseTool] = field(default_factory=dict)
     visit: str = ""
-    """Which of the visits to it this is: a delegate is visited by several at a time."""
+    """Which visit to the agent this is: several calls may delegate to it at a time."""
     form: Callable[[AIMessage], str | None] | None = None
     """Reads an answer that is given by a call, in a form."""
     fits: Callable[[str], bool] | None = None
     """Tells whether a text is in that form."""
+    name: str = field(init=False, repr=False, compare=False)
+    """The agent's own name."""
+    visit_key: str = field(init=False, repr=False, compare=False)
+    """The path and the visit: parallel visits to one agent are counted apart."""
+    depth: int = field(init=False, repr=False, compare=False)
+    """The level in its tree; the root is on level 1."""
 
-    @property
-    def name(self) -> str:
-        """Return the agent's own name."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def spot(self) -> str:
-        """Return by what its run is told from others at the same agent."""
-        return f"{self.path}#{self.visit}" if self.visit else self.path
+    def __post_init__(self) -> None:
+        # No properties: each call of a model or a tool reads them.
+        object.__setattr__(self, "name", self.path.rpartition("/")[2])
+        visit_key = f"{self.path}#{self.visit}" if self.visit else self.path
+        object.__setattr__(self, "visit_key", visit_key)
+        object.__setattr__(self, "depth", self.path.count("/") + 1)
 
     def answer_of(self, message: AIMessage) -> str | None:
-        """Return what a message answers, None where it asks for something first."""
+        """Return what a message answers, None where it calls tools first."""
         if not message.tool_calls and not message.invalid_tool_calls:
             return str(message.text)
         return None if self.form is None else self.form(message)
 
-    @property
-    def depth(self) -> int:
-        """Return on which level of its tree it stands; the root is on the first."""
-        return self.path.count("/") + 1
+
+def of_tree(root: str, values: Mapping[str, V]) -> dict[str, V]:
+    """Return the values of one tree, by the name of its root; keys are visit keys or paths."""
+    return {key: value for key, value in values.items() if _is_within(root, key)}
 
 
-def own_of(name: str, by_spot: Mapping[str, V]) -> dict[str, V]:
-    """Return what belongs to one tree, by the name of its root."""
-    return {spot: one for spot, one in by_spot.items() if _is_within(name, spot)}
+def of_other_trees(root: str, values: Mapping[str, V]) -> dict[str, V]:
+    """Return the values of all other trees."""
+    return {key: value for key, value in values.items() if not _is_within(root, key)}
 
 
-def others_of(name: str, by_spot: Mapping[str, V]) -> dict[str, V]:
-    """Return what belongs to other trees."""
-    return {spot: one for spot, one in by_spot.items() if not _is_within(name, spot)}
-
-
-def _is_within(name: str, spot: str) -> bool:
-    return spot.partition("#")[0].partition("/")[0] in (name, _FOREIGN)
+def _is_within(root: str, visit_key: str) -> bool:
+    return visit_key.partition("#")[0].partition("/")[0] in (root, _FOREIGN)

@@ -1,13 +1,17 @@
-"""All the guards of an agent or a team, composed."""
+"""A policy: which guards hold for an agent or a team, and with which limits.
+
+This is the data that guards read. What a user writes is `Guards`, see `patcher`, which is a policy
+that also guards graphs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.decision import TIERS, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
@@ -27,57 +31,16 @@ from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.overrides import Overrides, call_text, fallback_faults, guard_of, policy_html
-from agentgraph.guards.place import Place
-from agentgraph.guards.records.audit import AuditTrail
-from agentgraph.guards.records.channel import GuardedState
+from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of
 from agentgraph.guards.stricter import tighter
 from agentgraph.guards.table import DecisionTable, table_faults
 from agentgraph.guards.tiers import OF_TIER, guards_of
-from agentgraph.patching import AnyGraph
 
 
-class Default(Enum):
-    """The type of `DEFAULT`: whatever the library thinks best."""
+class Policy:
+    """Which guards hold, and with which limits.
 
-    DEFAULT = "DEFAULT"
-
-    def __repr__(self) -> str:
-        return "DEFAULT"
-
-
-DEFAULT: Final = Default.DEFAULT
-
-
-class Guards:
-    """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
-
-    Without a tier it is an interactive one, and as a stage of another policy of that one's tier.
-    It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
-
-    What is not given is the tier's own, see `interactive`, `batch` and `regulated`. None takes a
-    guard away; a number stands for a limit. Counts are those of one outside input, over all agents;
-    breaker and retry are shared by all that runs under this policy:
-
-    steps       StepLimit(50): how many model calls
-    hops        HopLimit(5): how often models hand over to a peer
-    depth       DepthLimit(8): how many levels of agents
-    fan_out     FanOutLimit(8): how many workers at once
-    replans     ReplanLimit(1): how many new plans in a stage
-    loop        LoopDetector(): tool calls that repeat, and tools that keep failing
-    deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
-    deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
-    budget      CostBudget(tokens=200_000): tokens and dollars, reserved before each call
-    velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
-    breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
-    retry       RetryBudget(): how many of all calls may be repetitions
-    backoff     Backoff(): how often a call is tried, and how long it waits before
-    gates       None, a Gate or several: schema, policy, invariants, grounding
-    escalation  Escalation(0.5): the score below which a human is asked, whose it is, how long
-    decisions   DecisionTable(): what is done about each class of failure
-    saga        Saga(): remembers what tools marked with `@effect` did, and undoes it
-    audit       AuditTrail(): records what was decided and done, in memory or in a file
-    stages      {an agent's name: Guards(…)}: what holds at that agent instead
+    It owns its circuit breakers and its retry budget: whatever runs under one policy shares them.
     """
 
     steps: StepLimit | None
@@ -98,96 +61,53 @@ class Guards:
     decisions: DecisionTable
     saga: Saga | None
     audit: AuditTrail | None
-    stages: Mapping[str, Guards]
+    stages: Mapping[str, Self]
 
-    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Guards]]) -> None:
+    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Any]]) -> None:
         self._names_tier = tier is not None
         tier = "interactive" if tier is None else tier
         faults: list[str] = []
         if tier not in TIERS:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in overrides.items():
-            given[name] = guard_of(name, value, Guards, faults)
-        if tier == "regulated" and given.get("budget") is None:
+            values[name] = guard_of(name, value, Policy, faults)
+        if tier == "regulated" and values.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
                 "or tokens=…"
             )
-        faults += fallback_faults(given.get("breaker"))
-        faults += table_faults(given.get("decisions"))
+        faults += fallback_faults(values.get("breaker"))
+        faults += table_faults(values.get("decisions"))
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
-        self._given = frozenset(given)
-        self._levels: dict[str, Guards] = {}
-        self._whole: Guards | None = None
+        self.override_names = frozenset(values)
+        """The guards that were given in place of the tier's own."""
+        self._levels: dict[str, Self] = {}
+        """What holds at each agent that is a stage, by its path."""
+        self._outermost: Self | None = None
+        """The policy around this one, None where it is the outermost."""
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
+        """The budgets of inner policies and of stages, by their paths."""
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
-        self._set(guards_of(tier), given)
+        self._set(guards_of(tier), values)
 
-    def _set(self, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def _set(self, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         for name, make in defaults.items():
-            setattr(self, name, given[name] if name in given else make())
+            setattr(self, name, values[name] if name in values else make())
 
     @property
-    def given(self) -> frozenset[str]:
-        """Return the names of what was given, in place of the tier's own."""
-        return self._given
-
-    @classmethod
-    def interactive(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for somebody who waits for the answer.
-
-        It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
-        CostBudget(tokens=200_000).
-        """
-        return cls("interactive", **overrides)
-
-    @classmethod
-    def batch(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for long work that nobody waits for.
-
-        It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
-        CostBudget(tokens=2_000_000).
-        """
-        return cls("batch", **overrides)
-
-    @classmethod
-    def regulated(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for high stakes: humans decide, and nothing is swapped in silence.
-
-        It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
-        a budget must be given, and a run stops where its audit trail cannot be written.
-        """
-        return cls("regulated", **overrides)
-
-    state = GuardedState
-
-    def __call__(self, graph: AnyGraph) -> AnyGraph:
-        """Guard a graph of others: its nodes of the model and of the tools are found by name.
-
-        The model is asked as often as the guards say, and the tools are seen by what they answer;
-        who has ended an input is in its state, as `stopped_by`.
-        """
-        from agentgraph.guards.nodes.agent_graph import guarding
-        from agentgraph.guards.nodes.foreign_graph import guarding_foreign
-
-        if "turn" in graph.channels:
-            return guarding(self, Place())(graph)
-        return guarding_foreign(self, Place(), is_whole=True)(graph)
-
-    @property
-    def whole(self) -> Guards:
-        """Return the policy of all that serves an input: the one that this is within."""
-        return self if self._whole is None else self._whole
+    def outermost(self) -> Self:
+        """Return the policy that holds for all of an input: the one that this is within."""
+        return self if self._outermost is None else self._outermost
 
     @property
     def budgets(self) -> tuple[tuple[str, CostBudget], ...]:
-        """Return from what calls are paid, by where it was given: "" is for all of an input."""
+        """Return the budgets that calls are paid from, by path; "" is that of the whole input."""
         if self._budgets is None:
-            run = self.whole.budget
+            run = self.outermost.budget
             self._budgets = self._inner if run is None else (("", run), *self._inner)
         return self._budgets
 
@@ -200,63 +120,65 @@ class Guards:
     def prices(self) -> Prices:
         """Return the prices that its budgets name."""
         if self._prices is None:
-            known = (budget.price_list for _, budget in self.budgets)
-            self._prices = {name: price for prices in known for name, price in prices.items()}
+            price_lists = (budget.price_list for _, budget in self.budgets)
+            self._prices = {name: price for prices in price_lists for name, price in prices.items()}
         return self._prices
 
-    def within(self, outer: Guards | None, path: str = "") -> Guards:
-        """Return this policy inside of another one: it may tighten it, never lift it.
+    def within(self, outer: Self | None, path: str = "") -> Self:
+        """Return what holds where this policy is inside of another one.
 
-        What it limits of its own is counted at `path`, for all that is below.
+        It may tighten the outer one, never lift it. A budget of its own is counted at `path`, for
+        all that is below, and the outer one's as well.
         """
         if outer is None or outer is self:
             return self
         inner = outer._copy()
-        inner._whole = outer.whole
-        if self.budget is not None and "budget" in self._given:
+        inner._outermost = outer.outermost
+        if self.budget is not None and "budget" in self.override_names:
             inner._inner = (*outer._inner, (path, self.budget))
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
-        for name in self._given if inner.tier == outer.tier else self._said:
-            own, around = getattr(self, name), getattr(outer, name)
-            setattr(inner, name, tighter(name, own, around))
-        if inner.tier != outer.tier and "decisions" not in self._given:
+        for name in self.override_names if inner.tier == outer.tier else self._stated_names:
+            setattr(inner, name, tighter(name, getattr(self, name), getattr(outer, name)))
+        if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
-        inner._given = outer._given | self._given
+        inner.override_names = outer.override_names | self.override_names
         alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
-        if alone:  # what it says of a stage of its own does not lift what is around it either
-            held = {name: stage.within(inner) for name, stage in alone.items()}
-            inner.stages = MappingProxyType({**inner.stages, **held})
+        if alone:
+            # A stage that only the inner policy names must not lift the outer limits either.
+            inner_stages = {name: stage.within(inner) for name, stage in alone.items()}
+            inner.stages = MappingProxyType({**inner.stages, **inner_stages})
         return inner
 
-    def at(self, path: str) -> Guards:
-        """Return what holds at one agent: its stage's policy, else this one."""
+    def at(self, path: str) -> Self:
+        """Return what holds at the agent with this path: its stage's policy, else this one."""
         if not self.stages:
             return self
         stage = self.stages.get(path.rpartition("/")[2])
         if stage is None:
             return self
         if path not in self._levels:
-            self._levels[path] = self._overridden(stage, path)
+            self._levels[path] = self._at_stage(stage, path)
         return self._levels[path]
 
-    def _overridden(self, stage: Guards, path: str) -> Guards:
+    def _at_stage(self, stage: Self, path: str) -> Self:
+        # What a stage does not state is this policy's; its own budget is counted beside the run's.
         level = self._copy()
-        level._whole = self.whole
+        level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier
-        for name in (stage._said if is_other else stage._given) - {"stages"}:
+        for name in (stage._stated_names if is_other else stage.override_names) - {"stages"}:
             setattr(level, name, getattr(stage, name))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))
         if is_other:
             level.tier = stage.tier
-            if "decisions" not in stage._given:
+            if "decisions" not in stage.override_names:
                 level.decisions = stage.decisions
         return level
 
     @property
-    def _said(self) -> frozenset[str]:
-        """What it says of itself: what was given, and what comes with a tier that is named."""
-        return self._given | OF_TIER if self._names_tier else self._given
+    def _stated_names(self) -> frozenset[str]:
+        """The guards that it states: what was given, and what comes with a tier that is named."""
+        return self.override_names | OF_TIER if self._names_tier else self.override_names
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that no run of so many nodes reaches within its steps."""
@@ -264,15 +186,7 @@ class Guards:
         return 20 + (6 + nodes) * steps * 4
 
     def _copy(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._levels, twin._budgets, twin._prices = {}, None, None
-        return twin
-
-    def __repr__(self) -> str:
-        told = "".join(f", {name}={call_text(getattr(self, name))}" for name in sorted(self._given))
-        return f"Guards({self.tier!r}{told})"
-
-    def _repr_html_(self) -> str:
-        held = {name: getattr(self, name) for name in Overrides.__annotations__}
-        return policy_html(self.tier, held, self._given)
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        clone._levels, clone._budgets, clone._prices = {}, None, None
+        return clone

@@ -1,6 +1,6 @@
 """The decision table: what is done about each class of failure in each tier.
 
-The default cells are those of the seed's table; a policy overrides single ones.
+The default cells are data, of which a policy may override single ones.
 """
 
 from __future__ import annotations
@@ -23,18 +23,6 @@ from agentgraph.guards.decision import (
 
 _NON_FINAL = ("correct", "deny", "fallback", "replan")
 _FINAL = ("escalate", "abort")
-_FOR_GATES = ("correct", "replan", "fallback")
-_POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
-    "infinite_loop": ("correct",),
-    "deadlock": (),
-    "cost_overrun": (),
-    "provider_error": ("fallback",),
-    "schema_failure": _FOR_GATES,
-    "spec_malformed": ("correct", "deny", "replan"),
-    "no_progress": _FOR_GATES,
-    "unsafe_output": _FOR_GATES,
-}
-"""The actions that the nodes can carry out for each class, beside the final ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +229,20 @@ class DecisionTable:
 
     def _cell_html(self, failure: FailureClass, tier: Tier) -> str:
         return self.cell(failure, tier).html(is_override=(failure, tier) in self.overrides)
+
+
+_FOR_GATES = ("correct", "replan", "fallback")
+_POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
+    "infinite_loop": ("correct",),
+    "deadlock": (),
+    "cost_overrun": (),
+    "provider_error": ("fallback",),
+    "schema_failure": _FOR_GATES,
+    "spec_malformed": ("correct", "deny", "replan"),
+    "no_progress": _FOR_GATES,
+    "unsafe_output": _FOR_GATES,
+}
+"""The actions that the nodes can carry out for each class, beside the final ones."""
 
 
 def table_faults(decisions: object) -> Iterator[str]:

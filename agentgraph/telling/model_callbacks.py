@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResu
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
-from agentgraph.interception import on_duty
+from agentgraph.interception import current_interceptor
 from agentgraph.running import current_run
 from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
 from agentgraph.telling.emitter import EventEmitter
@@ -168,5 +168,5 @@ class ModelCallbacks(AsyncCallbackHandler):
 
 def _is_judged() -> bool:
     """Tell whether a gate or a critic may refuse the text: then it is emitted later, as a whole."""
-    sentry = on_duty()
-    return sentry is not None and sentry.judges
+    interceptor = current_interceptor()
+    return interceptor is not None and interceptor.judges_answers

@@ -32,7 +32,7 @@ from agentgraph.guards import (
 from agentgraph.guards.mechanisms.gates.cedar import CedarPolicy
 from agentgraph.guards.table import DEFAULT_CELLS
 from agentgraph.testing import ScriptedModel
-from tests.guards.spending import worker
+from tests.guards.metered_models import worker
 
 DOLLARS = CostBudget(usd=1)
 PRICES = {"metered": (1, 10), "scripted": (1, 10)}

@@ -23,7 +23,7 @@ from agentgraph.guards import (
     Subject,
 )
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.guards.working import Hurried, audited, look, looping, solo, watched
+from tests.guards.guarded_agents import Hurried, audited, look, looping, solo, watched
 
 
 def below(model: ScriptedModel, own: Guards | None, around: Guards, **fields: Any) -> Agent:

@@ -11,8 +11,8 @@ import pytest
 
 from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.testing import Fault, ScriptedModel
-from tests.guards.deciding import ANSWER, PLACES, Till, asked, clerk, pays, tree, unsure
-from tests.guards.working import watched
+from tests.guards.escalating_agents import ANSWER, PLACES, Till, asked, clerk, pays, tree, unsure
+from tests.guards.guarded_agents import watched
 from tests.sessions.talk import after, held
 
 FAILS = Fault.server_error()

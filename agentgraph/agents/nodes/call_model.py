@@ -21,7 +21,7 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
-from agentgraph.interception import Answerer, guarded
+from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
 from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
@@ -95,7 +95,7 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
                 )
                 return await middleware.call_model(request, binding.choice, binding.tag)
             messages = [SystemMessage(system), *view] if system else view
-            return await guarded(model, messages, binding.specs, binding.ask), {}
+            return await ask_model(model, messages, binding.specs, binding.ask), {}
         except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:

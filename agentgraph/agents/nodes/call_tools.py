@@ -31,7 +31,7 @@ from agentgraph.agents.nodes.state import AgentState, CallOutcome
 from agentgraph.agents.spec.tools import REQUEST_HELP
 from agentgraph.clock import new_id
 from agentgraph.history import calls_of
-from agentgraph.interception import on_duty
+from agentgraph.interception import current_interceptor
 from agentgraph.patching import read_state
 from agentgraph.running import record_messages, recorded_messages
 from agentgraph.stream import AIMessageEvent, emit
@@ -147,9 +147,9 @@ async def _transfer(
 ) -> Commands:
     """Make the first transfer of a message and refuse the others."""
     move, *surplus = moves
-    sentry = on_duty()
-    if sentry is not None:
-        objection = await sentry.handoff(move.target, progress(level.history(state)))
+    interceptor = current_interceptor()
+    if interceptor is not None:
+        objection = await interceptor.handoff(move.target, progress(level.history(state)))
         if objection is not None:
             return await _refuse_all(level, pending, moves, objection.why)
     refusals = _refuse(surplus, f"the conversation was transferred to {move.target}")
@@ -178,11 +178,11 @@ async def _ask_for_help(
 
 async def _objection_to_return(level: Level, state: AgentState) -> str | None:
     """Say why a sub-agent must not go back to its supervisor once more, None if it may."""
-    sentry = on_duty()
-    if sentry is None or level.supervisor is None or state.get("errand") is not None:
+    interceptor = current_interceptor()
+    if interceptor is None or level.supervisor is None or state.get("errand") is not None:
         return None  # a delegate only answers its call
     digest = progress(level.history(state))
-    objection = await sentry.handoff(level.supervisor, digest, is_return=True)
+    objection = await interceptor.handoff(level.supervisor, digest, is_return=True)
     return None if objection is None else objection.why
 
 
@@ -265,8 +265,8 @@ async def _admit(
     candidates: Sequence[W], workers: Sequence[str]
 ) -> tuple[list[W], list[tuple[W, str]]]:
     """Return which candidates may begin, and which may not and why."""
-    sentry = on_duty()
-    objections = await sentry.dispatch(workers) if sentry is not None and workers else {}
+    interceptor = current_interceptor()
+    objections = await interceptor.dispatch(workers) if interceptor is not None and workers else {}
     admitted = [c for position, c in enumerate(candidates) if position not in objections]
     return admitted, [(candidates[position], why) for position, why in objections.items()]
 
@@ -332,8 +332,8 @@ def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
 
 def _held_back(text: str) -> dict[str, Any]:
     """Return the update by which a text is judged before it is sent, {} where none judges."""
-    sentry = on_duty()
-    return dict(sentry.held_back(text)) if sentry is not None and text else {}
+    interceptor = current_interceptor()
+    return dict(interceptor.defer_text(text)) if interceptor is not None and text else {}
 
 
 async def _speak(level: Level, text: str) -> AIMessage:

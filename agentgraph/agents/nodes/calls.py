@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.history import calls_of
-from agentgraph.interception import UnrunCall, on_duty
+from agentgraph.interception import SkippedCall, current_interceptor
 from agentgraph.stream import ToolResponseEvent, emit
 
 TRANSFER_MADE = "Conversation transferred to "
@@ -116,15 +116,15 @@ async def report_unrun(
 
     A model may make such a call again and again, and no tool run would ever show it.
     """
-    sentry = on_duty()
-    if sentry is None:
+    interceptor = current_interceptor()
+    if interceptor is None:
         return
     by_id = {call["id"] or "": call for call in calls}
     for message in answers:
         call = by_id[message.tool_call_id]
         failed = message.status == "error"
-        await sentry.unrun(
-            UnrunCall(message.name or "", call["args"], message_id, message.text, failed)
+        await interceptor.skip_tool(
+            SkippedCall(message.name or "", call["args"], message_id, message.text, failed)
         )
 
 

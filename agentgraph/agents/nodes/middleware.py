@@ -26,7 +26,7 @@ from langgraph.types import Command
 from agentgraph.agents.nodes.bridge import Handler, Wrapper, asynchronous
 from agentgraph.agents.nodes.state import AgentState, merge_messages
 from agentgraph.errors import GuardStopped
-from agentgraph.interception import Answerer, ControlFlow, guarded, on_duty
+from agentgraph.interception import Answerer, ControlFlow, ask_model, current_interceptor
 from agentgraph.models import attempting_once, resolve_model
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Middleware:
                 return answer
 
             prompt = [*system, *request.messages]
-            call = partial(guarded, request.model, prompt, request.tools, settings=settings)
+            call = partial(ask_model, request.model, prompt, request.tools, settings=settings)
             return ModelResponse(result=[await stops.inside(call, ask)])
 
         handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
@@ -173,8 +173,8 @@ def hook_node(
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
     """Return the model to ask, which a wrapper may have chosen: once, where a guard retries."""
-    sentry = on_duty()
-    return attempting_once(model) if sentry is not None and sentry.asks_again else model
+    interceptor = current_interceptor()
+    return attempting_once(model) if interceptor is not None and interceptor.retries_models else model
 
 
 def _rewrites(changes: object) -> bool:

@@ -40,7 +40,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.errors import RoutingError
-from agentgraph.interception import ToolUse, off_duty, on_duty
+from agentgraph.interception import ToolUse, without_interception, current_interceptor
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.patching import whole_state
@@ -231,9 +231,9 @@ class ToolRunner:
     ) -> dict[str, Any]:
         """Hand the conversation to a peer, if the team and the guards agree: that ends the turn."""
         verdict = team.judge(handoff)
-        sentry = on_duty()
-        if verdict.is_hop and verdict.accepted is not None and sentry is not None:
-            refusal = await sentry.handoff(verdict.accepted.target, attempt.progress)
+        interceptor = current_interceptor()
+        if verdict.is_hop and verdict.accepted is not None and interceptor is not None:
+            refusal = await interceptor.handoff(verdict.accepted.target, attempt.progress)
             if refusal is not None:
                 verdict = team.refuse(*refusal)
         if verdict.accepted is None:
@@ -254,21 +254,21 @@ async def _run_guarded(
     attempt: ToolAttempt,
 ) -> Any:
     """Run a tool by way of the guards, which are part of the run while the tool is not."""
-    sentry = on_duty()
-    if sentry is None:
+    interceptor = current_interceptor()
+    if interceptor is None:
         return await run()
     call = request.tool_call
 
     async def run_unguarded() -> Any:
         # A graph that a tool runs is no part of this one: it has accounts of its own.
-        with off_duty(), in_tool(True):
+        with without_interception(), in_tool(True):
             return await run()
 
     caller = next((m for m in reversed(messages) if isinstance(m, AIMessage)), None)
     message_id = str(caller.id) if caller is not None else ""
     use = partial(ToolUse, request.tool, call["name"], call["args"], key, message_id)
     with in_tool(False):
-        return await attempt.stops.inside(lambda run: sentry.tool(use(run)), run_unguarded)
+        return await attempt.stops.inside(lambda run: interceptor.run_tool(use(run)), run_unguarded)
 
 
 def _end_call(ends: Sequence[CallEnd], *, went_well: bool) -> None:

@@ -23,7 +23,7 @@ from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
-from agentgraph.interception import Sentry, on_duty
+from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
@@ -93,7 +93,7 @@ def foreign_agent(
         if is_team:
             values["place"] = _place(level, name, state, call_task)
         with handed_over((), call_task and call_task["call"]["id"]):
-            timer = None if keeps_time else on_duty()
+            timer = None if keeps_time else current_interceptor()
             result = await _run_foreign(level, name, graph, values, timer)
         # Answers and calls only: a summary that it keeps for itself is no part of this.
         new_messages = answer_malformed(
@@ -150,10 +150,10 @@ async def _answer_call(
 ) -> Command[str]:
     """End a delegation: its last text, or its request for help, answers the call."""
     call, text = call_task["call"], _last_text(new_messages)
-    sentry = on_duty()
-    if sentry is not None:
+    interceptor = current_interceptor()
+    if interceptor is not None:
         brief = call_task.get("text") or str(call["args"])
-        await sentry.reported(name, brief, text, call_task["message_id"], work_of(new_messages))
+        await interceptor.report(name, brief, text, call_task["message_id"], work_of(new_messages))
     if help_reason is not None:
         await emit(_help_event(level, name, help_reason))
         text = f"{name} asks for help: {help_reason}\n{work_done(new_messages)}".strip()
@@ -164,10 +164,10 @@ async def _answer_call(
 
 
 async def _run_foreign(
-    level: Level, name: str, graph: Graph, values: Mapping[str, Any], timer: Sentry | None
+    level: Level, name: str, graph: Graph, values: Mapping[str, Any], timer: Interceptor | None
 ) -> Result:
     try:
-        with nullcontext() if timer is None else timer.timed():
+        with nullcontext() if timer is None else timer.time_limit():
             result: Result = await graph.ainvoke(values)
     except GraphBubbleUp:
         raise

@@ -12,7 +12,7 @@ from langgraph.types import StateSnapshot
 
 from agentgraph.agents.nodes.state import merge_messages, own_messages
 from agentgraph.guards.records.pauses import left_to_undo
-from agentgraph.guards.records.pending_writes import PAUSED, SideNotes
+from agentgraph.guards.records.pending_writes import PAUSE_CHANNEL, PendingWrites
 from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
@@ -104,7 +104,7 @@ async def compensation_state(
     """
     turn = snapshot.values.get("turn") or {}
     accounts = [account async for account in _accounts(saver, snapshot)]
-    unstarted_actions = await SideNotes(saver, snapshot.config).registered()
+    unstarted_actions = await PendingWrites(saver, snapshot.config).registered_keys()
     account = left_to_undo(accounts, turn.get("id", ""), unstarted_actions)
     if account is None:
         return None
@@ -123,7 +123,7 @@ async def _accounts(
     account = values.get("guarded") if isinstance(values, Mapping) else None
     if isinstance(account, Mapping):
         yield account
-    for account in await SideNotes(saver, snapshot.config).read(PAUSED):
+    for account in await PendingWrites(saver, snapshot.config).read(PAUSE_CHANNEL):
         yield account
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):

@@ -35,9 +35,9 @@ from agentgraph.errors import (
 from agentgraph.guards import Decision, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.audit import run_began, run_continued, run_ended
+from agentgraph.guards.audit.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
-from agentgraph.guards.records.pending_writes import SideNotes
+from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, outer_run, record_messages
 from agentgraph.stream import Event
@@ -254,7 +254,7 @@ class Runner:
         # Also for a saver that does not note in the run what it has stored.
         latest = await self._threads.checkpoint(run.thread_id)
         if isinstance(account, Account) and has_actions and latest is not None:
-            await note_actions(account, SideNotes(self._threads.saver, latest.config))
+            await note_actions(account, PendingWrites(self._threads.saver, latest.config))
 
 
 def _decisions(command: Command[Any]) -> Any:

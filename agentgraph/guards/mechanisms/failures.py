@@ -23,6 +23,49 @@ NEVER: Final = -math.inf
 """The `retry_after` of a server that says not to retry."""
 
 _LONGEST_CHAIN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an exception means for the decision whether to try again.
+
+    Only a "transient" one is worth a retry. `retry_after` is in seconds.
+    """
+
+    kind: FailureKind
+    failure_class: FailureClass
+    retry_after: float | None = None
+    status: int | None = None
+
+
+def classify(error: BaseException) -> Failure:
+    """Tell the kind of failure from the first exception of a chain of causes that shows it.
+
+    An unknown exception is "semantic": a retry of it would repeat a mistake.
+    """
+    for link in _chain(error):
+        if failure := _attempt(_failure_of, link):
+            return failure
+    return Failure("semantic", "schema_failure")
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Tell whether it is how LangGraph pauses or leaves a node: no failure, never to be caught.
+
+    It is told by the name of its class, as the mechanisms do not import LangGraph.
+    """
+    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: object = error
+    for _ in range(_LONGEST_CHAIN):
+        if not _attempt(lambda value: isinstance(value, BaseException), link):
+            return
+        yield link  # type: ignore[misc]
+        link = _attribute(link, "__cause__")
+
+
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _REFUSED_STATUS = frozenset({401, 403})
 _NO_CREDIT_STATUS = 402
@@ -95,47 +138,6 @@ _TRANSIENT_NAMES = frozenset(
     }
 )
 _STATUS_ATTRIBUTES = ("status_code", "status", "http_status", "code")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What an exception means for the decision whether to try again.
-
-    Only a "transient" one is worth a retry. `retry_after` is in seconds.
-    """
-
-    kind: FailureKind
-    failure_class: FailureClass
-    retry_after: float | None = None
-    status: int | None = None
-
-
-def classify(error: BaseException) -> Failure:
-    """Tell the kind of failure from the first exception of a chain of causes that shows it.
-
-    An unknown exception is "semantic": a retry of it would repeat a mistake.
-    """
-    for link in _chain(error):
-        if failure := _attempt(_failure_of, link):
-            return failure
-    return Failure("semantic", "schema_failure")
-
-
-def is_control_flow(error: BaseException) -> bool:
-    """Tell whether it is how LangGraph pauses or leaves a node: no failure, never to be caught.
-
-    It is told by the name of its class, as the mechanisms do not import LangGraph.
-    """
-    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: object = error
-    for _ in range(_LONGEST_CHAIN):
-        if not _attempt(lambda value: isinstance(value, BaseException), link):
-            return
-        yield link  # type: ignore[misc]
-        link = _attribute(link, "__cause__")
 
 
 def _failure_of(error: BaseException) -> Failure | None:

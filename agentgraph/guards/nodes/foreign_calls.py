@@ -1,8 +1,8 @@
-"""What the nodes of others' graphs are given and return, as their guards see it.
+"""The calls of a foreign graph's nodes, as its guards see them.
 
-Their model is asked by running the node, with the messages that the guards would have it see; their
-tools are seen by what they answered. So no other model can be put in the place of theirs, and an
-action of theirs is not remembered under a key.
+A foreign graph is one that agentgraph did not build. Its model is asked by running its node, with
+the messages that the guards would have it see; its tools are observed by what they answered. So no
+other model can answer in place of its own, and its actions are not remembered under a key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
-from agentgraph.guards.records.channel import GuardedState
+from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import Answerer, ModelCall, ToolUse
 
 FORM = "structured_response"
@@ -36,136 +36,141 @@ Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 Updates: TypeAlias = Iterable[Mapping[str, Any]]
 
 
-def _last(left: Any, right: Any) -> Any:
-    return right
+def _last(current: Any, update: Any) -> Any:
+    return update
 
 
 class ForeignState(GuardedState, total=False):
-    """What a graph of others keeps for its guards."""
+    """The channels that guards add to a foreign graph."""
 
     stopped_by: Annotated[str | None, _last]
     """The guard that has ended this input, or waits for a human."""
     guard_holds: Annotated[bool, _last]
     """Whether no edge out of the node of the model is followed."""
-    guard_said: Annotated[Instead, _last]
+    guard_said: Annotated[Replacement, _last]
 
 
-class Instead(TypedDict, total=False):
-    """What is known of an answer that is given in the place of the model's."""
+class Replacement(TypedDict, total=False):
+    """What is stored of an answer that replaces the model's."""
 
     id: str
-    """The message that was said."""
+    """The message that answers."""
     form: Any
     """What the model gave in a form, where a human is to decide on it."""
 
 
 @dataclass(slots=True)
-class _Unknown:
-    """A model of which nothing is known but whose it is."""
+class _ForeignModel:
+    """A model of which only the name of its graph is known."""
 
     model_name: str
 
 
 @dataclass(slots=True)
-class Asked:
-    """A node that asks a model, as its guards ask it."""
+class ModelNode:
+    """One run of the node of a foreign graph's model, as a model that guards can ask."""
 
     state: Mapping[str, Any]
     call: Call
+    """Runs the node."""
     updates: Callable[[Any], Updates]
-    """Reads what a node returns."""
+    """Reads what the node returns."""
     result: Any = None
     message: AIMessage | None = None
     form: Any = None
     """The answer that it has given in a form, by a call which it has answered itself."""
 
-    def of(self, model_name: str) -> ModelCall:
-        """Return the call, for whoever decides on it."""
+    def model_call(self, model_name: str) -> ModelCall:
+        """Return the call that guards decide on."""
         messages = convert_to_messages(self.state.get("messages") or [])
-        return ModelCall(_Unknown(model_name), messages, (), self._ask, is_foreign=True)
+        return ModelCall(_ForeignModel(model_name), messages, (), self._ask, is_foreign=True)
 
     async def _ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         if answerer is not None:
             raise ModelError("a graph of others takes no other model: give an AIMessage")
         self.result = await self.call({**self.state, "messages": list(messages)})
         updates = [*self.updates(self.result)]
-        said = [m for m in _messages(updates) if isinstance(m, AIMessage)]
-        self.message = said[-1] if said else AIMessage("")
-        self.form = next((one[FORM] for one in updates if one.get(FORM) is not None), None)
+        answers = [m for m in _messages(updates) if isinstance(m, AIMessage)]
+        self.message = answers[-1] if answers else AIMessage("")
+        forms = (update[FORM] for update in updates if update.get(FORM) is not None)
+        self.form = next(forms, None)
         return self.message
 
     def text_of(self, message: AIMessage) -> str | None:
         """Return as JSON what a message answers in a form, None where it answers nothing yet."""
         return as_text(self.form) if message is self.message and self.form is not None else None
 
-    def result_for(self, message: AIMessage, held: Any) -> Any:
-        """Return what the node is to return: its own, unless something else is to be said.
+    def result_for(self, message: AIMessage, withheld: Any) -> Any:
+        """Return what the node is to return: its own result, unless another message answers.
 
-        What is said in the place of an answer that was held may be one in its form too.
+        What replaces an answer in a form that was `withheld` may have that form too.
         """
         if message is self.message:
             return self.result
         message = message if message.id else message.model_copy(update={"id": new_id()})
         update: dict[str, Any] = {"messages": [message], "guard_said": {"id": message.id}}
-        form = None if held is None else _read(held, str(message.text))
+        form = None if withheld is None else _read(withheld, str(message.text))
         if form is not None or self.state.get(FORM) is not None:  # that of an input before
             update[FORM] = form
         return update
 
 
 @dataclass(slots=True)
-class Uses:
-    """The tool calls that a node was given, and what came of them."""
+class ToolsNode:
+    """One run of the node of a foreign graph's tools: its calls, and what came of them."""
 
-    given: Any
+    node_input: Any
     messages: Sequence[AnyMessage]
-    refused: list[ToolMessage] = field(default_factory=list)
+    refusals: list[ToolMessage] = field(default_factory=list)
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
         """The calls; a node is given them by a `Send`, or finds them in the last message."""
-        if isinstance(self.given, list):
-            return [one for one in self.given if isinstance(one, Mapping) and "args" in one]
-        if isinstance(self.given, Mapping) and "tool_call" in self.given:
-            return [self.given["tool_call"]]
-        answered = {m.tool_call_id for m in self.messages if isinstance(m, ToolMessage)}
-        asked = self._asked()
-        calls = asked.tool_calls if asked is not None else ()
-        return [dict(one) for one in calls if one["id"] not in answered]
+        node_input = self.node_input
+        if isinstance(node_input, list):
+            return [call for call in node_input if isinstance(call, Mapping) and "args" in call]
+        if isinstance(node_input, Mapping) and "tool_call" in node_input:
+            return [node_input["tool_call"]]
+        answered_ids = {m.tool_call_id for m in self.messages if isinstance(m, ToolMessage)}
+        message = self._calling_message()
+        calls = message.tool_calls if message is not None else ()
+        return [dict(call) for call in calls if call["id"] not in answered_ids]
 
     def use(self, call: Mapping[str, Any], tools: Mapping[str, Any]) -> ToolUse:
-        """Return a call, for whoever decides on it."""
-        asked, name = self._asked(), str(call["name"])
-        message_id = str(asked.id) if asked is not None else ""
+        """Return the use of a tool that guards decide on."""
+        message, name = self._calling_message(), str(call["name"])
+        message_id = str(message.id) if message is not None else ""
         return ToolUse(tools.get(name), name, call["args"], "", message_id, _never_run)
 
-    def refuse(self, call: Mapping[str, Any], told: ToolMessage) -> None:
+    def refuse(self, call: Mapping[str, Any], answer: ToolMessage) -> None:
         """Answer a call in the node's place."""
-        self.refused.append(told.model_copy(update={"tool_call_id": call["id"]}))
+        self.refusals.append(answer.model_copy(update={"tool_call_id": call["id"]}))
 
-    def left(self) -> Any:
-        """Return what the node is given then, None where nothing is left to do."""
-        if not self.refused:
-            return self.given
-        gone = {told.tool_call_id for told in self.refused}
-        left = [one for one in self.calls if one["id"] not in gone]
-        if not left or isinstance(self.given, list):
-            return left or None
-        asked, cut = self._asked(), {"tool_calls": left}
-        shown = [
-            m.model_copy(update=cut) if asked is not None and m.id == asked.id else m
-            for m in self.given["messages"]
+    def remaining_input(self) -> Any:
+        """Return the node's input without the refused calls, None where no call remains."""
+        if not self.refusals:
+            return self.node_input
+        refused_ids = {answer.tool_call_id for answer in self.refusals}
+        calls = [call for call in self.calls if call["id"] not in refused_ids]
+        if not calls or isinstance(self.node_input, list):
+            return calls or None
+        calling_message, cut = self._calling_message(), {"tool_calls": calls}
+        messages = [
+            m.model_copy(update=cut)
+            if calling_message is not None and m.id == calling_message.id
+            else m
+            for m in self.node_input["messages"]
         ]
-        return {**self.given, "messages": shown}
+        return {**self.node_input, "messages": messages}
 
-    def answered(self, updates: Updates) -> Iterator[tuple[Mapping[str, Any], ToolMessage]]:
+    def answers(self, updates: Updates) -> Iterator[tuple[Mapping[str, Any], ToolMessage]]:
         """Yield each call with its answer, among what the node has returned."""
         by_id = {m.tool_call_id: m for m in _messages(updates) if isinstance(m, ToolMessage)}
-        yield from ((one, by_id[one["id"]]) for one in self.calls if one["id"] in by_id)
+        yield from ((call, by_id[call["id"]]) for call in self.calls if call["id"] in by_id)
 
-    def _asked(self) -> AIMessage | None:
-        said = (m for m in reversed(self.messages) if isinstance(m, AIMessage) and m.tool_calls)
-        return next(said, None)
+    def _calling_message(self) -> AIMessage | None:
+        messages = (m for m in reversed(self.messages) if isinstance(m, AIMessage))
+        return next((m for m in messages if m.tool_calls), None)
 
 
 def as_text(form: object) -> str:
@@ -173,27 +178,27 @@ def as_text(form: object) -> str:
     return json.dumps(to_jsonable_python(form, fallback=str), ensure_ascii=False)
 
 
-def _read(held: Any, text: str) -> Any:
-    """Return what a text says in the form of what was held, None where it has another."""
-    if text == as_text(held):
-        return held
+def _read(withheld: Any, text: str) -> Any:
+    """Return what a text says in the form of what was withheld, None where it has another."""
+    if text == as_text(withheld):
+        return withheld
     try:
-        return TypeAdapter(type(held)).validate_json(text)
+        return TypeAdapter(type(withheld)).validate_json(text)
     except ValueError:
         return None
 
 
-def last_said(messages: Sequence[AnyMessage]) -> str:
+def input_message_id(messages: Sequence[AnyMessage]) -> str:
     """Return the id of the message that began an input."""
     humans = [m for m in messages if isinstance(m, HumanMessage)]
     return str(humans[-1].id) if humans else "input"
 
 
 def _messages(updates: Updates) -> list[BaseMessage]:
-    written = (update.get("messages") or [] for update in updates)
+    parts = (update.get("messages") or [] for update in updates)
     return [
         message
-        for messages in written
+        for messages in parts
         for message in convert_to_messages(messages if isinstance(messages, list) else [messages])
     ]
 

@@ -1,6 +1,6 @@
-"""Guards for a graph that agentgraph did not build, as far as its nodes show what they do.
+"""Guards in a foreign graph, one that agentgraph did not build, as far as its nodes show.
 
-The node of its model is run in the model's place, and that of its tools is seen by its answers.
+The node of its model is run in the model's place, and that of its tools is observed by its answers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from agentgraph.guards.checks import (
     schema_faults,
     stage_faults,
     unseen_price_faults,
+    warn_of_ineffective_guards,
     warn_of_no_guards,
-    warn_of_unheard,
 )
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.agent_graph import (
@@ -32,32 +32,32 @@ from agentgraph.guards.nodes.agent_graph import (
     MODELS,
     TOOLS,
     Call,
-    Post,
+    NodeWrappers,
     State,
     also_to,
-    found,
+    answer_used,
+    node_of,
     refuse_guarded,
-    said,
     with_update,
 )
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
-    Asked,
     ForeignState,
-    Instead,
-    Uses,
-    last_said,
+    ModelNode,
+    Replacement,
+    ToolsNode,
+    input_message_id,
 )
 from agentgraph.guards.nodes.human import HumanState
-from agentgraph.guards.nodes.judgement import Held
-from agentgraph.guards.nodes.site import watch_at
-from agentgraph.guards.nodes.watch import Watch
+from agentgraph.guards.nodes.interceptor import NodeInterceptor, site_at
+from agentgraph.guards.nodes.judgement import AnswerWithheld
+from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
-from agentgraph.guards.policy import Guards
+from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.accounts import account_of
-from agentgraph.guards.records.pending_writes import side_notes
-from agentgraph.interception import current_ledger, posted
+from agentgraph.guards.records.pending_writes import durable_writes_of
+from agentgraph.guards.records.registry import account_of
+from agentgraph.interception import current_ledger, intercepted_by
 from agentgraph.participant import Graph
 from agentgraph.patching import (
     AnyGraph,
@@ -75,21 +75,21 @@ from agentgraph.telling import AGENT_TAG
 _SURELY_MODELS = ("call_model", "model")
 _STOPPED_BY = "stopped_by"
 _HOLDS = "guard_holds"
-_SAID = "guard_said"
-_KEPT = ("messages", "guarded", "human", _SAID)
+_REPLACEMENT = "guard_said"
+_CHANNELS = ("messages", "guarded", "human", _REPLACEMENT)
 
 
-def guarded_copy(graph: Graph, policy: Guards, path: str) -> Graph:
+def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
     """Return a guarded copy of somebody else's graph, if it is one of a model."""
     if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
         return graph
     if not _takes_state(graph.builder):
         warn_of_no_guards(path)
         return graph
-    return patched(graph, guarding_foreign(policy, Place(path)))
+    return patched(graph, foreign_patcher(policy, Place(path)))
 
 
-def faults_in(graph: object, policy: Guards, path: str) -> Iterator[str]:
+def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
     """Yield what is wrong with a policy that is to hold in somebody else's graph."""
     if not isinstance(graph, CompiledStateGraph):
         return
@@ -114,151 +114,163 @@ def _is_agent(graph: AnyGraph) -> bool:
     return not isinstance(model.runnable, CompiledStateGraph)
 
 
-def guarding_foreign(policy: Guards, place: Place, *, is_whole: bool = False) -> Patcher:
+def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> Patcher:
     """Guard a graph of others, which is all that the policy is for or has agents beside it."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
-        model = found(graph, MODELS, "a model")
+        model = node_of(graph, MODELS, "a model")
         refuse_guarded(graph)
-        known = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
-        all_tools = {name: tool for own in known.values() for name, tool in own.items()}
+        by_node = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
+        tools = {name: tool for own in by_node.values() for name, tool in own.items()}
         faults = [*unseen_price_faults(policy, place.path)]
         if is_whole:
             faults += stage_faults(policy, ())
-            faults += schema_faults(gated_at(policy, place.path, lambda: all_tools))
+            faults += schema_faults(gated_at(policy, place.path, lambda: tools))
         if faults:
             raise ConfigurationError(faults)
         for extra in (ForeignState, HumanState):
             add_state(graph, extra)
-        kept = (*_KEPT, FORM) if FORM in graph.channels else _KEPT
-        post = _ForeignPost(policy, place, kept)
-        graph = wrap_node(model, post.around_model(model))(graph)
-        for tools, by_name in known.items():
-            at_tools = replace(post, tools=by_name)
-            graph = wrap_node(tools, at_tools.around_tools(tools))(graph)
-        _let_end(graph, model, post)
-        warn_of_unheard(policy, place.path, all_tools)
+        channels = (*_CHANNELS, FORM) if FORM in graph.channels else _CHANNELS
+        wrappers = _ForeignWrappers(policy, place, channels)
+        graph = wrap_node(model, wrappers.around_model(model))(graph)
+        for node, own_tools in by_node.items():
+            around_tools = replace(wrappers, tools=own_tools).around_tools(node)
+            graph = wrap_node(node, around_tools)(graph)
+        _let_end(graph, model, wrappers)
+        warn_of_ineffective_guards(policy, place.path, tools)
         return graph
 
     return Patcher(patch, state=ForeignState)
 
 
-def _let_end(graph: AnyGraph, model: str, post: _ForeignPost) -> None:
+def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
     """Have the node of the model end the run, or hand it to a human, where its guards say so."""
     hold_edges(graph, model, _HOLDS)
     spec = graph.nodes[model]
     graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
-    asks: Any = post.await_human(model)
-    graph.add_node(AWAIT_HUMAN, asks, destinations=(model, END))
+    await_human: Any = wrappers.await_human(model)
+    graph.add_node(AWAIT_HUMAN, await_human, destinations=(model, END))
 
 
 def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
-    known: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
-    return known
+    tools: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
+    return tools
 
 
 @dataclass(frozen=True, slots=True)
-class _ForeignPost(Post):
-    """The guards' post at a graph of others."""
+class _ForeignWrappers(NodeWrappers):
+    """The wrappers of a foreign graph's nodes."""
 
     tools: Mapping[str, Any] = field(default_factory=dict)
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Have the node asked under guard, as if it were its model."""
 
-        async def wrapped(state: State, call: Call) -> Any:
+        async def node_call(state: State, call: Call) -> Any:
             if not isinstance(state, Mapping):  # it was sent something of its own
                 return await call(state)
-            watch = self._watch(state)
-            if _ends_with(state, _said(watch).get("id")):  # it waits for an answer in a form
-                return Command(goto=END, update={**self._dumped(watch), _HOLDS: True})
-            decision = await watch.opening()
+            interceptor = self._interceptor(state)
+            replacement = _replacement_in(interceptor)
+            if _ends_with(state, replacement.get("id")):  # it waits for an answer in a form
+                return Command(
+                    goto=END, update={**self._account_update(interceptor.account), _HOLDS: True}
+                )
+            decision = await interceptor.open_model_call()
             if not decision.allows:
-                return self._act(watch, decision, "")
-            return await self._ask(watch, Asked(state, call, updates_of))
+                return self._act(interceptor, decision, "")
+            return await self._ask(interceptor, ModelNode(state, call, updates_of))
 
-        return wrapped
+        return node_call
 
     def around_tools(
         self, node: str, model: str | None = None
     ) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have the tools run that may, and see what they answered."""
+        """Have the tools run that may, and observe what they answered."""
 
-        async def wrapped(state: Any, call: Call) -> Any:
-            watch = self._watch(state)
-            uses = Uses(state, read_state(get_config(), ("messages",)).get("messages") or ())
-            for one in uses.calls:
-                if (why_not := await watch.using.refusal(uses.use(one, self.tools))) is not None:
-                    uses.refuse(one, why_not)
-            left = uses.left()
-            with posted(None):
-                result = await call(left) if left is not None else []
-            for one, answer in uses.answered(updates_of(result)):
-                await watch.using.seen(uses.use(one, self.tools), answer)
+        async def node_call(state: Any, call: Call) -> Any:
+            interceptor = self._interceptor(state)
+            site = interceptor.site
+            messages = read_state(get_config(), ("messages",)).get("messages") or ()
+            tools_node = ToolsNode(state, messages)
+            for tool_call in tools_node.calls:
+                answer = await refusal(site, tools_node.use(tool_call, self.tools))
+                if answer is not None:
+                    tools_node.refuse(tool_call, answer)
+            node_input = tools_node.remaining_input()
+            with intercepted_by(None):
+                result = await call(node_input) if node_input is not None else []
+            for tool_call, answer in tools_node.answers(updates_of(result)):
+                await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
             results = result if isinstance(result, list) else [result]
-            told: Any = Command(update={**self._dumped(watch), "messages": uses.refused})
-            return [*results, told]
+            update = {**self._account_update(interceptor.account), "messages": tools_node.refusals}
+            update_: Any = Command(update=update)
+            return [*results, update_]
 
-        return wrapped
+        return node_call
 
-    async def _ask(self, watch: Watch, asked: Asked) -> Any:
-        watch.place = replace(watch.place, form=asked.text_of)
-        held = _said(watch).get("form") if watch.kept.get("human") else None
+    async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
+        site = interceptor.site
+        site = replace(site, place=replace(site.place, form=node.text_of))
+        interceptor.site = site
+        has_human = interceptor.values.get("human")
+        withheld = _replacement_in(interceptor).get("form") if has_human else None
         try:
-            with posted(None):
-                message = await watch.model(asked.of(self._model_name(watch)))
+            with intercepted_by(None):
+                model_name = self._model_name(interceptor)
+                message = await interceptor.ask_model(node.model_call(model_name))
         except GuardStopped as stop:
             if not isinstance(stop.decision, Decision):
                 raise
-            text = stop.text if isinstance(stop, Held) else ""
-            acted = self._act(watch, stop.decision, text)
-            form = held if asked.message is None else asked.form
-            return with_update(acted, {_SAID: {"form": form}})
-        update = {**self._dumped(watch), **said(watch)}
-        return with_update(asked.result_for(message, held), update)
+            text = stop.text if isinstance(stop, AnswerWithheld) else ""
+            command = self._act(interceptor, stop.decision, text)
+            form = withheld if node.message is None else node.form
+            return with_update(command, {_REPLACEMENT: {"form": form}})
+        update = {**self._account_update(interceptor.account), **answer_used(interceptor)}
+        return with_update(node.result_for(message, withheld), update)
 
-    def _model_name(self, watch: Watch) -> str:
+    def _model_name(self, interceptor: NodeInterceptor) -> str:
         """Return by what name its model is priced, if it was guarded before it had its place."""
-        here, given = watch.place.path, self.place.path
-        prices = watch.policy.prices
-        return given if here not in prices and given in prices else here
+        path, first_path = interceptor.site.place.path, self.place.path
+        prices = interceptor.site.policy.prices
+        return first_path if path not in prices and first_path in prices else path
 
-    def _act(self, watch: Watch, decision: Decision, text: str) -> Any:
-        stopped = {_STOPPED_BY: decision.reason, _HOLDS: True}
-        return with_update(Post._act(self, watch, decision, text), stopped)
+    def _act(self, interceptor: NodeInterceptor, decision: Decision, text: str) -> Any:
+        update = {_STOPPED_BY: decision.reason, _HOLDS: True}
+        return with_update(NodeWrappers._act(self, interceptor, decision, text), update)
 
-    def _close(self, watch: Watch) -> Any:
-        update: dict[str, Any] = {_STOPPED_BY: watch.account.closed, _HOLDS: True}
-        if watch.kept.get(FORM) is not None:
+    def _close(self, interceptor: NodeInterceptor) -> Any:
+        update: dict[str, Any] = {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
+        if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # what answered an input before is no answer to this one
-        return with_update(Post._close(self, watch), update)
+        return with_update(NodeWrappers._close(self, interceptor), update)
 
-    def _onward(self, watch: Watch, result: Any) -> Any:
+    def _undo_first(self, account: Account, result: Any) -> Any:
         return result  # nobody has registered what its tools do
 
-    def _watch(self, state: State) -> Watch:
+    def _interceptor(self, state: State) -> NodeInterceptor:
         config, ledger, run = get_config(), current_ledger(), current_run()
-        kept = read_state(config, self.kept)
-        input_id, home = _input_of(kept, config), None if run is None else run.owner
+        values = read_state(config, self.channels)
+        input_id, scope = _input_id(values, config), None if run is None else run.owner
         if ledger is not None:
-            input_id, home = ledger.input_id, ledger.home
+            input_id, scope = ledger.input_id, ledger.id_scope
         elif run is not None and isinstance(run.account, Account):
             input_id = run.account.input_id
-        account = account_of(self.policy, input_id, kept.get("guarded"), ledger, home)
+        account = account_of(self.policy, input_id, values.get("guarded"), ledger, scope)
         if run is not None:
             run.account = account
         path = (config.get("metadata") or {}).get(AGENT_TAG)
         place = replace(self.place, path=path) if path else self.place
-        notes = side_notes(config) if ledger is None else None
-        return watch_at(self.policy, place, account, kept, config, ledger, notes)
+        pending_writes = durable_writes_of(config) if ledger is None else None
+        site = site_at(self.policy, place, account, config, ledger, pending_writes)
+        return NodeInterceptor(site, values)
 
-    def _dumped(self, watch: Watch) -> dict[str, Any]:
-        return {"guarded": watch.account.dump(), _STOPPED_BY: None, _HOLDS: False}
+    def _account_update(self, account: Account) -> dict[str, Any]:
+        return {"guarded": account.dump(), _STOPPED_BY: None, _HOLDS: False}
 
 
-def _said(watch: Watch) -> Instead:
-    known: Instead | None = watch.kept.get(_SAID)
-    return known or {}
+def _replacement_in(interceptor: NodeInterceptor) -> Replacement:
+    replacement: Replacement | None = interceptor.values.get(_REPLACEMENT)
+    return replacement or {}
 
 
 def _ends_with(state: State, message_id: str | None) -> bool:
@@ -266,9 +278,9 @@ def _ends_with(state: State, message_id: str | None) -> bool:
     return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 
 
-def _input_of(kept: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def _input_id(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Name the input: a message may be given to several runs, on one thread or on none."""
     thread = config.get("configurable", {}).get("thread_id") or ""
-    prefix = f"{thread}/{last_said(kept.get('messages') or ())}/"
-    known = str((kept.get("guarded") or {}).get("input") or "")
-    return known if known.startswith(prefix) else prefix + new_id()
+    prefix = f"{thread}/{input_message_id(values.get('messages') or ())}/"
+    update_ = str((values.get("guarded") or {}).get("input") or "")
+    return update_ if update_.startswith(prefix) else prefix + new_id()

@@ -1,6 +1,6 @@
-"""A model is asked: reserved for, let through by its breaker, timed, and tried again if need be.
+"""A guarded model call: admitted, reserved for, timed, tried again after a failure, and judged.
 
-The only layer that retries: clients of providers are to be given `max_retries=0`.
+This is the only layer that retries: clients of providers are to be given `max_retries=0`.
 """
 
 from __future__ import annotations
@@ -8,23 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit
+from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
 from agentgraph.guards.mechanisms.spending.prices import attributes_of, model_name_of
-from agentgraph.guards.nodes.payment import Paying, reserved
-from agentgraph.guards.nodes.stage import Overdue, current_stage, in_time
+from agentgraph.guards.nodes.judgement import judge
+from agentgraph.guards.nodes.payment import fail, reserve, settle
+from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
-from agentgraph.guards.policy import Guards
-from agentgraph.guards.records.account import ANYWHERE, Account
-from agentgraph.guards.records.recorder import Recorder
+from agentgraph.guards.records.account import ANYWHERE
+from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
 
+_ALLOW = Decision("allow", "none")
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
 
@@ -34,209 +41,298 @@ class CircuitOpen(ModelError):
     code = "circuit_open"
 
 
-class Answered(NamedTuple):
-    """What a model has said, and the permit under which it did."""
+class Answer(NamedTuple):
+    """What a model has said, and the breaker's permit under which it did."""
 
     message: AIMessage
     permit: Permit | None
 
 
-class Asking:
-    """One node's model call, with its retries and its fallback."""
+async def admit_call(site: Site) -> Decision:
+    """Count one more model call, or return what is decided on the limit that it exceeds."""
+    account, policy = site.account, site.policy
+    decision = _ALLOW
+    if policy.steps is not None:
+        decision = policy.steps.check(account.spending.steps, account.spending.grants)
+    if decision.allows and (deadline := site.deadline()) is not None:
+        decision = deadline.check()
+    if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
+        account.spending.steps += 1
+        return decision
+    # A limit is no mistake that the model could mend.
+    return await site.decide_by_table(decision, possible=False)
 
-    def __init__(
-        self, policy: Guards, place: Place, account: Account, recorder: Recorder, asked: ModelCall
-    ) -> None:
-        self._policy = policy
-        self._place = place
-        self._account = account
-        self._recorder = recorder
-        self._asked = asked
-        self._name = model_name_of(asked.model)
-        self._paying = Paying(policy, place, account, recorder)
-        self.has_given_up = False
-        """Whether a provider has failed as often as it may be asked again."""
 
-    def corrected(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the messages with what the guards have to tell the model, once."""
-        told = self._account.corrections.pop(self._place.spot, None)
-        if not told:
+class GuardedModelCall:
+    """One model call of a node, with its retries, its fallback and its corrections."""
+
+    def __init__(self, site: Site, call: ModelCall) -> None:
+        self._site = site
+        self._call = call
+        self._name = model_name_of(call.model)
+        self._has_given_up = False
+        self.failure: Exception | None = None
+        """Why a provider could not answer, once it has failed as often as it may be asked."""
+
+    async def run(self, message: AIMessage | None = None) -> AIMessage:
+        """Ask the model until its answer passes, and return that.
+
+        With a `message` that is judged first: the model is asked only if it does not pass.
+        """
+        messages = self._with_corrections(self._call.messages)
+        answer = None if message is None else Answer(message, None)
+        while True:
+            if answer is None:
+                answer = await self._answer(messages)
+            correction = await self._judge(answer, messages)
+            if correction is None:
+                return answer.message
+            if isinstance(correction, AIMessage):
+                return correction
+            messages = [*messages, answer.message, *_replies(answer.message, correction)]
+            await self._admit_again()
+            answer = None
+
+    async def _admit_again(self) -> None:
+        decision = await admit_call(self._site)
+        if not decision.allows:
+            raise stop_error(decision)
+
+    def _with_corrections(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages with what guards have to tell the model, which is told once."""
+        corrections = self._site.account.corrections.pop(self._site.place.visit_key, None)
+        if not corrections:
             return list(messages)
-        text = "\n\n".join(told)
+        text = "\n\n".join(corrections)
         if messages and isinstance(head := messages[0], SystemMessage):
-            # A second one is refused by some providers.
+            # Some providers refuse a second system message.
             return [SystemMessage(f"{head.text}\n\n{text}"), *messages[1:]]
-        if self._asked.is_foreign:  # whose prompt is put before the messages later
+        if self._call.is_foreign:  # its node puts a prompt before the messages
             return [*messages, HumanMessage(text)]
         return [SystemMessage(text), *messages]
 
-    async def answer(self, messages: Sequence[BaseMessage]) -> Answered:
+    async def _judge(self, answer: Answer, messages: Sequence[BaseMessage]) -> BaseMessage | None:
+        """Return None for an answer that passes, a correction, or a safe answer in its place."""
+        site = self._site
+        text = site.place.answer_of(answer.message) if site.policy.judges else None
+        if text is None:
+            if answer.permit is not None:
+                answer.permit.success()
+            return None
+        passes = False
+        try:
+            with site.time_limit():
+                correction = await judge(site, text, messages, answer.permit)
+                passes = correction is None
+        except Overdue:
+            await self._admit_again()  # it raises where all of the run is over, not a gate alone
+            raise
+        finally:
+            if not passes:
+                _record_usage(site.place, answer.message)
+        return correction
+
+    async def _answer(self, messages: Sequence[BaseMessage]) -> Answer:
+        try:
+            return await self._attempts(messages)
+        except Exception as error:
+            if self._has_given_up:
+                self.failure = error
+            raise
+
+    async def _attempts(self, messages: Sequence[BaseMessage]) -> Answer:
         """Ask the model, again after a failure that may pass, at last its fallback."""
-        if self._policy.retry is not None:
-            self._policy.retry.first_attempt()
+        if self._site.policy.retry is not None:
+            self._site.policy.retry.first_attempt()
         attempt = 0
         while True:
-            heard = _tokens_told(self._place)
+            token_count = _tokens_streamed(self._site.place)
             try:
                 return await self._ask(self._name, messages, None)
             except (ControlFlow, GuardStopped):
                 raise
-            except CircuitOpen as refused:
-                return await self._instead(refused, messages, refused)
+            except CircuitOpen as refusal:
+                return await self._fall_back(refusal, messages, "circuit_breaker")
             except Exception as error:
                 failure = classify(error)
                 # What was streamed has been read: another attempt would say it twice.
-                is_committed = _tokens_told(self._place) != heard
-                pause = None if is_committed else await self._pause(error, failure, attempt)
-                if pause is None:
+                is_committed = _tokens_streamed(self._site.place) != token_count
+                pause_s = None if is_committed else await self._pause(error, failure, attempt)
+                if pause_s is None:
                     return await self._failed(error, failure, messages, is_committed)
-            await clock().sleep(pause)
+            await clock().sleep(pause_s)
             attempt += 1
 
     async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
-        policy = self._policy
+        """Return how long to wait before another attempt, None where there is to be none."""
+        site, policy = self._site, self._site.policy
         if failure.kind != "transient" or policy.retry is None or policy.backoff is None:
             return None
-        deadline = current_stage(self._account.deadline)
-        left = deadline.remaining() if deadline is not None else None
-        decision = policy.backoff.ask(attempt, retry_after=failure.retry_after, remaining_s=left)
-        pause = decision.evidence.get("pause_s")
+        deadline = site.deadline()
+        left_s = deadline.remaining() if deadline is not None else None
+        decision = policy.backoff.ask(attempt, retry_after=failure.retry_after, remaining_s=left_s)
+        pause_s = decision.evidence.get("pause_s")
         if decision.allows:
             decision = policy.retry.ask()
         if not decision.allows:
-            await self._recorder.decided(decision)
+            await site.decide(decision)
             return None
-        retry = {"retry": attempt + 1, "pause_s": pause}
-        grounds = {**retry, "attempts": policy.backoff.attempts, **decision.evidence}
-        again = Decision("allow", "retry", _told(error), failure.failure_class, grounds)
-        await self._recorder.recorded(again, **retry)
-        return pause if isinstance(pause, int | float) else 0.0
+        retry = {"retry": attempt + 1, "pause_s": pause_s}
+        evidence = {**retry, "attempts": policy.backoff.attempts, **decision.evidence}
+        again = Decision("allow", "retry", _cause(error), failure.failure_class, evidence)
+        await site.record_decision(again, **retry)
+        return pause_s if isinstance(pause_s, int | float) else 0.0
 
     async def _failed(
-        self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], told: bool
-    ) -> Answered:
-        if failure.kind == "transient" and not told:
-            return await self._instead(error, messages, None)
-        self.has_given_up = failure.kind == "transient"
-        decisions, tier = self._policy.decisions, self._policy.tier
-        is_asked = tier == "regulated"
-        if self.has_given_up:  # and nobody else can go on with what was said
-            said = decisions.decide(failure.failure_class, tier, possible=False)
-            is_asked = said.action == "escalate"
-        if not is_asked:
-            grounds = {"kind": failure.kind, "told": told}
-            ended = Decision("abort", "failure", _told(error), failure.failure_class, grounds)
-            await self._recorder.recorded(ended)  # the error itself is told, and raised
+        self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], is_streamed: bool
+    ) -> Answer:
+        """Do what is to be done about a failure that no further attempt follows."""
+        site, tier = self._site, self._site.policy.tier
+        if failure.kind == "transient" and not is_streamed:
+            return await self._fall_back(error, messages, "retry")
+        self._has_given_up = failure.kind == "transient"
+        uses_table = tier == "regulated"
+        if self._has_given_up:  # and no other model can go on with what was streamed
+            decisions = site.policy.decisions
+            decision = decisions.decide(failure.failure_class, tier, possible=False)
+            uses_table = decision.action == "escalate"
+        if not uses_table:
+            evidence = {"kind": failure.kind, "told": is_streamed}
+            end = Decision("abort", "failure", _cause(error), failure.failure_class, evidence)
+            await site.record_decision(end)  # readers of events learn of the error itself
             raise error
-        met = Decision("deny", "failure", _told(error), failure.failure_class)
-        raise GuardStopped(await self._recorder.by_table(met)) from error
+        denial = Decision("deny", "failure", _cause(error), failure.failure_class)
+        raise GuardStopped(await site.decide_by_table(denial)) from error
 
-    async def _instead(
-        self, error: Exception, messages: Sequence[BaseMessage], refused: CircuitOpen | None
-    ) -> Answered:
+    async def _fall_back(
+        self, error: Exception, messages: Sequence[BaseMessage], guard: str
+    ) -> Answer:
         """Do what the table says where a provider is down: ask another, escalate, or fail."""
-        self.has_given_up = True
-        fallback = self._policy.breaker.fallback if self._policy.breaker is not None else None
-        if self._asked.is_foreign and not isinstance(fallback, AIMessage):
+        self._has_given_up = True
+        site, policy = self._site, self._site.policy
+        fallback = policy.breaker.fallback if policy.breaker is not None else None
+        if self._call.is_foreign and not isinstance(fallback, AIMessage):
             fallback = None
-        cell = self._policy.decisions.cell("provider_error", self._policy.tier)
-        guard = "circuit_breaker" if refused is not None else "retry"
-        possible = fallback is not None or cell.action != "fallback"
-        met = Decision("deny", guard, _told(error), "provider_error")
-        decision = await self._recorder.by_table(met, possible=possible)
+        cell = policy.decisions.cell("provider_error", policy.tier)
+        is_possible = fallback is not None or cell.action != "fallback"
+        denial = Decision("deny", guard, _cause(error), "provider_error")
+        decision = await site.decide_by_table(denial, possible=is_possible)
         if decision.action == "abort":
             raise error
         if decision.action != "fallback":
             raise GuardStopped(decision) from error
         if isinstance(fallback, AIMessage):
-            return Answered(fallback.model_copy(), None)
+            return Answer(fallback.model_copy(), None)
         answerer: Answerer = fallback  # type: ignore[assignment]  # checked at build
         return await self._ask(model_name_of(answerer), messages, answerer)
 
     async def _ask(
         self, name: str, messages: Sequence[BaseMessage], answerer: Answerer | None
-    ) -> Answered:
-        if (late := self._late()) is not None:  # middleware may have taken what its node had
-            raise await self._stop(late)
-        model = self._asked.model if answerer is None else answerer
-        held = await self._paying.reserve(name, model, messages, self._asked)
+    ) -> Answer:
+        """Ask a model once: reserve, get the breaker's permit, call, settle."""
+        site = self._site
+        # Middleware may have taken the time that its node had left.
+        if (decision := self._overdue()) is not None:
+            raise await self._late(decision)
+        model = self._call.model if answerer is None else answerer
+        payment = await reserve(site, name, model, messages, self._call)
         permit: Permit | None = None
-        parent: int | None = None
         try:
-            given = self._permit(_key(name, model))
-            if given is not None and not given.decision.allows:
-                raise await self._refusal(given.decision)
-            permit = given
-            parent = self._recorder.note("model", model=name, **reserved(held))
-            message = await self._timed(answerer, messages)
+            request = self._permit(_breaker_key(name, model))
+            if request is not None and not request.decision.allows:
+                raise await self._refusal(request.decision)
+            permit = request
+            payment.record_seq = site.record("model", model=name, **payment.worst_case())
+            message = await self._call_in_time(answerer, messages)
         except BaseException as error:
             _settle_permit(error, permit)
-            self._paying.fail(error, held, parent)
+            fail(site, error, payment)
             raise
-        too_fast = self._paying.settle(name, message, held, parent)
-        if too_fast is not None:
-            await self._slow_down(name, too_fast)
-        return Answered(message, permit)
+        overspend = settle(site, name, message, payment)
+        if overspend is not None:
+            await self._slow_down(name, overspend)
+        return Answer(message, permit)
 
-    def _late(self) -> Decision | None:
-        """Return what to decide on where its stage, or all of it, has no time left for a call."""
-        deadline = current_stage(self._account.deadline)
+    def _overdue(self) -> Decision | None:
+        """Return what is wrong where its stage, or all of it, has no time left for a call."""
+        deadline = self._site.deadline()
         decision = deadline.check() if deadline is not None else None
         return None if decision is None or decision.allows else decision
 
-    async def _stop(self, late: Decision) -> GuardStopped:
-        return GuardStopped(await self._recorder.by_table(late, possible=False))
+    async def _late(self, decision: Decision) -> GuardStopped:
+        return GuardStopped(await self._site.decide_by_table(decision, possible=False))
 
-    async def _timed(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+    async def _call_in_time(
+        self, answerer: Answerer | None, messages: Sequence[BaseMessage]
+    ) -> AIMessage:
         try:
-            stage = current_stage(self._account.deadline)
-            with in_time(stage, self._policy.deadlines.step_s):
-                return await self._asked.ask(answerer, messages)
-        except Overdue as over:
-            if (late := self._late()) is not None:
-                raise await self._stop(late) from over
+            with self._site.time_limit(self._site.policy.deadlines.step_s):
+                return await self._call.ask(answerer, messages)
+        except Overdue as error:
+            if (decision := self._overdue()) is not None:
+                raise await self._late(decision) from error
             raise
 
     def _permit(self, key: str) -> Permit | None:
-        breaker: CircuitBreaker | None = self._policy.breaker
+        breaker = self._site.policy.breaker
         if breaker is None:
             return None
-        run = self._account.run_id
-        if (throttle := self._account.throttles.get(key)) is not None:
-            # Its pause is all that it asks for: how fast is spent then is watched as before.
-            paused = throttle.acquire(run)
-            if not paused.decision.allows:
-                return paused
-            paused.success()
-        return breaker.for_key(key).acquire(run)
+        run_id = self._site.account.run_id
+        if (throttle := self._site.account.throttles.get(key)) is not None:
+            # Its pause is all that is asked of it: how fast is spent afterwards is measured anew.
+            permit = throttle.acquire(run_id)
+            if not permit.decision.allows:
+                return permit
+            permit.success()
+        return breaker.for_key(key).acquire(run_id)
 
     async def _refusal(self, decision: Decision) -> Exception:
         if decision.action == "abort":
-            return GuardStopped(await self._recorder.decided(decision))
+            return GuardStopped(await self._site.decide(decision))
         return CircuitOpen(decision.cause)
 
     async def _slow_down(self, name: str, decision: Decision) -> None:
         """Do what is done where tokens or dollars are spent too fast: another model goes on."""
-        policy, breaker = self._policy, self._policy.breaker
+        site, policy, breaker = self._site, self._site.policy, self._site.policy.breaker
         swaps = policy.decisions.cell("provider_error", policy.tier).action == "fallback"
         has_another = breaker is not None and breaker.fallback is not None and name == self._name
         if breaker is not None and has_another and swaps:
-            await self._recorder.decided(decision)
-            key = _key(name, self._asked.model)
-            # Other inputs have not spent too fast: they keep their model.
-            throttle = self._account.throttles.setdefault(key, breaker.fresh(key))
-            throttle.acquire(self._account.run_id).failure("cost")
-            self._paying.forget_pace()  # what goes on instead has yet to show how fast it spends
-        elif ANYWHERE not in self._account.pending:
-            self._account.pend(ANYWHERE, await self._recorder.by_table(decision))
+            await site.decide(decision)
+            key = _breaker_key(name, self._call.model)
+            # A breaker of this input alone: other inputs have not spent too fast.
+            throttle = site.account.throttles.setdefault(key, breaker.fresh(key))
+            throttle.acquire(site.account.run_id).failure("cost")
+            if site.account.velocity is not None:
+                site.account.velocity.forget()  # how fast the other model spends is not known yet
+        elif ANYWHERE not in site.account.pending:
+            site.account.postpone(ANYWHERE, await site.decide_by_table(decision))
+
+
+def _replies(message: AIMessage, correction: BaseMessage) -> list[BaseMessage]:
+    """Return what the model is told; an answer that was given by calls is answered as such."""
+    calls = calls_of(message)
+    if not calls:
+        return [correction]
+    return [
+        ToolMessage(correction.text, tool_call_id=c["id"] or "", name=c["name"], status="error")
+        for c in calls
+    ]
+
+
+def _record_usage(place: Place, message: AIMessage) -> None:
+    """Record the usage of an answer that nobody gets: it was paid for."""
+    run = current_run()
+    if run is not None:
+        name = str(message.response_metadata.get("model_name") or "")
+        run.record_usage(place.path, message.usage_metadata, name)
 
 
 def _settle_permit(error: BaseException, permit: Permit | None) -> None:
-    """Tell a breaker what became of a call that failed."""
+    """Report to a breaker what became of a call that failed."""
     if permit is None:
         return
     if isinstance(error, ControlFlow) or not isinstance(error, Exception):
-        permit.release()
+        permit.release()  # an interrupted or cancelled probe must free its slot
         return
     failure = classify(error)
     if failure.kind == "transient":
@@ -245,20 +341,20 @@ def _settle_permit(error: BaseException, permit: Permit | None) -> None:
         permit.release()  # a fault of the call says nothing of the provider's health
 
 
-def _key(name: str, model: object) -> str:
-    """Name what a breaker is of: a model as one provider has it; elsewhere it may be well."""
-    for place in attributes_of(model, _ENDPOINTS):
-        if isinstance(place, str) and place:
-            return f"model:{name}@{place}"
+def _breaker_key(name: str, model: object) -> str:
+    """Return the name of a breaker: of a model at one provider; elsewhere it may be well."""
+    for endpoint in attributes_of(model, _ENDPOINTS):
+        if isinstance(endpoint, str) and endpoint:
+            return f"model:{name}@{endpoint}"
     return f"model:{name}"
 
 
-def _tokens_told(place: Place) -> int:
+def _tokens_streamed(place: Place) -> int:
     run = current_run()
     return 0 if run is None else run.token_counts.get((place.path, place.visit), 0)
 
 
-def _told(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     if isinstance(error, AgentGraphError):
         return str(error)
     return f"the provider failed: {kind_of(error)}"

@@ -1,116 +1,215 @@
-"""Who stands guard at a node: made from what its graph has stored, or still there from before."""
+"""A site: one agent at work for one outside input, with everything its guards need to know of it.
+
+All that guards do at a node takes a `Site`. It records what is decided and done there before it
+takes effect, and knows by when the work has to be over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
 
-from langchain_core.runnables import RunnableConfig
-
-from agentgraph.guards.nodes.foreign_calls import last_said
-from agentgraph.guards.nodes.watch import Watch
+from agentgraph.clock import clock
+from agentgraph.errors import GuardStopped, ModelError
+from agentgraph.guards.audit.record import ACTS, RecordKind
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
 from agentgraph.guards.place import Place
-from agentgraph.guards.policy import Guards
+from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.accounts import account_of, hold
-from agentgraph.guards.records.pending_writes import SideNotes, resumption, side_notes
-from agentgraph.guards.records.recorder import Recorder
-from agentgraph.interception import Ledger, current_ledger
-from agentgraph.patching import read_state, read_value, stores_meanwhile
-from agentgraph.running import Run, current_delegation, current_run
+from agentgraph.guards.records.pending_writes import PendingWrites, Resumption
+from agentgraph.interception import Ledger
+from agentgraph.running import outer_run
+from agentgraph.stream import GuardEvent, emit
+
+_TOLERANCE_S = 0.1
+"""How much the wall clock and the one that cuts off may differ."""
 
 
-def watch_before(place: Place, state: Mapping[str, Any]) -> Watch | None:
-    """Return who stood at the run's last node, if that was here and nobody else has written."""
-    run = current_run()
-    watch = None if run is None else run.watch
-    if not isinstance(watch, Watch) or watch.account.may_ask:
-        return None
-    turn, stored = state.get("turn") or {}, state.get("guarded") or {}
-    is_here = watch.place.path == place.path and watch.place.visit == current_delegation()
-    if not is_here or turn.get("closed") or not watch.account.has_told(stored):
-        return None
-    watch.begin({"turn": turn, "guarded": stored})
-    return watch
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One agent of one outside input; `policy` is what holds at this agent."""
+
+    policy: Policy
+    place: Place
+    account: Account
+    thread_id: str = ""
+    ledger: Ledger | None = None
+    """The log of the session around it, None outside of a session."""
+    pending_writes: PendingWrites | None = None
+    """Where a model call is noted before it is made, if each step is stored before the next."""
+    resumption: Resumption | None = None
+    """Where the node goes on with what a human has decided, outside of a session."""
+
+    @property
+    def speaker(self) -> str:
+        """Return whose turn it is in a session, "" outside of one."""
+        return self.ledger.speaker if self.ledger is not None else ""
+
+    def record(self, kind: RecordKind, **data: object) -> int | None:
+        """Record what is about to happen, or has; return the record's number."""
+        return self._write(kind, data)
+
+    def record_usage(self, parent: int | None, data: Mapping[str, object]) -> None:
+        """Record what the model call with that record number has used."""
+        self._write("settled", data, parent=parent)
+
+    async def decide(self, decision: Decision) -> Decision:
+        """Record a decision, show it to who reads the run's events, and return it."""
+        await self.record_decision(decision)
+        await emit(GuardEvent(agent=self.place.path, decision=decision.to_dict()))
+        return decision
+
+    async def record_decision(self, decision: Decision, **data: object) -> None:
+        """Record a decision that readers of events learn in another way, or need not know."""
+        values = decision.to_dict()
+        self._write("decision", data, values)
+        if self.ledger is not None:
+            await self.ledger.write({"kind": "decision", "agent": self.place.path, **values})
+
+    async def decide_by_table(
+        self, decision: Decision, *, attempts: int = 0, possible: bool = False
+    ) -> Decision:
+        """Record and return what the decision table says of a failure that a guard has met.
+
+        `attempts` counts those made so far. Where an action that lets the run go on is not
+        `possible` here, the one that comes after it is taken at once.
+        """
+        policy = self.policy
+        if not decision.failure_class:
+            return await self.decide(decision)
+        final = policy.decisions.decide(
+            decision.failure_class,
+            policy.tier,
+            made=attempts,
+            possible=possible,
+            guard=decision.guard,
+            cause=decision.cause,
+            evidence=decision.evidence,
+        )
+        return await self.decide(final)
+
+    async def log(self, **data: object) -> bool:
+        """Write to the session's log what must outlive a kill; False outside of a session."""
+        if self.ledger is None:
+            return False
+        await self.ledger.write({"agent": self.place.path, **data})
+        return True
+
+    def _write(
+        self,
+        kind: RecordKind,
+        data: Mapping[str, object],
+        decision: Mapping[str, object] | None = None,
+        parent: int | None = None,
+    ) -> int | None:
+        if self.ledger is not None and kind in ACTS:
+            self.ledger.act(self.place.path, asks=kind == "model")
+        if self.policy.audit is None:
+            return None
+        record = self.policy.audit.record(
+            self.account.run_id,
+            kind,
+            agent=f"{self.account.path_prefix}{self.place.path}",
+            thread=self.thread_id,
+            step=self.account.spending.steps,
+            decision=decision,
+            data=data,
+            parent=parent,
+        )
+        return record.seq
+
+    def deadline(self) -> Deadline | None:
+        """Return the deadline of the stage or of the whole input, whichever comes first.
+
+        The stage's is later by the time for which a reader of events has held the run back.
+        """
+        current = _stage.get()
+        if current is None:
+            return self.account.deadline
+        stage, held_s = current
+        pause_s = _held_s() - held_s
+        return (stage.shifted(pause_s) if pause_s else stage).shorter(self.account.deadline)
+
+    def time_limit(self, step_s: float | None = None) -> in_time:
+        """Cut off what is not over by the deadline, or after a step's time."""
+        return in_time(self.deadline(), step_s)
 
 
-def watch_of(
-    policy: Guards,
-    place: Place,
-    channels: tuple[str, ...],
-    state: Mapping[str, Any],
-    config: RunnableConfig,
-) -> Watch:
-    """Return who stands at a node of an agent's own graph, of which guards read such channels."""
-    kept = _kept(state, channels, config)
-    ledger, run = current_ledger(), current_run()
-    turn = kept.get("turn") or {}
-    notes = side_notes(config) if ledger is None else None
-    account = _account(policy, kept, state, ledger, notes)
-    account.closed = account.closed or turn.get("closed") or ""
-    if run is not None:
-        _join(run, account, ledger)
-    elif notes is not None:
-        hold(account)  # nobody else does between two nodes
-    if account.may_ask and "human" not in kept:
-        kept = {**kept, "human": read_value(config, "human")}  # which no node is given
-    watch = watch_at(policy, place, account, kept, config, ledger, notes)
-    # Run by its agent, which stops before no node; a model's node that waits notes all of it.
-    watch.is_noted = run is not None and ledger is None and stores_meanwhile(config)
-    return watch
+def stop_error(decision: Decision) -> GuardStopped:
+    """Return the error that carries a decision through the nodes to the graph's guards."""
+    return GuardStopped(decision, f"{decision.guard}: {decision.cause}")
 
 
-def watch_at(
-    policy: Guards,
-    place: Place,
-    account: Account,
-    kept: Mapping[str, Any],
-    config: RunnableConfig,
-    ledger: Ledger | None,
-    notes: SideNotes | None,
-) -> Watch:
-    """Return who stands at a place, for this visit to it."""
-    level = policy.at(place.path)
-    if place.visit != (visit := current_delegation()):
-        place = replace(place, visit=visit)
-    thread = str(config.get("configurable", {}).get("thread_id") or "")
-    recorder = Recorder(level, place, account, thread, ledger, notes)
-    resumed = resumption(config) if ledger is None else None
-    return Watch(level, place, account, recorder, kept, resumption=resumed)
+_stage: ContextVar[tuple[Deadline, float] | None] = ContextVar("agentgraph_stage", default=None)
+"""The stage's deadline, and for how long the run had been held back when it was set."""
 
 
-def _kept(
-    state: Mapping[str, Any], channels: tuple[str, ...], config: RunnableConfig
-) -> Mapping[str, Any]:
-    if "turn" not in state or "guarded" not in state:  # a task of a `Send`, or the first one
-        return read_state(config, channels)
-    return {"turn": state["turn"], "guarded": state["guarded"]}
+@contextmanager
+def inside_stage(deadline: Deadline | None) -> Iterator[None]:
+    """Let what runs in here be over by then; an outer stage's deadline holds as well."""
+    current = _stage.get()
+    held_s = _held_s()
+    outer = None if current is None else current[0].shifted(held_s - current[1])
+    stage = outer if deadline is None else deadline.shorter(outer)
+    token = _stage.set(None if stage is None else (stage, held_s))
+    try:
+        yield
+    finally:
+        _stage.reset(token)
 
 
-def _account(
-    policy: Guards,
-    kept: Mapping[str, Any],
-    state: Mapping[str, Any],
-    ledger: Ledger | None,
-    notes: SideNotes | None,
-) -> Account:
-    stored = kept.get("guarded")
-    if ledger is not None:
-        return account_of(policy, ledger.input_id, stored, ledger, ledger.home)
-    run, turn = current_run(), kept.get("turn") or {}
-    home: object = notes.saver if notes is not None else None
-    if run is not None and run.owner is not None:
-        home = run.owner
-    input_id = turn.get("id") or last_said(state.get("messages") or ())
-    return account_of(policy, input_id, stored, None, home)
+def _held_s() -> float:
+    run = outer_run()
+    return run.reader_wait_s if run is not None else 0.0
 
 
-def _join(run: Run, account: Account, ledger: Ledger | None) -> None:
-    """Have what is counted live as long as its run, and with its times."""
-    if run.account is None and account.version == 0 and ledger is None:
-        account.begin(run.began_at + run.reader_wait_s)
-    run.account = account if account.around is None else account.whole
-    if run.is_resumed:
-        account.may_ask = True  # elsewhere, perhaps, and more may be known there
-        account.resume(run.id)
+class Overdue(ModelError, TimeoutError):
+    """A deadline has passed."""
+
+    code = "deadline"
+
+    def __init__(self, layer: Layer, seconds: float) -> None:
+        self.layer = layer
+        super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {layer}")
+
+
+class in_time:
+    """Cut off what is not over by a deadline, or after a step's time, and say which it was."""
+
+    # Neither a generator nor a `Deadline` for the step: each call of a run enters it.
+    __slots__ = ("_at", "_layer", "_limit", "_seconds")
+
+    def __init__(self, deadline: Deadline | None, step_s: float | None = None) -> None:
+        current = clock()
+        now = current.wall()
+        self._layer: Layer = "step"
+        self._at = math.inf if step_s is None else now + step_s
+        if deadline is not None and deadline.at <= self._at:
+            self._at, self._layer = deadline.at, deadline.layer
+        self._seconds = self._at - now
+        self._limit = current.timeout(None if self._at == math.inf else self._seconds)
+
+    def __enter__(self) -> None:
+        self._limit.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._limit.__exit__(kind, error, traceback)
+        except TimeoutError as timeout:
+            error = timeout
+        if not isinstance(error, TimeoutError):
+            return
+        # The timeout of somebody else, a provider's client perhaps, passes as it is.
+        if self._at - clock().wall() > _TOLERANCE_S:
+            raise error
+        raise Overdue(self._layer, self._seconds) from error

@@ -1,8 +1,8 @@
-"""What one outside input has used and met so far: one account for all levels of its run.
+"""The account of one outside input: what all agents that answer it have used and met so far.
 
-The parallel branches of a run share it in their process, see `accounts`, and each node that ends
-writes the whole of it into the graph's state. It numbers its versions: of two that meet, the later
-one has all that the other has.
+The parallel branches of a run share one account in their process, see `registry`, and each node
+that ends writes the whole of it into the graph's state. It numbers its versions: of two that meet,
+the later one has all that the other has.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from agentgraph.clock import clock
@@ -27,119 +28,175 @@ from agentgraph.guards.mechanisms.spending.budget import Spend
 from agentgraph.guards.mechanisms.spending.estimates import Estimates
 from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.place import Place
-from agentgraph.guards.records.channel import BY_PATH, BY_SPOT, Dumped, decisions_of
-from agentgraph.guards.records.pending_writes import Underway
-from agentgraph.guards.records.rounds import Rounds, Tally
-
-if TYPE_CHECKING:
-    from agentgraph.guards.policy import Guards
-
+from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.pending_writes import ActionsInFlight
 
 ANYWHERE = ""
-"""The spot of what concerns the whole run."""
+"""The visit key of what concerns the whole run."""
+BY_VISIT = ("corrections", "tries")
+"""What is stored as it is, by the visits to agents."""
+BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
+"""The memories by path, and of how many each is stored: a run may make any number of visits."""
+_PLAIN: Mapping[str, str] = {
+    "round": "round",
+    "closed": "closed_by",
+    **{name: name for name in BY_VISIT},
+}
+"""What is stored as it is: stored name and attribute."""
+_OWN_MEMORIES: Mapping[str, str] = {"moved": "hop_count", "deadlock": "deadlock"}
+"""The memories that an inner account does not share with its parent: stored name and attribute."""
+_MEMORIES: Mapping[str, str] = {**_OWN_MEMORIES, "velocity": "velocity", "saga": "saga"}
+
+Snapshot = Mapping[str, Any]
+"""An account as JSON-able values."""
 
 
 class _Memory(Protocol):
     def fresh(self) -> Self: ...
     def dump(self) -> dict[str, object]: ...
-    def load(self, dumped: Mapping[str, object]) -> None: ...
+    def load(self, values: Mapping[str, object]) -> None: ...
 
 
 M = TypeVar("M", bound=_Memory)
 
 
-class Account:
-    """The counts and memories of one outside input."""
+@dataclass(slots=True)
+class Tally:
+    """A count that can be taken back by speaker within a round."""
 
-    def __init__(self, policy: Guards, input_id: str) -> None:
+    before: int = 0
+    """The count of earlier rounds."""
+    now: dict[str, int] = field(default_factory=dict)
+    """The count of this round, by speaker."""
+
+    @property
+    def total(self) -> int:
+        """Return the whole count."""
+        return self.before + sum(self.now.values())
+
+    def count(self, speaker: str, times: int = 1) -> None:
+        """Count one more, or several."""
+        self.now[speaker] = self.now.get(speaker, 0) + times
+
+    def take_back(self, speaker: str) -> None:
+        """Count nothing of what a speaker did in this round: it is done again."""
+        self.now.pop(speaker, None)
+
+    def dump(self) -> dict[str, object]:
+        """Return the count as JSON-able values."""
+        return {"before": self.before, "now": dict(self.now)}
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Take the count that `dump` gave."""
+        self.before, self.now = values.get("before", 0), dict(values.get("now", {}))
+
+
+@dataclass(slots=True)
+class RoundProgress:
+    """Which attempt at a round of a session an account is in, and what it was before the round."""
+
+    attempt: str = ""
+    attempts_by_speaker: dict[str, str] = field(default_factory=dict)
+    """In which attempt at this round each speaker has begun."""
+    before: Snapshot = field(default_factory=dict)
+
+
+class Account:
+    """The counts and memories of one outside input, or of an inner session that is part of one."""
+
+    def __init__(self, policy: Policy, input_id: str) -> None:
         self.policy = policy
-        self.stored: Dumped = {}
-        """What another process has written that this one goes on from."""
         self.input_id = input_id
-        self.version = 0
         self.run_id = input_id
-        """The outside input that it is of, or is a part of."""
-        self.around: Account | None = None
-        """The account of what it is a part of."""
-        self.part = ""
-        """Where in the whole it is, with a slash behind it."""
-        self._parts: WeakSet[Account] = WeakSet()
-        self._times: dict[str, Deadline] = {}
-        """The deadlines that parts of it have by themselves: to try again is no ground for more."""
-        self._memories: tuple[str, ...] = _MEMORIES
+        """The outside input that it is of, or that its parent is of."""
+        self.parent: Account | None = None
+        """The account of the input that an inner session works for."""
+        self.path_prefix = ""
+        """Where in the whole an inner session is, with a slash behind it."""
+        self._children: WeakSet[Account] = WeakSet()
+        self._inner_deadlines: dict[str, Deadline] = {}
+        """The deadlines of inner sessions: to hold one again is no ground for more time."""
+        self._memories = _MEMORIES
+
+        self.version = 0
+        self.base: Snapshot = {}
+        """What another process has written that this one goes on from."""
+        self.snapshot: Snapshot = {}
+        """What was written last."""
         self.may_ask = False
-        """Whether a human may have been asked, or an answer held back, at some level."""
+        """Whether a human may have been asked, or an answer deferred, at some level."""
         self.caught_up: set[tuple[str, str]] = set()
-        """The levels of whose graphs it is known where they have paused, and in which run."""
-        self.catching_up = asyncio.Lock()
+        """The levels whose pauses were read, each with the run that has read them."""
+        self.catch_up_lock = asyncio.Lock()
         """Held while that is read."""
-        self.moved = Tally()
-        self.closed = ""
-        """The guard that has ended it."""
-        self.is_rolling_back = False
-        """Whether what was done in it is being undone."""
+
         self.deadline: Deadline | None = policy.deadlines.workflow()
         self.seen_at = clock().wall()
-        """When it was last written down."""
+        """When it was last written."""
         self._free_until = 0.0
         """Up to when its time was left out of the deadline."""
         self._resumed_by = ""
+
+        self.closed_by = ""
+        """The guard that has ended it."""
+        self.is_rolling_back = False
+        """Whether what was done in it is being undone."""
+        self.in_flight = ActionsInFlight()
+        self.has_acted = False
+        """Whether something was done that changed the world, and is not written yet."""
+        self.undo_lock = asyncio.Lock()
+        """Held while an action is undone."""
+
+        self.hop_count = Tally()
         self.spending = InputSpend()
-        self._spends: dict[Guards, list[Spend]] = {}
+        self._spends: dict[Policy, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
         self.deadlock: DeadlockMonitor | None = policy.deadlock and policy.deadlock.fresh()
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
         self.replans: dict[str, ReplanLimit] = {}
         self.saga: Saga | None = policy.saga and policy.saga.fresh()
-        self.pending: dict[str, list[Decision]] = {}
-        """What was decided where nobody could act on it, by the spot that is to."""
-        self.corrections: dict[str, list[str]] = {}
-        self.tries: dict[str, int] = {}
-        """How often each stage has been told to try again."""
         self.throttles: dict[str, CircuitBreaker] = {}
         """What keeps this input from models on which it has spent too fast, and no other input."""
-        self.underway = Underway()
-        self.has_acted = False
-        """Whether something was done that changed the world, and is not written down yet."""
-        self.undoing = asyncio.Lock()
-        """Held while an action is undone."""
+        self.pending: dict[str, list[Decision]] = {}
+        """Decisions that wait for a node that can act on them, by the visit they concern."""
+        self.corrections: dict[str, list[str]] = {}
+        """What the model of a visit is to be told with its next call."""
+        self.tries: dict[str, int] = {}
+        """How often each stage was told to try again."""
         self.round = 0
-        self.rounds = Rounds()
-        self.dumped: Dumped = {}
-        """What was written down last."""
+        self.progress = RoundProgress()
 
-    def time_of(self, part: str, deadlines: Deadlines) -> Deadline | None:
-        """Return when a part of it has to be done with, however often that is begun."""
-        if part not in self._times and (deadline := deadlines.workflow()) is not None:
-            self._times[part] = deadline
-        return self._times.get(part)
+    def inner_deadline(self, name: str, deadlines: Deadlines) -> Deadline | None:
+        """Return by when an inner session has to be done, however often it is begun."""
+        if name not in self._inner_deadlines and (deadline := deadlines.workflow()) is not None:
+            self._inner_deadlines[name] = deadline
+        return self._inner_deadlines.get(name)
 
-    def join(self, around: Account, part: str, session: str, deadline: Deadline | None) -> None:
-        """Become a part of another one: what a session inside of another does counts in both.
+    def join(self, parent: Account, part: str, session: str, deadline: Deadline | None) -> None:
+        """Become a part of another account: what an inner session does counts in both.
 
         They are under one policy, but that the inner one's deadline may be earlier.
         """
-        self.around, self.run_id = around, around.run_id
-        self.part = f"{around.part}{part}/"
-        self.spending, self.velocity, self.undoing = (
-            around.spending,
-            around.velocity,
-            around.undoing,
+        self.parent, self.run_id = parent, parent.run_id
+        self.path_prefix = f"{parent.path_prefix}{part}/"
+        self.spending, self.velocity, self.undo_lock = (
+            parent.spending,
+            parent.velocity,
+            parent.undo_lock,
         )
         self._spends = {}
-        around._parts.add(self)
-        found = [one for one in (around.deadline, deadline) if one is not None]
-        self.deadline = found[0].shorter(found[-1]) if found else None
-        if self.saga is not None and around.saga is not None:
-            self.saga = self.saga.inside(around.saga, self.part, session)
+        parent._children.add(self)
+        deadlines = [limit for limit in (parent.deadline, deadline) if limit is not None]
+        self.deadline = deadlines[0].shorter(deadlines[-1]) if deadlines else None
+        if self.saga is not None and parent.saga is not None:
+            self.saga = self.saga.inside(parent.saga, self.path_prefix, session)
         self._memories = _OWN_MEMORIES
 
     @property
-    def whole(self) -> Account:
+    def root(self) -> Account:
         """Return the account of the whole input."""
-        return self if self.around is None else self.around.whole
+        return self if self.parent is None else self.parent.root
 
     @property
     def steps(self) -> int:
@@ -147,24 +204,89 @@ class Account:
         return self.spending.steps
 
     @property
-    def granted(self) -> int:
-        """Return how often the limits hold."""
-        return self.spending.grants
-
-    @property
     def hops(self) -> int:
         """Return how often models have handed the conversation over to peers, on all levels."""
-        return self.moved.total + (0 if self.around is None else self.around.hops)
+        return self.hop_count.total + (0 if self.parent is None else self.parent.hops)
 
     @property
     def ended_by(self) -> str:
         """Name the guard that has ended it, or all that it is a part of; "" where none has."""
-        return self.closed or ("" if self.around is None else self.around.ended_by)
+        return self.closed_by or ("" if self.parent is None else self.parent.ended_by)
 
     @property
     def is_undoing(self) -> bool:
         """Tell whether what was done is being undone: then nothing else is done any more."""
-        return self.is_rolling_back or (self.around is not None and self.around.is_undoing)
+        return self.is_rolling_back or (self.parent is not None and self.parent.is_undoing)
+
+    @property
+    def waits_with_actions(self) -> bool:
+        """Tell whether actions wait for a human, or have not begun."""
+        has_questions = self.saga is not None and self.saga.waits_for_any
+        return has_questions or bool(self.in_flight.registered_keys)
+
+    def loop(self, visit: str, detector: LoopDetector) -> LoopDetector:
+        """Return the loop detector of one visit: parallel ones do not fill each other's windows."""
+        memory = self._memory("loops", self.loops, visit, detector)
+        self.loops[visit] = self.loops.pop(visit)  # the last used stands last: it is stored first
+        return memory
+
+    def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
+        """Return how often one stage was planned anew."""
+        return self._memory("replans", self.replans, path, limit)
+
+    def _memory(self, name: str, memories: dict[str, M], path: str, kind: M) -> M:
+        if path not in memories:
+            memories[path] = kind.fresh()
+            if base := self.base.get(name, {}).get(path):
+                memories[path].load(base)
+        return memories[path]
+
+    def spends_under(self, policy: Policy) -> list[Spend]:
+        """Return from what calls under a policy are paid: the run's budget, then inner ones."""
+        spends = self._spends.get(policy)
+        if spends is None:
+            spends = [self.spending.spend(name, budget) for name, budget in policy.budgets]
+            self._spends[policy] = spends
+        return spends
+
+    def postpone(self, visit: str, decision: Decision) -> None:
+        """Leave a decision to the next node of a visit that can act on it."""
+        self.pending.setdefault(visit, []).append(decision)
+
+    def take_pending(self, visit: str) -> Decision | None:
+        """Return the next decision that was left to a visit, or to whichever comes first, once."""
+        for key in (visit, ANYWHERE):
+            if decisions := self.pending.get(key):
+                decision = decisions.pop(0)
+                if not decisions:
+                    del self.pending[key]
+                return decision
+        return None
+
+    def correct(self, visit: str, text: str) -> None:
+        """Have the model of a visit told something with its next call."""
+        self.corrections.setdefault(visit, []).append(text)
+
+    def begin(self, at: float) -> None:
+        """Count the deadline from when the input came: the time of a slow prompt is in it too."""
+        if self.deadline is not None:
+            self.deadline = self.deadline.shifted(min(0.0, at - self.seen_at))
+
+    def suspend(self, since: float) -> None:
+        """Leave the time since then, in which a human has thought, out of the deadline."""
+        for child in self._children:
+            child.suspend(since)
+        now = clock().wall()
+        # Of two levels that wait at once, the time counts once.
+        since, self._free_until = max(since, self._free_until), now
+        if self.deadline is not None:
+            self.deadline = self.deadline.shifted(max(0.0, now - since))
+
+    def resume(self, run_id: str) -> None:
+        """Go on after a human's decision: the time since the run was last at work is theirs."""
+        if self._resumed_by != run_id:
+            self._resumed_by = run_id
+            self.suspend(self.seen_at)
 
     def dump(self) -> dict[str, Any]:
         """Return the account as JSON-able values, as its next version."""
@@ -179,216 +301,100 @@ class Account:
             "steps": self.spending.steps,
             "granted": self.spending.grants,
         }
-        self._tell_memories(values)
-        for name in _KEPT:
-            if value := getattr(self, name):
+        self._dump_memories(values)
+        for name, attribute in _PLAIN.items():
+            if value := getattr(self, attribute):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         if self.pending:
             values["pending"] = {
-                spot: [one.to_dict() for one in made] for spot, made in self.pending.items()
+                visit: [decision.to_dict() for decision in decisions]
+                for visit, decisions in self.pending.items()
             }
-        self.dumped = values
+        self.snapshot = values
         return values
 
     def _see(self, now: float) -> None:
         self.seen_at = now
-        if self.around is not None:  # which is at work as long as its parts are
-            self.around._see(now)
+        if self.parent is not None:  # which is at work as long as its parts are
+            self.parent._see(now)
 
-    def _tell_memories(self, values: dict[str, Any]) -> None:
-        """Add what its memories hold as JSON-able values, of each path or spot under its name."""
-        for name in self._memories:
-            memory = getattr(self, name)
-            if memory is not None and any((told := memory.dump()).values()):
-                values[name] = told
+    def _dump_memories(self, values: dict[str, Any]) -> None:
+        for name, attribute in self._memories.items():
+            memory = getattr(self, attribute)
+            if memory is not None and any((memory_values := memory.dump()).values()):
+                values[name] = memory_values
         for name, most in BY_PATH.items():
-            known, stored = getattr(self, name), self.stored.get(name)
-            if known or stored:
-                values[name] = self._of_paths(known, stored or {}, most)
-
-    def _of_paths(
-        self, known: dict[str, _Memory], stored: dict[str, Any], most: int | None
-    ) -> dict[str, Any]:
-        """Return memories by path; of many visits, those that were at work last."""
-        if len(known) == 1 and stored.keys() <= known.keys():
-            return {path: one.dump() for path, one in known.items()}
-        made = {path: one.dump() for path, one in islice(reversed(known.items()), most)}
-        older = ((path, one) for path, one in reversed(stored.items()) if path not in known)
-        left = None if most is None else most - len(made)
-        return dict(reversed((made | dict(islice(older, left))).items()))
-
-    def has_told(self, dumped: Dumped) -> bool:
-        """Whether it is what this account has dumped last: there is nothing new in it."""
-        return dumped is self.dumped
-
-    def meet(self, dumped: Dumped) -> None:
-        """Go on from what another branch or process has written, if it is not known already."""
-        if dumped["version"] > self.version:
-            self.load(dumped)
-        elif self.saga is not None and "saga" in dumped:
-            # Numbered side by side: what that has begun is not known here for all that.
-            known, told = self.saga.dump(), dumped["saga"]
-            if known != told:
-                self.saga.load(merge_entries(known, told))
-        self.spending.merge(dumped.get("spends", {}))
-
-    def load(self, dumped: Dumped) -> None:
-        """Go on from what another process has written."""
-        self.may_ask = True
-        self.version = dumped.get("version", 0)
-        self.seen_at = dumped.get("seen_at", self.seen_at)
-        self._meet_counts(dumped)
-        for name in _KEPT:
-            if name in dumped:
-                setattr(self, name, deepcopy(dumped[name]))
-        for name in self._memories:
-            memory = getattr(self, name)
-            if memory is not None:
-                told = dumped.get(name, {})
-                memory.load(merge_entries(memory.dump(), told) if name == "saga" else told)
-        self.stored = self.dumped = dumped
-        if "deadline" in dumped:
-            # Of a level that is entered after a pause, which was not known to it.
-            paused = max(0.0, self._free_until - self.seen_at)
-            self.deadline = Deadline(dumped["deadline"] + paused, "workflow")
-        self.pending |= decisions_of(dumped.get("pending", {}))
-
-    def _meet_counts(self, known: Mapping[str, Any]) -> None:
-        spending = self.spending
-        spending.steps = max(spending.steps, known.get("steps", 0))
-        spending.grants = max(spending.grants, known.get("granted", 1))
-
-    def loop(self, spot: str, detector: LoopDetector) -> LoopDetector:
-        """Return the loop detector of one run: parallel ones do not fill each other's windows."""
-        found = self._memory("loops", self.loops, spot, detector)
-        self.loops[spot] = self.loops.pop(spot)  # the last one is the one that was used last
-        return found
-
-    def pend(self, spot: str, decision: Decision) -> None:
-        """Leave a decision to the next node there that can act."""
-        self.pending.setdefault(spot, []).append(decision)
-
-    def take_pending(self, spot: str) -> Decision | None:
-        """Return the next decision that was left to a spot, or to whichever comes first, once."""
-        for place in (spot, ANYWHERE):
-            if left := self.pending.get(place):
-                decision = left.pop(0)
-                if not left:
-                    del self.pending[place]
-                return decision
-        return None
-
-    def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
-        """Return how often one stage has been planned anew."""
-        return self._memory("replans", self.replans, path, limit)
-
-    def _memory(self, name: str, known: dict[str, M], path: str, kind: M) -> M:
-        if path not in known:
-            known[path] = kind.fresh()
-            if stored := self.stored.get(name, {}).get(path):
-                known[path].load(stored)
-        return known[path]
-
-    def spends_under(self, policy: Guards) -> list[Spend]:
-        """Return from what calls under a policy are paid: the run's account, then inner ones."""
-        found = self._spends.get(policy)
-        if found is None:
-            found = [self.spending.spend(name, budget) for name, budget in policy.budgets]
-            self._spends[policy] = found
-        return found
-
-    def reconcile(self, known: Mapping[str, Any], speaker: str) -> None:
-        """Go on from what the log of a session has of this input."""
-        # It has what others did; what a speaker does in its round is not in it before the end.
-        own = self.moved.now.get(speaker)
-        self.moved = Tally(known.get("hops", 0), {speaker: own} if own else {})
-        logged = known.get("account", {})
-        self._meet_counts(logged)
-        if "deadline" in logged:
-            known_at = self.deadline.at if self.stored and self.deadline is not None else 0
-            self.deadline = Deadline(max(known_at, logged["deadline"]), "workflow")
-        self.spending.reconcile(
-            logged.get("spends", {}), known.get("held", {}), known.get("dead", 0)
-        )
-        if self.saga is not None and known.get("effects"):
-            effects = {"entries": known["effects"]}
-            self.saga.load(merge_entries(self.saga.dump(), effects))
+            memories, base = getattr(self, name), self.base.get(name)
+            if memories or base:
+                values[name] = _dump_paths(memories, base or {}, most)
 
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
         values: dict[str, Any] = {"steps": self.steps, "spends": self.spending.dump()}
-        if self.granted > 1:
-            values["granted"] = self.granted
+        if self.spending.grants > 1:
+            values["granted"] = self.spending.grants
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         return values
 
-    @property
-    def waits_with_actions(self) -> bool:
-        """Tell whether actions wait for a human, or have not begun."""
-        waits = self.saga is not None and self.saga.waits_for_any
-        return waits or bool(self.underway.registered)
+    def merge(self, snapshot: Snapshot) -> None:
+        """Go on from what another branch or process has written, unless it is known already."""
+        if snapshot["version"] > self.version:
+            self.load(snapshot)
+        elif self.saga is not None and "saga" in snapshot:
+            # Two processes may have numbered the same versions: an older one may have begun
+            # actions that are not known here.
+            entries, other_entries = self.saga.dump(), snapshot["saga"]
+            if entries != other_entries:
+                self.saga.load(merge_entries(entries, other_entries))
+        self.spending.merge(snapshot.get("spends", {}))
 
-    def correct(self, spot: str, text: str) -> None:
-        """Have an agent's model told something with its next call."""
-        self.corrections.setdefault(spot, []).append(text)
+    def load(self, snapshot: Snapshot) -> None:
+        """Go on from what another process has written."""
+        self.may_ask = True
+        self.version = snapshot.get("version", 0)
+        self.seen_at = snapshot.get("seen_at", self.seen_at)
+        self.load_counts(snapshot)
+        for name, attribute in _PLAIN.items():
+            if name in snapshot:
+                setattr(self, attribute, deepcopy(snapshot[name]))
+        for name, attribute in self._memories.items():
+            memory = getattr(self, attribute)
+            if memory is not None:
+                values = snapshot.get(name, {})
+                memory.load(merge_entries(memory.dump(), values) if name == "saga" else values)
+        self.base = self.snapshot = snapshot
+        if "deadline" in snapshot:
+            # It was written before the pause that this level is entered after.
+            paused_s = max(0.0, self._free_until - self.seen_at)
+            self.deadline = Deadline(snapshot["deadline"] + paused_s, "workflow")
+        self.pending |= pending_of(snapshot)
 
-    def begin(self, at: float) -> None:
-        """Count the deadline from when the input came: a prompt that takes long is in it too."""
-        if self.deadline is not None:
-            self.deadline = self.deadline.shifted(min(0.0, at - self.seen_at))
-
-    def suspend(self, since: float) -> None:
-        """Leave the time in which a human has thought out of the deadline."""
-        for part in self._parts:
-            part.suspend(since)
-        now = clock().wall()
-        since, self._free_until = max(since, self._free_until), now
-        if self.deadline is not None:
-            self.deadline = self.deadline.shifted(max(0.0, now - since))
-
-    def resume(self, run_id: str) -> None:
-        """Go on after a human's decision: the time since the run was last at work is theirs."""
-        if self._resumed_by != run_id:
-            self._resumed_by = run_id
-            self.suspend(self.seen_at)
-
-    def grant(self, place: Place) -> None:
-        """Grant the limits once more: a human has looked at an agent and lets the run go on.
-
-        What was decided on other agents stands, unless a limit that is granted was the ground.
-        """
-        self.spending.grant()
-        level: Account | None = self
-        while level is not None:
-            level._begin_limits()
-            level = level.around
-        for spot in (place.spot, ANYWHERE):
-            self.pending.pop(spot, None)
-        self.replans.pop(place.path, None)
-        planned = self.stored.get("replans", {})
-        others = {path: one for path, one in planned.items() if path != place.path}
-        self.stored = {**self.stored, "replans": others}
-        own = f"{place.path}#"
-        self.tries = {name: made for name, made in self.tries.items() if not name.startswith(own)}
-
-    def _begin_limits(self) -> None:
-        """Begin anew with what holds for all of it."""
-        for spot, left in list(self.pending.items()):
-            self.pending[spot] = [one for one in left if one.failure_class != "cost_overrun"]
-            if not self.pending[spot]:
-                del self.pending[spot]
-        self.deadline = self.policy.deadlines.workflow()
-        self.throttles.clear()
-        if self.deadlock is not None:
-            self.deadlock = self.deadlock.fresh()
-        if self.velocity is not None:
-            self.velocity.forget()
+    def load_counts(self, counts: Mapping[str, Any]) -> None:
+        """Count in the model calls and the grants that another process has written."""
+        spending = self.spending
+        spending.steps = max(spending.steps, counts.get("steps", 0))
+        spending.grants = max(spending.grants, counts.get("granted", 1))
 
 
-_KEPT = ("round", "closed", *BY_SPOT)
-_OWN_MEMORIES = ("moved", "deadlock")
-"""Those that a part of another account does not share with it."""
-_MEMORIES = (*_OWN_MEMORIES, "velocity", "saga")
+def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
+    """Return the decisions in a dumped account that no node has acted on yet, by visit."""
+    pending = snapshot.get("pending", {})
+    return {
+        visit: [Decision(**values) for values in decisions] for visit, decisions in pending.items()
+    }
+
+
+def _dump_paths(
+    memories: dict[str, _Memory], base: dict[str, Any], most: int | None
+) -> dict[str, Any]:
+    """Return memories by path; of more than `most`, those that were used last."""
+    if len(memories) == 1 and base.keys() <= memories.keys():
+        return {path: memory.dump() for path, memory in memories.items()}
+    used_last = islice(reversed(memories.items()), most)
+    values_by_path = {path: memory.dump() for path, memory in used_last}
+    older = ((path, value) for path, value in reversed(base.items()) if path not in memories)
+    room = None if most is None else most - len(values_by_path)
+    return dict(reversed((values_by_path | dict(islice(older, room))).items()))

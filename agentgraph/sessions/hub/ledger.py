@@ -11,7 +11,7 @@ from typing import Any
 from agentgraph.errors import ConfigurationError, kind_of
 from agentgraph.guards import SHARE, Guards
 from agentgraph.guards.records.account import Account
-from agentgraph.interception import LedgerLost
+from agentgraph.interception import LedgerUnavailable
 from agentgraph.sessions.hub.round import Round
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import EV_AUDIT
@@ -48,13 +48,13 @@ class Around:
         if self.account is None:
             return
         begun = f"{self.part}@{self.ledger.round}" if self.ledger is not None else session
-        own = self.account.time_of(begun, guards.deadlines) if guards is not None else None
+        own = self.account.inner_deadline(begun, guards.deadlines) if guards is not None else None
         account.join(self.account, self.part, session, own)
 
     def count_hops(self, hops: int) -> None:
         """Count how often the conversation moved within it, once it has come to its end."""
         if self.account is not None and hops:
-            self.account.moved.count(self.ledger.speaker if self.ledger else "", hops)
+            self.account.hop_count.count(self.ledger.speaker if self.ledger else "", hops)
 
     @property
     def keeper(self) -> RoundLedger | None:
@@ -75,7 +75,7 @@ class RoundLedger:
     """Why it could not be written to."""
 
     @property
-    def home(self) -> object:
+    def id_scope(self) -> object:
         """The log: in another one there may be a session of the same id."""
         return self.turn.live.log
 
@@ -115,10 +115,10 @@ class RoundLedger:
             "undoing": undoing.get("reason") if undoing.get("round") == self.turn.number else "",
         }
 
-    def hold(self, account: object) -> None:
+    def retain(self, account: object) -> None:
         """Keep what is counted for this input while its session is at work here."""
         live = self.turn.live
-        if live.around is not None and isinstance(account, Account) and account.around is None:
+        if live.around is not None and isinstance(account, Account) and account.parent is None:
             live.around.take_in(account, live.id, live.guards)
         live.account = account
 
@@ -154,7 +154,7 @@ class RoundLedger:
             await turn.live.note(draft)
         except Exception as error:
             self.lost = error
-            raise LedgerLost(f"the log cannot be written to: {kind_of(error)}") from error
+            raise LedgerUnavailable(f"the log cannot be written to: {kind_of(error)}") from error
         if record.get("kind") == "decision" and turn.live.around is not None:
             await turn.live.around.hear(record)
 

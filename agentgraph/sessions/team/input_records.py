@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentgraph.guards import AuditTrail
-from agentgraph.guards.records.audit import run_began, run_continued, run_ended
+from agentgraph.guards.audit.audit_trail import run_began, run_continued, run_ended
 from agentgraph.sessions.hub.ledger import RoundLedger
 from agentgraph.sessions.hub.round import Round
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.errors import SessionError
 from agentgraph.guards import Guards
-from agentgraph.guards.records.accounts import account_of
+from agentgraph.guards.records.registry import account_of
 from agentgraph.sessions.hub.ledger import Around, RoundLedger
 from agentgraph.sessions.hub.live import RETRIES, LiveSession
 from agentgraph.sessions.hub.round import Round
@@ -40,7 +40,7 @@ class TeamSpeaker(Speaker):
     async def run(self, round: Round) -> TurnOutput:
         ledger, account = RoundLedger(round), None
         if self.guards is not None:
-            account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
+            account = account_of(self.guards, ledger.input_id, None, ledger, ledger.id_scope)
         inner = await self._session(round)
         inner.around = Around(self.name, self.name, ledger, account)
         if inner.state.round == 0 and not inner.state.is_ended:

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.guards.records.account import Account
-from agentgraph.interception import current_ledger, on_duty
+from agentgraph.interception import current_interceptor, current_ledger
 from agentgraph.sessions.hub.admission import open_session
 from agentgraph.sessions.hub.ledger import Around, RoundLedger
 from agentgraph.sessions.hub.live import LiveSession, load_state
@@ -150,8 +150,8 @@ class PrivateTable:
 
     def _around(self, place: str, outer: RoundLedger | None) -> Around | None:
         """Return what a session is a part of."""
-        sentry = on_duty() if self.is_part else None
-        account = sentry.account if sentry is not None else None
+        interceptor = current_interceptor() if self.is_part else None
+        account = interceptor.account if interceptor is not None else None
         part = place.partition("@")[0]
         return Around(part, place, outer, account if isinstance(account, Account) else None)
 

@@ -25,7 +25,7 @@ from agentgraph.errors import (
 )
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
-from agentgraph.interception import keeping
+from agentgraph.interception import recorded_in
 from agentgraph.participant import Graph
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
@@ -65,7 +65,7 @@ class Speaker:
         begin_input(self.audit, round)
         around = round.live.around
         part = inside_part(around.place if around is not None else "")
-        with inside(round), inside_round(round.key), keeping(ledger), part:
+        with inside(round), inside_round(round.key), recorded_in(ledger), part:
             try:
                 with ledger.intact():
                     spoken = await within(self.deadline_s, self.run(round))

@@ -1,0 +1,188 @@
+"""The audit trail: numbers the records of each run and hands them to a sink."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal, get_args
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError, GuardStopped, kind_of
+from agentgraph.guards.audit.fold import Trail, folded
+from agentgraph.guards.audit.record import Record, RecordKind, Sink
+from agentgraph.guards.audit.sinks import MemorySink
+from agentgraph.guards.decision import Decision
+
+log = logging.getLogger("agentgraph")
+
+OnFailure = Literal["log", "stop"]
+
+_MOST_RUNS = 1_024
+"""How many runs are numbered at a time; the one that was recorded longest ago is forgotten."""
+_LONGEST_TEXT = 2_000
+
+
+@dataclass(slots=True)
+class _RunCounter:
+    """The numbers of one run's records."""
+
+    seq: int
+    """The number of the last record."""
+    has_warned: bool = False
+
+
+class AuditTrail:
+    """Number the records of each run and hand them to a sink.
+
+        Guards(audit=AuditTrail(JSONLSink("audit.jsonl"), on_failure="stop"))
+
+    Without a sink records stay in this process's memory. Where a sink fails, `on_failure="log"`
+    warns once a run and goes on; "stop" ends the run before anything is done that is not on record.
+    """
+
+    def __init__(self, sink: Sink | None = None, on_failure: OnFailure = "log") -> None:
+        faults = []
+        if sink is not None and not all(
+            callable(getattr(sink, name, None)) for name in ("write", "read")
+        ):
+            faults.append(f"AuditTrail({sink!r}): give a sink, which has write() and read()")
+        if on_failure not in get_args(OnFailure):
+            faults.append(f'AuditTrail(on_failure={on_failure!r}): give "log" or "stop"')
+        if faults:
+            raise ConfigurationError(faults)
+        self.sink: Sink = MemorySink() if sink is None else sink
+        self.on_failure: OnFailure = on_failure
+        self._runs: OrderedDict[str, _RunCounter] = OrderedDict()
+        self._floor = 0
+        """The highest number of the runs that were forgotten: a run that comes back goes on
+        above it, so that no number is given twice."""
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"AuditTrail({type(self.sink).__name__}, {self.on_failure!r})"
+
+    def record(
+        self,
+        run: str,
+        kind: RecordKind,
+        *,
+        agent: str = "",
+        thread: str = "",
+        step: int = 0,
+        decision: Decision | Mapping[str, object] | None = None,
+        data: Mapping[str, object] | None = None,
+        parent: int | None = None,
+    ) -> Record:
+        """Record what is about to happen or has just happened, and return the record.
+
+        Raises `GuardStopped` where the sink fails and the trail is to stop the run.
+        """
+        values = decision.to_dict() if isinstance(decision, Decision) else decision
+        with self._lock:
+            counter = self._runs.get(run) or self._counter(run)
+            self._runs.move_to_end(run)
+            seq = counter.seq = counter.seq + 1
+        record = Record(
+            run, seq, clock().wall(), kind, agent, thread, step, values, data or {}, parent
+        )
+        try:
+            self.sink.write(record)
+        except Exception as error:
+            self._fail(run, "written", error)
+        return record
+
+    def knows(self, run: str) -> bool:
+        """Tell whether it has numbered records of a run."""
+        return run in self._runs
+
+    def resume(self, run: str) -> int:
+        """Go on after the last record that the sink has of a run, and return its number.
+
+        Call it where another process has begun the run: it has numbered records too.
+        """
+        try:
+            last = max((record.seq for record in self.sink.read(run)), default=0)
+        except Exception as error:
+            self._fail(run, "read", error)
+            last = 0
+        with self._lock:
+            counter = self._counter(run)
+            counter.seq = max(counter.seq, last)
+            return counter.seq
+
+    def trail(self, run: str) -> Trail:
+        """Return what the records of a run add up to: path, spend, decisions, end."""
+        return folded(self.sink.read(run))
+
+    def flush(self) -> None:
+        """Flush the sink, if it has a `flush()`."""
+        getattr(self.sink, "flush", _no_operation)()
+
+    def close(self) -> None:
+        """Close the sink, if it has a `close()`."""
+        getattr(self.sink, "close", _no_operation)()
+
+    def _counter(self, run: str) -> _RunCounter:
+        counter = self._runs.get(run)
+        if counter is None:
+            counter = self._runs[run] = _RunCounter(self._floor)
+            if len(self._runs) > _MOST_RUNS:
+                _, oldest = self._runs.popitem(last=False)
+                self._floor = max(self._floor, oldest.seq)
+        self._runs.move_to_end(run)
+        return counter
+
+    def _fail(self, run: str, verb: str, error: Exception) -> None:
+        kind = kind_of(error)
+        if self.on_failure == "stop":
+            cause = f"the audit trail cannot be {verb} ({kind}): no step goes unrecorded"
+            evidence = {"run": run, "error": kind}
+            raise GuardStopped(Decision("abort", "audit", cause, "", evidence)) from error
+        with self._lock:
+            counter = self._counter(run)
+            had_warned, counter.has_warned = counter.has_warned, True
+        if not had_warned:
+            log.warning("the audit trail of run %s cannot be %s: %s", run, verb, kind)
+
+
+def _no_operation() -> None: ...
+
+
+# The begin and the end of a run, where there may be no trail. A trail that cannot be written never
+# stops them: nothing has been done yet, or everything has.
+
+
+def run_began(
+    audit: AuditTrail | None, run: str, thread: str, text: str = "", **data: object
+) -> None:
+    """Record that a run begins, with the text and other data of its input."""
+    values = {"text": text[:_LONGEST_TEXT]} if text else {}
+    _record(audit, run, "input", thread, {**values, **data})
+
+
+def run_continued(audit: AuditTrail | None, run: str) -> None:
+    """Go on with the numbers that another process has given to a run's records."""
+    if audit is not None:
+        with suppress(GuardStopped):
+            audit.resume(run)
+
+
+def run_ended(audit: AuditTrail | None, run: str, thread: str, reason: str, **data: object) -> None:
+    """Record that a run is over, and why."""
+    _record(audit, run, "end", thread, {"reason": reason, **data})
+
+
+def _record(
+    audit: AuditTrail | None,
+    run: str,
+    kind: Literal["input", "end"],
+    thread: str,
+    data: Mapping[str, object],
+) -> None:
+    if audit is not None:
+        with suppress(GuardStopped):
+            audit.record(run, kind, thread=thread, data=data)

@@ -1,0 +1,290 @@
+"""The interceptor of an agent: what its nodes ask its guards before they do something.
+
+It implements `agentgraph.interception.Interceptor`. Model calls and tool calls are guarded in
+`model_call` and `tool_call`, moves of the conversation here. It decides, records what it has
+decided, and returns it or raises `GuardStopped`; what follows in the graph is done by the wrappers
+of its nodes, see `agent_graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.nodes.foreign_calls import input_message_id
+from agentgraph.guards.nodes.judgement import check_edit
+from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
+from agentgraph.guards.nodes.site import Site, stop_error
+from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.account import Account
+from agentgraph.guards.records.pending_writes import (
+    PendingWrites,
+    durable_writes_of,
+    resumption_of,
+)
+from agentgraph.guards.records.registry import account_of, retain
+from agentgraph.interception import (
+    Ledger,
+    ModelCall,
+    Refusal,
+    SkippedCall,
+    ToolUse,
+    current_ledger,
+)
+from agentgraph.patching import read_state, read_value, stores_meanwhile
+from agentgraph.running import Run, current_delegation, current_run
+
+_BY_TOOLS = "tools"
+"""The author of a deferred answer that no human has given."""
+
+
+class NodeInterceptor:
+    """The guards of one agent around the calls of one node at a time."""
+
+    def __init__(self, site: Site, values: Mapping[str, Any], *, may_defer: bool = False) -> None:
+        self.site = site
+        self.account = site.account
+        self.may_defer = may_defer
+        """Whether the account may be stored with the next node's, should nothing be urgent."""
+        self.begin(values)
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Begin at a node, with the channels of its graph: the account, the turn, a human's answer.
+
+        An answer counts for the input that it was given for, and for the first call of the node.
+        """
+        self.values = values
+        self.turn: Mapping[str, Any] = values.get("turn") or {}
+        answer = values.get("human")
+        is_current = answer and answer.get("input") == self.account.input_id and "by" in answer
+        self._answer = answer if is_current else None
+        self._has_asked = False
+        self._failures: list[tuple[ModelCall, Exception]] = []
+
+    @property
+    def stores_later(self) -> bool:
+        """Whether what is known may be stored by the next node, with what that does."""
+        account = self.account
+        is_urgent = account.has_acted or account.pending or account.corrections or account.closed_by
+        return self.may_defer and not is_urgent
+
+    async def open_model_call(self) -> Decision:
+        """Decide whether this agent's model may be asked at all, and count that it is."""
+        author = None if self._answer is None else self._answer["by"]
+        if author not in (None, _BY_TOOLS):
+            return Decision("allow", "human")
+        decision = self.account.take_pending(self.site.place.visit_key)
+        if decision is not None:
+            return decision  # recorded when it was made
+        return await admit_call(self.site) if author is None else Decision("allow", "none")
+
+    async def ask_model(self, call: ModelCall) -> AIMessage:
+        """Have a model asked until its answer passes, or say what a human or a tool has given."""
+        if self._has_asked:
+            await self._reopen(call)
+        self._has_asked = True
+        answer, self._answer = self._answer, None
+        text = None if answer is None else AIMessage(answer["text"])
+        if answer is not None and text is not None and answer["by"] != _BY_TOOLS:
+            if answer["by"] == "edit":
+                await check_edit(self.site, answer["text"], call.messages)
+            return text
+        guarded_call = GuardedModelCall(self.site, call)
+        try:
+            return await guarded_call.run(text)
+        finally:
+            if guarded_call.failure is not None and self.retries_models:
+                self._failures.append((call, guarded_call.failure))
+
+    async def _reopen(self, call: ModelCall) -> None:
+        """Admit a further call in one node, which middleware makes, as the first was."""
+        for failed_call, failure in self._failures:
+            # One layer retries: what it has given up on, middleware must not ask for once more.
+            if failed_call.model is call.model and failed_call.messages == call.messages:
+                raise failure
+        decision = await self.open_model_call()
+        if not decision.allows:
+            raise stop_error(decision)
+
+    @property
+    def retries_models(self) -> bool:
+        """Whether it tries a failed model call again."""
+        return self.site.policy.retry is not None
+
+    @property
+    def judges_answers(self) -> bool:
+        """Whether a gate or a critic looks at what the model here has said."""
+        return self.site.policy.judges
+
+    def defer_text(self, text: str) -> Mapping[str, Any]:
+        """Return the update that has the answer of a tool judged at the next node of the model."""
+        if not self.judges_answers:
+            return {}
+        self.account.may_ask = True
+        return {"human": {"text": text, "by": _BY_TOOLS, "input": self.account.input_id}}
+
+    def run_tool(self, use: ToolUse) -> Coroutine[object, object, object]:
+        """Have a tool run, if it may, and see whether it leads anywhere."""
+        return GuardedToolCall(self.site, use).run()
+
+    async def skip_tool(self, call: SkippedCall) -> None:
+        """Count a call that nothing ran for."""
+        await observe_skipped(self.site, call)
+
+    def time_limit(self) -> AbstractContextManager[object]:
+        """Cut off what takes longer than its stage, or all of the run, may."""
+        return self.site.time_limit()
+
+    async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
+        """Count that the conversation moves to a peer, or back; return why it may not."""
+        site, account, policy = self.site, self.account, self.site.policy
+        if policy.hops is not None and not is_return:
+            decision = policy.hops.check(account.hops, account.spending.grants)
+            if not decision.allows:
+                await site.decide(decision)
+                return Refusal(decision.guard, decision.cause)
+        if account.deadlock is not None:
+            decision = account.deadlock.handoff(
+                source=site.place.name, target=target, digest=digest, branch=site.place.visit
+            )
+            if not decision.allows:
+                await self._correct_or_postpone(decision)
+                if decision.action != "correct":
+                    return Refusal(decision.guard, decision.cause)
+        if not is_return:
+            account.hop_count.count(site.speaker)
+        site.record("handoff", source=site.place.path, target=target, hop=not is_return)
+        return None
+
+    async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
+        """Count that workers begin; return why some may not, by their positions."""
+        site, policy = self.site, self.site.policy
+        refusals: dict[int, str] = {}
+        if policy.depth is not None:
+            decision = policy.depth.check(site.place.depth + 1)
+            if not decision.allows:
+                await site.decide(decision)
+                return dict.fromkeys(range(len(workers)), decision.cause)
+        if policy.fan_out is not None:
+            decision = policy.fan_out.check(len(workers))
+            if not decision.allows:
+                await site.decide(decision)
+                beyond = range(policy.fan_out.children, len(workers))
+                refusals = dict.fromkeys(beyond, decision.cause)
+        for position, worker in enumerate(workers):
+            if position not in refusals:
+                site.record("dispatch", source=site.place.path, target=worker)
+        return refusals
+
+    async def report(
+        self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
+    ) -> None:
+        """Count what a worker has replied: one that always says the same is stuck."""
+        monitor = self.account.deadlock
+        if monitor is not None:
+            texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}
+            await self._correct_or_postpone(monitor.dispatch(**texts, work=work))
+
+    async def _correct_or_postpone(self, decision: Decision) -> None:
+        """Have the model told, or leave the decision to the next node that can act on it."""
+        visit = self.site.place.visit_key
+        if decision.allows:
+            return
+        if decision.action == "correct":
+            await self.site.decide(decision)
+            self.account.correct(visit, decision.cause)
+            return
+        self.account.postpone(visit, await self.site.decide_by_table(decision))
+
+
+# Which interceptor a node has.
+
+
+def previous_interceptor(place: Place, state: Mapping[str, Any]) -> NodeInterceptor | None:
+    """Return the interceptor of the run's last node of a model, if it still holds at this node.
+
+    It spares reading the state anew. It holds where that node was of the same visit, no human was
+    asked, and nobody else has written to the account since.
+    """
+    run = current_run()
+    interceptor = None if run is None else run.interceptor
+    if not isinstance(interceptor, NodeInterceptor) or interceptor.account.may_ask:
+        return None
+    known_place, turn, snapshot = interceptor.site.place, state.get("turn"), state.get("guarded")
+    is_here = known_place.path == place.path and known_place.visit == current_delegation()
+    if not is_here or (turn and turn.get("closed")) or snapshot is not interceptor.account.snapshot:
+        return None
+    interceptor.begin({"turn": turn, "guarded": snapshot})
+    return interceptor
+
+
+def interceptor_of(
+    policy: Policy,
+    place: Place,
+    channels: tuple[str, ...],
+    state: Mapping[str, Any],
+    config: RunnableConfig,
+) -> NodeInterceptor:
+    """Return the interceptor at a node of an agent's own graph; guards read these `channels`."""
+    values: Mapping[str, Any]
+    if "turn" in state and "guarded" in state:
+        values = {"turn": state["turn"], "guarded": state["guarded"]}
+    else:  # a task of a `Send`, or the first one
+        values = read_state(config, channels)
+    ledger, run = current_ledger(), current_run()
+    turn = values.get("turn") or {}
+    pending_writes = durable_writes_of(config) if ledger is None else None
+    snapshot = values.get("guarded")
+    if ledger is not None:
+        account = account_of(policy, ledger.input_id, snapshot, ledger, ledger.id_scope)
+    else:
+        input_id = turn.get("id") or input_message_id(state.get("messages") or ())
+        scope = None if pending_writes is None else pending_writes.saver
+        scope = scope if run is None or run.owner is None else run.owner
+        account = account_of(policy, input_id, snapshot, None, scope)
+    account.closed_by = account.closed_by or turn.get("closed") or ""
+    if run is not None:
+        _join_run(run, account, ledger)
+    elif pending_writes is not None:
+        retain(account)
+    if account.may_ask and "human" not in values:
+        values = {**values, "human": read_value(config, "human")}  # which no node is given
+    # A run of an agent stops before no node, and a node of a model that waits notes the account.
+    may_defer = run is not None and ledger is None and stores_meanwhile(config)
+    site = site_at(policy, place, account, config, ledger, pending_writes)
+    return NodeInterceptor(site, values, may_defer=may_defer)
+
+
+def site_at(
+    policy: Policy,
+    place: Place,
+    account: Account,
+    config: RunnableConfig,
+    ledger: Ledger | None,
+    pending_writes: PendingWrites | None,
+) -> Site:
+    """Return the site of an agent in this visit to it."""
+    if place.visit != (visit := current_delegation()):
+        place = replace(place, visit=visit)
+    thread_id = str(config.get("configurable", {}).get("thread_id") or "")
+    resumption = resumption_of(config) if ledger is None else None
+    policy = policy.at(place.path)
+    return Site(policy, place, account, thread_id, ledger, pending_writes, resumption)
+
+
+def _join_run(run: Run, account: Account, ledger: Ledger | None) -> None:
+    """Have the account live as long as its run, and count the run's time."""
+    if run.account is None and account.version == 0 and ledger is None:
+        account.begin(run.began_at + run.reader_wait_s)
+    run.account = account.root
+    if run.is_resumed:
+        account.may_ask = True  # in another process, perhaps, which knew more
+        account.resume(run.id)

@@ -1,0 +1,110 @@
+"""Guards as a user writes them: a policy that is a patcher too."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Unpack
+
+from agentgraph.guards.decision import Tier
+from agentgraph.guards.nodes.agent_graph import agent_patcher
+from agentgraph.guards.nodes.foreign_graph import foreign_patcher
+from agentgraph.guards.overrides import Overrides, call_text, policy_html
+from agentgraph.guards.place import Place
+from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.registry import GuardedState
+from agentgraph.patching import AnyGraph
+
+
+class Default(Enum):
+    """The type of `DEFAULT`: whatever the library thinks best."""
+
+    DEFAULT = "DEFAULT"
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT: Final = Default.DEFAULT
+
+
+class Guards(Policy):
+    """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
+
+    Without a tier it is an interactive one, and as a stage of another policy of that one's tier.
+    It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
+
+    What is not given is the tier's own, see `interactive`, `batch` and `regulated`. None takes a
+    guard away; a number stands for a limit. Counts are those of one outside input, over all agents;
+    breaker and retry are shared by all that runs under this policy:
+
+    steps       StepLimit(50): how many model calls
+    hops        HopLimit(5): how often models hand over to a peer
+    depth       DepthLimit(8): how many levels of agents
+    fan_out     FanOutLimit(8): how many workers at once
+    replans     ReplanLimit(1): how many new plans in a stage
+    loop        LoopDetector(): tool calls that repeat, and tools that keep failing
+    deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
+    deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
+    budget      CostBudget(tokens=200_000): tokens and dollars, reserved before each call
+    velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
+    breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
+    retry       RetryBudget(): how many of all calls may be repetitions
+    backoff     Backoff(): how often a call is tried, and how long it waits before
+    gates       None, a Gate or several: schema, policy, invariants, grounding
+    escalation  Escalation(0.5): the score below which a human is asked, whose it is, how long
+    decisions   DecisionTable(): what is done about each class of failure
+    saga        Saga(): remembers what tools marked with `@effect` did, and undoes it
+    audit       AuditTrail(): records what was decided and done, in memory or in a file
+    stages      {an agent's name: Guards(…)}: what holds at that agent instead
+    """
+
+    def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Guards]]) -> None:
+        super().__init__(tier, **overrides)
+
+    @classmethod
+    def interactive(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
+        """Return the policy for somebody who waits for the answer.
+
+        It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
+        CostBudget(tokens=200_000).
+        """
+        return cls("interactive", **overrides)
+
+    @classmethod
+    def batch(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
+        """Return the policy for long work that nobody waits for.
+
+        It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
+        CostBudget(tokens=2_000_000).
+        """
+        return cls("batch", **overrides)
+
+    @classmethod
+    def regulated(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
+        """Return the policy for high stakes: humans decide, and nothing is swapped in silence.
+
+        It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
+        a budget must be given, and a run stops where its audit trail cannot be written.
+        """
+        return cls("regulated", **overrides)
+
+    state = GuardedState
+
+    def __call__(self, graph: AnyGraph) -> AnyGraph:
+        """Guard a graph of others: its nodes of the model and of the tools are found by name.
+
+        The model is asked as often as the guards say, and the tools are seen by what they answer;
+        who has ended an input is in its state, as `stopped_by`.
+        """
+        if "turn" in graph.channels:
+            return agent_patcher(self, Place())(graph)
+        return foreign_patcher(self, Place(), is_whole=True)(graph)
+
+    def __repr__(self) -> str:
+        names = sorted(self.override_names)
+        overrides = "".join(f", {name}={call_text(getattr(self, name))}" for name in names)
+        return f"Guards({self.tier!r}{overrides})"
+
+    def _repr_html_(self) -> str:
+        guards = {name: getattr(self, name) for name in Overrides.__annotations__}
+        return policy_html(self.tier, guards, self.override_names)

@@ -1,0 +1,184 @@
+"""Where the account of an input is found: in this process, in a graph's state, in a session's log.
+
+A process keeps one account for each input, so that parallel branches count together. What others
+have written of that input is merged into it when a node opens it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from typing_extensions import TypedDict
+
+from agentgraph.guards.mechanisms.deadlines import Deadline
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
+from agentgraph.guards.place import of_other_trees, of_tree
+from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.account import (
+    BY_PATH,
+    BY_VISIT,
+    Account,
+    Snapshot,
+    Tally,
+    pending_of,
+)
+from agentgraph.interception import Ledger
+
+
+class _NoStore:
+    """The scope of input ids that come from no agent and no session."""
+
+
+_NO_STORE = _NoStore()
+_open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
+"""The accounts that somebody works with, by the store that their input ids are unique in."""
+_recent: deque[Account] = deque(maxlen=64)
+_recent_without_store: deque[Account] = deque(maxlen=1_000)
+"""The last of those that no run and no session refers to between two of its nodes."""
+
+
+def account_of(
+    policy: Policy,
+    input_id: str,
+    snapshot: Snapshot | None,
+    ledger: Ledger | None = None,
+    id_scope: object = None,
+) -> Account:
+    """Return the account of an input: this process's own, else a new one.
+
+    What the graph's state (`stored`) and the session's log (`ledger`) have of it is merged into it.
+    `id_scope` is the store that has named the input: in another one the same id is another input.
+    """
+    accounts = _accounts_in(_NO_STORE if id_scope is None else id_scope)
+    account = accounts.get(input_id)
+    if snapshot is not None and snapshot.get("input") != input_id:
+        snapshot = None
+    is_new = account is None
+    if account is None:
+        # An agent's stage may open it first: what holds for all is the whole policy's.
+        account = accounts[input_id] = Account(policy.outermost, input_id)
+        if id_scope is None:
+            _recent_without_store.append(account)
+    if ledger is not None:
+        ledger.retain(account)
+    if snapshot is not None and snapshot is not account.snapshot:
+        # Into the same account, never a new one: parallel branches must not count apart.
+        account.merge(snapshot)
+    if snapshot is not None and policy.audit is not None and not policy.audit.knows(account.run_id):
+        policy.audit.resume(account.run_id)  # another process has begun its records
+    if is_new and ledger is not None:
+        _reconcile(account, ledger.account, ledger.speaker)
+    if ledger is not None:
+        _enter_round(account, ledger, anew=snapshot is None)
+    return account
+
+
+def _accounts_in(id_scope: object) -> WeakValueDictionary[str, Account]:
+    if (accounts := _open.get(id_scope)) is None:
+        accounts = _open[id_scope] = WeakValueDictionary()
+    return accounts
+
+
+def retain(account: Account) -> None:
+    """Keep an account for a while: a graph that runs without its agent has nobody to do so."""
+    if account not in _recent:
+        _recent.append(account)
+
+
+# In a graph's state.
+
+
+def latest(first: Snapshot, second: Snapshot) -> Snapshot:
+    """Merge two stored accounts: a new input's replaces the old one, else the later version wins.
+
+    Actions of both are kept, as a branch that was killed and runs again numbers its versions from
+    before, and an action of the other one must not be lost.
+    """
+    if first.get("input") != second.get("input"):
+        return second
+    later = second if second.get("version", 0) >= first.get("version", 0) else first
+    sagas = [snapshot.get("saga", {}) for snapshot in (first, second)]
+    if sagas[0] == sagas[1]:
+        return later
+    merged_saga = merge_entries(*sagas)
+    if merged_saga == later.get("saga"):
+        return later
+    version = max(first.get("version", 0), second.get("version", 0)) + 1
+    return {**later, "saga": merged_saga, "version": version}
+
+
+class GuardedState(TypedDict, total=False):
+    """The channel in which a graph keeps the account; it crosses all levels."""
+
+    guarded: Annotated[dict[str, Any], latest]
+
+
+# In a session's log.
+
+
+def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) -> None:
+    """Go on from what the log of a session has of an input."""
+    # The log has what others did; what a speaker does in its round is not in it before the end.
+    own = account.hop_count.now.get(speaker)
+    account.hop_count = Tally(log_values.get("hops", 0), {speaker: own} if own else {})
+    balance = log_values.get("account", {})
+    account.load_counts(balance)
+    if "deadline" in balance:
+        is_stored = bool(account.base)
+        stored_at = account.deadline.at if is_stored and account.deadline is not None else 0
+        account.deadline = Deadline(max(stored_at, balance["deadline"]), "workflow")
+    shares = log_values.get("held", {}), log_values.get("dead", 0)
+    account.spending.reconcile(balance.get("spends", {}), *shares)
+    if account.saga is not None and log_values.get("effects"):
+        entries = {"entries": log_values["effects"]}
+        account.saga.load(merge_entries(account.saga.dump(), entries))
+
+
+def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
+    """Go on in an attempt at a round; one that begins anew is not charged for earlier attempts."""
+    progress = account.progress
+    if account.round != ledger.round:
+        account.round, progress.attempts_by_speaker = ledger.round, {}
+        account.closed_by = ""
+        _forget_visits(account)
+        account.hop_count = Tally(ledger.account.get("hops", 0))
+    if progress.attempt != ledger.round_key:
+        progress.attempt = ledger.round_key
+        account.is_rolling_back = bool(ledger.account.get("undoing"))
+        account.closed_by = ledger.account.get("undoing") or account.closed_by
+        account.spending.begin_attempt()
+    attempts = progress.attempts_by_speaker
+    if attempts.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
+        attempts[ledger.speaker] = ledger.round_key
+        if anew:
+            _take_back(account, ledger.speaker)
+
+
+def _forget_visits(account: Account) -> None:
+    """Begin a round: an agent that looks the same up in each of its turns makes no loop."""
+    account.loops, account.corrections = {}, {}
+    account.base = {**account.base, "loops": {}}
+    account.progress.before = {**account.snapshot, "loops": {}, "corrections": {}}
+
+
+def _take_back(account: Account, speaker: str) -> None:
+    """Forget what a speaker did in this round, but for what it has spent and done."""
+    before, base = account.progress.before, dict(account.base)
+    account.hop_count.take_back(speaker)
+    for name in BY_PATH:
+        setattr(account, name, of_other_trees(speaker, getattr(account, name)))
+        own = of_tree(speaker, before.get(name, {}))
+        base[name] = {**of_other_trees(speaker, base.get(name, {})), **own}
+    account.base = base
+    for name in BY_VISIT:
+        own = of_tree(speaker, deepcopy(before.get(name, {})))
+        setattr(account, name, {**of_other_trees(speaker, getattr(account, name)), **own})
+    own_pending = of_tree(speaker, pending_of(before))
+    account.pending = {**of_other_trees(speaker, account.pending), **own_pending}
+    account.in_flight.forget()
+    if account.deadlock is not None:
+        account.deadlock.load(before.get("deadlock", {}))
