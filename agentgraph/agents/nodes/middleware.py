@@ -174,7 +174,9 @@ def hook_node(
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
     """Return the model to ask, which a wrapper may have chosen: once, where a guard retries."""
     interceptor = current_interceptor()
-    return attempting_once(model) if interceptor is not None and interceptor.retries_models else model
+    return (
+        attempting_once(model) if interceptor is not None and interceptor.retries_models else model
+    )
 
 
 def _rewrites(changes: object) -> bool:

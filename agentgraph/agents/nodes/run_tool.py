@@ -40,7 +40,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.errors import RoutingError
-from agentgraph.interception import ToolUse, without_interception, current_interceptor
+from agentgraph.interception import ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.patching import whole_state
