@@ -19,7 +19,11 @@ from agentgraph.stream import RoutingEvent, RoutingKind
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One agent in its place."""
+    """One agent in its place.
+
+    Made once for each place when a tree is compiled, and shared by all runs: nothing of a run may
+    be kept here.
+    """
 
     agent: AgentSpec
     path: str

@@ -47,7 +47,10 @@ class OutputFormat:
         return self.read(text) is not None
 
     def load(self, json: object) -> object:
-        """Return the object that was dumped."""
+        """Return the object that was dumped.
+
+        Raises `ValueError` where the form has changed since and the stored values do not fit it.
+        """
         return self._adapter.validate_python(json)
 
     def read(self, text: str) -> object | None:
