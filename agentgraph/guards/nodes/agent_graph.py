@@ -24,7 +24,6 @@ from agentgraph.guards.nodes.human import HumanState, ask_human, question
 from agentgraph.guards.nodes.interceptor import (
     NodeInterceptor,
     interceptor_of,
-    previous_interceptor,
 )
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.site import inside_stage
@@ -113,7 +112,7 @@ class NodeWrappers:
         """Have the model asked under guard, and act on what its guards decide."""
 
         async def node_call(state: State, call: Call) -> Any:
-            interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
+            interceptor = self._interceptor(state, reuses=True)
             account = interceptor.account
             if account.may_ask:
                 await _catch_up(interceptor)
@@ -152,7 +151,7 @@ class NodeWrappers:
         """
 
         async def node_call(state: State, call: Call) -> Any:
-            interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
+            interceptor = self._interceptor(state, reuses=True)
             account = interceptor.account
             if account.may_ask:
                 await _catch_up(interceptor)
@@ -251,8 +250,9 @@ class NodeWrappers:
             return replace(result, goto=COMPENSATE)
         return result
 
-    def _interceptor(self, state: State) -> NodeInterceptor:
-        return interceptor_of(self.policy, self.place, self.channels, state, get_config())
+    def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
+        place, channels, config = self.place, self.channels, get_config()
+        return interceptor_of(self.policy, place, channels, state, config, reuses=reuses)
 
     def _account_update(self, account: Account) -> dict[str, Any]:
         """Return the update that stores an account."""

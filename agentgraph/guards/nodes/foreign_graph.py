@@ -49,13 +49,12 @@ from agentgraph.guards.nodes.foreign_calls import (
     input_message_id,
 )
 from agentgraph.guards.nodes.human import HumanState
-from agentgraph.guards.nodes.interceptor import NodeInterceptor, site_at
+from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.pending_writes import durable_writes_of
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import current_ledger, intercepted_by
 from agentgraph.participant import Graph
@@ -247,7 +246,7 @@ class _ForeignWrappers(NodeWrappers):
     def _undo_first(self, account: Account, result: Any) -> Any:
         return result  # nobody has registered what its tools do
 
-    def _interceptor(self, state: State) -> NodeInterceptor:
+    def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
         config, ledger, run = get_config(), current_ledger(), current_run()
         values = read_state(config, self.channels)
         input_id, scope = _input_id(values, config), None if run is None else run.owner
@@ -260,7 +259,7 @@ class _ForeignWrappers(NodeWrappers):
             run.account = account
         path = (config.get("metadata") or {}).get(AGENT_TAG)
         place = replace(self.place, path=path) if path else self.place
-        pending_writes = durable_writes_of(config) if ledger is None else None
+        pending_writes = durable_writes(config, ledger)
         site = site_at(self.policy, place, account, config, ledger, pending_writes)
         return NodeInterceptor(site, values)
 
