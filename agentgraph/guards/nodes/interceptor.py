@@ -221,9 +221,10 @@ def interceptor_of(
 
     With `reuses` it is that of the run's last node of a model, as long as that still holds.
     """
-    run, ledger = current_run(), current_ledger()
+    run = current_run()
     if reuses and run is not None and (interceptor := _previous(run, place, state)) is not None:
         return interceptor
+    ledger = current_ledger()
     values: Mapping[str, Any]
     if "turn" in state and "guarded" in state:
         values = {"turn": state["turn"], "guarded": state["guarded"]}
