@@ -1,4 +1,4 @@
-"""Protections around a run; each decides, and only the graph acts on its decision."""
+"""Guards around a run: policies, the mechanisms that decide, and the trail of what they decided."""
 
 from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.audit.fold import Trail, folded
@@ -29,7 +29,7 @@ from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
-from agentgraph.guards.mechanisms.spending.purse import SHARE
+from agentgraph.guards.mechanisms.spending.input_spend import SHARE
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.patcher import DEFAULT, Default, Guards
 from agentgraph.guards.place import Place

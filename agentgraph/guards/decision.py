@@ -1,10 +1,12 @@
-"""What a guard says: a value, never an act."""
+"""What a guard says: a `Decision` with its action, its failure class and its evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
+
+from agentgraph.display import code, panel, prose, row
 
 Action = Literal["allow", "correct", "deny", "fallback", "replan", "escalate", "abort"]
 
@@ -22,11 +24,16 @@ FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
 
 Tier = Literal["interactive", "batch", "regulated"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
+"""From the laxest to the strictest: of two policies the stricter tier is the later one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to happen, which guard says so, and on what grounds."""
+    """What is to happen, which guard says so, and on what grounds.
+
+    A guard only returns it; the node that asked the guard carries it out. `failure_class` is ""
+    where nothing has failed. `evidence` holds JSON-able values, which go into the audit trail.
+    """
 
     action: Action
     guard: str
@@ -37,22 +44,25 @@ class Decision:
     """Whether nothing stands in the way."""
 
     def __post_init__(self) -> None:
-        # No property: it is asked of each guard at each step, and few decisions are made anew.
+        # Not a property: each guard's decision is asked for it at each step, and most decisions
+        # are constants that are made once.
         object.__setattr__(self, "allows", self.action == "allow")
 
     @property
     def reason(self) -> str:
-        """Name what a run is closed for that it ends; of a deadline, whose that was."""
+        """Return the close reason of a run that this ends: the guard, and a deadline's layer."""
         layer = self.evidence.get("layer")
         return f"{self.guard}:{layer}" if layer else self.guard
 
     def to_dict(self) -> dict[str, object]:
         """Return the decision as JSON-able values."""
-        told = asdict(self)
-        del told["allows"]
-        return told
+        values = asdict(self)
+        del values["allows"]
+        return values
 
     def _repr_html_(self) -> str:
-        from agentgraph.guards.html import decision_html
-
-        return decision_html(self)
+        lines = [prose(self.cause)] if self.cause else []
+        if self.failure_class:
+            lines.append(row("failure", code(self.failure_class)))
+        lines += [row(name, code(value)) for name, value in self.evidence.items()]
+        return panel(f"{self.action}, says {self.guard}", *lines)

@@ -1,14 +1,16 @@
-"""What is given in place of a tier's own guards: checked, and made into guards."""
+"""The overrides of a policy: which guards can be given, checked, made into guards, written out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypedDict, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
+from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
@@ -31,11 +33,11 @@ from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.table import DecisionTable
 
 P = TypeVar("P")
-"""The type of a policy."""
+"""The policy of a stage: `Guards`, which is defined by what it may be given here."""
 
 
 class Overrides(TypedDict, Generic[P], total=False):
-    """What replaces a tier's own; None takes a guard away, a number stands for a limit of it."""
+    """The guards that replace a tier's own; None takes one away, a number stands for its limit."""
 
     steps: StepLimit | int | None
     hops: HopLimit | int | None
@@ -81,22 +83,18 @@ _KINDS: Mapping[str, type[Any]] = {
     "audit": AuditTrail,
 }
 _ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
-"""What no flow is without."""
+"""The guards that None cannot take away: the nodes ask them without looking."""
 
 
-def coerced(name: str, value: object, policy: type[P], faults: list[str]) -> object:
-    """Return what an override stands for, or note why it stands for nothing."""
+def guard_of(name: str, value: object, policy: type[P], faults: list[str]) -> object:
+    """Return the guard that an override stands for; None, and a fault more, where it is wrong.
+
+    `policy` is the class that a stage's own policy must have.
+    """
     if name == "gates":
-        gates = () if value is None else (value,) if isinstance(value, Gate) else value
-        if (
-            isinstance(gates, Sequence)
-            and not isinstance(gates, str | bytes | bytearray)  # an empty one has no wrong part
-            and all(isinstance(one, Gate) for one in gates)
-        ):
-            return tuple(gates)
-        faults.append(f"gates={value!r}: give a Gate, or several")
-    elif name == "stages":
-        if isinstance(value, Mapping) and all(isinstance(one, policy) for one in value.values()):
+        return _gates_of(value, faults)
+    if name == "stages":
+        if isinstance(value, Mapping) and all(isinstance(s, policy) for s in value.values()):
             return MappingProxyType(dict(value))
         faults.append(f"stages={value!r}: give Guards by the names of agents")
     elif name not in _KINDS:
@@ -115,9 +113,65 @@ def coerced(name: str, value: object, policy: type[P], faults: list[str]) -> obj
     return None
 
 
+def _gates_of(value: object, faults: list[str]) -> tuple[Gate, ...] | None:
+    gates = () if value is None else (value,) if isinstance(value, Gate) else value
+    if (
+        isinstance(gates, Sequence)
+        # An empty text has no part that is no gate, and would pass as no gates at all.
+        and not isinstance(gates, str | bytes | bytearray)
+        and all(isinstance(gate, Gate) for gate in gates)
+    ):
+        return tuple(gates)
+    faults.append(f"gates={value!r}: give a Gate, or several")
+    return None
+
+
 def fallback_faults(breaker: object) -> list[str]:
-    """Say what is wrong with what is to answer for a failing provider."""
+    """Return what is wrong with the fallback of a breaker, which answers for a failing provider."""
     fallback = breaker.fallback if isinstance(breaker, CircuitBreaker) else None
     if fallback is None or isinstance(fallback, str | BaseChatModel | AIMessage):
         return []
     return [f"breaker: fallback={fallback!r}: give a model, its name, or an AIMessage to say"]
+
+
+def policy_html(tier: str, guards: Mapping[str, object], overrides: Collection[str]) -> str:
+    """Show the guards of a policy and their limits, by their names; the overrides stand out."""
+    rows = [
+        [f"<b>{escaped(name)}</b>" if name in overrides else escaped(name), code(text)]
+        for name, text in _lines(guards)
+    ]
+    return panel(f"Guards, {tier}", table(["guard", "holds"], rows))
+
+
+def _lines(guards: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield a name and a text for each guard, and for each stage that has a policy of its own."""
+    for name, value in guards.items():
+        if name != "stages":
+            yield name, call_text(value)
+        elif isinstance(value, Mapping):
+            yield from ((f"stage {stage}", repr(policy)) for stage, policy in value.items())
+
+
+def call_text(guard: object) -> str:
+    """Write a guard as the call that makes it: its fields that are set, and none of its memory.
+
+    `LoopDetector(window=5, threshold=3)`; "off" where there is none; a `Gate` by the names of its
+    checks, as their functions have no text of their own.
+    """
+    if guard is None or guard == ():
+        return "off"
+    if isinstance(guard, Mapping):
+        pairs = (f"{name!r}: {call_text(value)}" for name, value in guard.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(guard, tuple):
+        return ", ".join(map(call_text, guard))
+    if not is_dataclass(guard) or isinstance(guard, type):
+        return getattr(guard, "__name__", None) or repr(guard)
+    if (names := getattr(guard, "names", None)) is not None:
+        return f"Gate({', '.join(names)})"
+    arguments = [
+        f"{field.name}={call_text(value)}"
+        for field in fields(guard)
+        if field.init and (value := getattr(guard, field.name)) not in (None, (), {})
+    ]
+    return f"{type(guard).__name__}({', '.join(arguments)})"

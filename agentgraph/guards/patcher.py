@@ -6,10 +6,9 @@ from enum import Enum
 from typing import Final, Unpack
 
 from agentgraph.guards.decision import Tier
-from agentgraph.guards.html import policy_html, shown
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import foreign_patcher
-from agentgraph.guards.overrides import Overrides
+from agentgraph.guards.overrides import Overrides, call_text, policy_html
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.registry import GuardedState
@@ -103,7 +102,7 @@ class Guards(Policy):
 
     def __repr__(self) -> str:
         names = sorted(self.override_names)
-        overrides = "".join(f", {name}={shown(getattr(self, name))}" for name in names)
+        overrides = "".join(f", {name}={call_text(getattr(self, name))}" for name in names)
         return f"Guards({self.tier!r}{overrides})"
 
     def _repr_html_(self) -> str:

@@ -31,7 +31,7 @@ from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.overrides import Overrides, coerced, fallback_faults
+from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of
 from agentgraph.guards.stricter import tighter
 from agentgraph.guards.table import DecisionTable, table_faults
 from agentgraph.guards.tiers import OF_TIER, guards_of
@@ -71,7 +71,7 @@ class Policy:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
         values: dict[str, Any] = {}
         for name, value in overrides.items():
-            values[name] = coerced(name, value, Policy, faults)
+            values[name] = guard_of(name, value, Policy, faults)
         if tier == "regulated" and values.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "

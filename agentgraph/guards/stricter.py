@@ -1,4 +1,8 @@
-"""Of two guards that both hold, what is at least as strict as either of them."""
+"""The stricter of two guards: what holds where one policy is inside of another.
+
+An inner policy may tighten the outer one and never lift it, so each combination is at least as
+strict as either of the two.
+"""
 
 from __future__ import annotations
 
@@ -17,98 +21,101 @@ from agentgraph.guards.overrides import LIMITS
 from agentgraph.guards.table import Cell, DecisionTable
 
 
-def tighter(name: str, own: Any, around: Any) -> Any:
-    """Return what holds where one policy is inside of another.
+def tighter(name: str, own: Any, outer: Any) -> Any:
+    """Return the guard of this name that holds where `own` is inside of `outer`.
 
-    Of what cannot be compared it is the inner one's own.
+    None is no guard, so that the other one holds. Of guards that cannot be compared, such as two
+    breakers, it is the inner policy's own.
     """
-    if own is None or around is None:
-        return own if around is None else around
+    if own is None or outer is None:
+        return own if outer is None else outer
     if name in LIMITS:
-        return min(own, around, key=lambda limit: getattr(limit, LIMITS[name][1]))
+        return min(own, outer, key=lambda limit: getattr(limit, LIMITS[name][1]))
     if name == "deadlines":
         layers = ("step_s", "stage_s", "workflow_s")
-        return Deadlines(*(_least(getattr(own, at), getattr(around, at)) for at in layers))
+        return Deadlines(*(_least(getattr(own, at), getattr(outer, at)) for at in layers))
     if name == "gates":
-        return (*around, *own)
+        return (*outer, *own)
     if name == "stages":
-        both = {stage: own[stage].within(around[stage]) for stage in own.keys() & around.keys()}
-        return MappingProxyType({**around, **own, **both})
-    combine = _COMBINED.get(name)
-    return own if combine is None or own is around else combine(own, around)
+        stages = {stage: own[stage].within(outer[stage]) for stage in own.keys() & outer.keys()}
+        return MappingProxyType({**outer, **own, **stages})
+    combine = _COMBINATIONS.get(name)
+    return own if combine is None or own is outer else combine(own, outer)
 
 
-def _least(own: float | None, around: float | None) -> float | None:
-    known = [seconds for seconds in (own, around) if seconds is not None]
-    return min(known) if known else None
+def _least(own: float | None, outer: float | None) -> float | None:
+    limits = [seconds for seconds in (own, outer) if seconds is not None]
+    return min(limits) if limits else None
 
 
-def _loop(own: LoopDetector, around: LoopDetector) -> LoopDetector:
-    return own.held_to(around)
+def _loop(own: LoopDetector, outer: LoopDetector) -> LoopDetector:
+    return own.combine(outer)
 
 
-def _retry(own: RetryBudget, around: RetryBudget) -> RetryBudget:
+def _retry(own: RetryBudget, outer: RetryBudget) -> RetryBudget:
     names = ("ratio", "reserve", "cap")
-    is_stricter = all(getattr(own, name) <= getattr(around, name) for name in names)
-    return own if is_stricter else around
+    is_stricter = all(getattr(own, name) <= getattr(outer, name) for name in names)
+    return own if is_stricter else outer
 
 
-def _backoff(own: Backoff, around: Backoff) -> Backoff:
+def _backoff(own: Backoff, outer: Backoff) -> Backoff:
     return Backoff(
-        max(own.base_s, around.base_s),
-        max(own.cap_s, around.cap_s),
-        min(own.attempts, around.attempts),
+        max(own.base_s, outer.base_s),
+        max(own.cap_s, outer.cap_s),
+        min(own.attempts, outer.attempts),
     )
 
 
-def _escalation(own: Escalation, around: Escalation) -> Escalation:
-    waits = [wait for wait in (own.ttl_s, around.ttl_s) if wait is not None]
+def _escalation(own: Escalation, outer: Escalation) -> Escalation:
+    waits = [wait for wait in (own.ttl_s, outer.ttl_s) if wait is not None]
     return replace(
         own,
-        threshold=max(own.threshold, around.threshold),
-        critic=_either(own.critic, around.critic),
+        threshold=max(own.threshold, outer.threshold),
+        critic=_lower_score(own.critic, outer.critic),
         ttl_s=min(waits, default=None),
     )
 
 
-def _either(own: Any, around: Any) -> Any:
-    """Return a critic that gives the lower of two scores."""
-    if own is None or around is None or own is around:
-        return around if own is None else own
+def _lower_score(own: Any, outer: Any) -> Any:
+    """Return a critic that asks both and gives the lower score."""
+    if own is None or outer is None or own is outer:
+        return outer if own is None else own
 
-    async def both(subject: Subject) -> object:
-        scores = [await _scored(critic, subject) for critic in (own, around)]
-        odd = [one for one in scores if not isinstance(one, int | float)]
-        return odd[0] if odd else min(scores)  # what is no score does not pass
+    async def critic_of_both(subject: Subject) -> object:
+        scores = [await _score(critic, subject) for critic in (own, outer)]
+        # What is no number is returned as it is, for the escalation to refuse it.
+        invalid_scores = [score for score in scores if not isinstance(score, int | float)]
+        return invalid_scores[0] if invalid_scores else min(scores)
 
-    return both
+    return critic_of_both
 
 
-async def _scored(critic: Callable[[Subject], Any], subject: Subject) -> Any:
+async def _score(critic: Callable[[Subject], Any], subject: Subject) -> Any:
     score = critic(subject)
     return await score if inspect.isawaitable(score) else score
 
 
-def _decisions(own: DecisionTable, around: DecisionTable) -> DecisionTable:
-    cells = {key: _cell(cell, around.cell(*key)) for key, cell in own.overrides.items()}
-    return DecisionTable({**around.overrides, **cells})
+def _decisions(own: DecisionTable, outer: DecisionTable) -> DecisionTable:
+    cells = {key: _cell(cell, outer.cell(*key)) for key, cell in own.overrides.items()}
+    return DecisionTable({**outer.overrides, **cells})
 
 
-def _cell(own: Cell, around: Cell) -> Cell:
-    """Return the cell that ends a run sooner."""
-    return own if _rope(own) < _rope(around) else around
+def _cell(own: Cell, outer: Cell) -> Cell:
+    """Return the cell that ends a run sooner; of two alike, the outer one."""
+    return own if _attempts(own) < _attempts(outer) else outer
 
 
-def _rope(cell: Cell) -> int:
+def _attempts(cell: Cell) -> int:
+    """Return how often the run goes on after the failure."""
     return 0 if cell.action in ("escalate", "abort") else cell.bound
 
 
-_COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
+_COMBINATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "loop": _loop,
     "retry": _retry,
     "backoff": _backoff,
     "escalation": _escalation,
     "decisions": _decisions,
     # One run has one trail, or nobody could tell what happened in it.
-    "audit": lambda own, around: around,
+    "audit": lambda own, outer: outer,
 }

@@ -1,11 +1,16 @@
-"""What is done about each class of failure in each tier: the decision table, as data."""
+"""The decision table: what is done about each class of failure in each tier.
+
+The default cells are data, of which a policy may override single ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import get_args
 
+from agentgraph.display import code, escaped, table
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import (
     FAILURE_CLASSES,
@@ -16,31 +21,25 @@ from agentgraph.guards.decision import (
     Tier,
 )
 
-_GOES_ON = ("correct", "deny", "fallback", "replan")
-_ENDS = ("escalate", "abort")
-_JUDGED = ("correct", "replan", "fallback")
-_CARRIED_OUT: Mapping[FailureClass, tuple[str, ...]] = {
-    "infinite_loop": ("correct",),
-    "deadlock": (),
-    "cost_overrun": (),
-    "provider_error": ("fallback",),
-    "schema_failure": _JUDGED,
-    "spec_malformed": ("correct", "deny", "replan"),
-    "no_progress": _JUDGED,
-    "unsafe_output": _JUDGED,
-}
-"""What guards can do about each class, beside ending a run or asking a human."""
+_NON_FINAL = ("correct", "deny", "fallback", "replan")
+_FINAL = ("escalate", "abort")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An action, how often it may be taken in a stage, and what comes after."""
+    """An action, how often it may be taken in a stage, and what comes after.
+
+    `Cell("replan", 2, "abort")` plans anew twice and then ends the run.
+    """
 
     action: Action
     bound: int = 0
+    """0 is no bound, which only an action has that ends the run."""
     then: Action = "escalate"
     alert: bool = False
+    """Whether the record of the decision is marked for whoever is on call."""
     told: str = ""
+    """The cell in words, for the documentation and for the cause of a decision."""
 
     def __post_init__(self) -> None:
         if faults := list(self._faults()):
@@ -48,12 +47,12 @@ class Cell:
 
     def _faults(self) -> Iterator[str]:
         if self.action not in get_args(Action) or self.action == "allow":
-            yield f"give {_one_of((*_GOES_ON, *_ENDS))} as the action"
-        if self.then not in _ENDS:
-            yield f"give {_one_of(_ENDS)} as then: every chain has an end"
+            yield f"give {_one_of((*_NON_FINAL, *_FINAL))} as the action"
+        if self.then not in _FINAL:
+            yield f"give {_one_of(_FINAL)} as then: every chain has an end"
         if isinstance(self.bound, bool) or not isinstance(self.bound, int) or self.bound < 0:
             yield "give a whole number of 0 or more as the bound"
-        elif self.action in _GOES_ON and self.bound == 0:
+        elif self.action in _NON_FINAL and self.bound == 0:
             yield f"give a bound of 1 or more: after {self.action!r} the run goes on"
         if not isinstance(self.alert, bool):
             yield "give True or False as the alert"
@@ -61,17 +60,27 @@ class Cell:
             yield "give a text as told"
 
     def after(self, made: int) -> Action:
-        """Return what is done when the action was taken so often already."""
+        """Return what is done after the action was taken `made` times in the stage."""
         return self.action if self.bound == 0 or made < self.bound else self.then
 
     def markdown(self) -> str:
-        """Return the cell in words, then as what is done."""
+        """Return the cell as Markdown: its words, then its actions."""
         chain = f"`{self.action}`"
         if self.bound:
             chain += f" ≤ {self.bound}, then `{self.then}`"
         if self.alert:
             chain += ", alert"
         return f"{self.told}: {chain}".removeprefix(": ").replace("|", "\\|").replace("\n", " ")
+
+    def html(self, *, is_override: bool) -> str:
+        """Return the cell as HTML; one that overrides the default is in bold."""
+        chain = code(self.action)
+        if self.bound:
+            chain += f" ≤ {self.bound}, then {code(self.then)}"
+        if self.alert:
+            chain += ", alert"
+        words = f"<div>{escaped(self.told)}</div>" if self.told else ""
+        return f"<b>{words}{chain}</b>" if is_override else f"{words}{chain}"
 
 
 _Row = tuple[Cell, Cell, Cell]
@@ -126,7 +135,10 @@ DEFAULT_CELLS: Mapping[tuple[FailureClass, Tier], Cell] = {
 
 @dataclass(frozen=True, slots=True)
 class DecisionTable:
-    """The default cells, but for those given."""
+    """The cells by class and tier: the default ones, but for the overrides.
+
+    `DecisionTable({("no_progress", "batch"): Cell("abort")})`
+    """
 
     overrides: Mapping[tuple[FailureClass, Tier], Cell] = field(default_factory=dict, hash=False)
 
@@ -150,14 +162,14 @@ class DecisionTable:
         object.__setattr__(self, "overrides", dict(self.overrides))
 
     def cell(self, failure: FailureClass, tier: Tier) -> Cell:
-        """Return what the table says."""
-        found = self.overrides.get((failure, tier)) or DEFAULT_CELLS.get((failure, tier))
-        if found is None:
+        """Return the cell of a failure class in a tier; raises ValueError where there is none."""
+        cell = self.overrides.get((failure, tier)) or DEFAULT_CELLS.get((failure, tier))
+        if cell is None:
             raise ValueError(
                 f"({failure!r}, {tier!r}) is no cell: give one of {_one_of(FAILURE_CLASSES)}, "
                 f"with {_one_of(TIERS)}"
             )
-        return found
+        return cell
 
     def decide(
         self,
@@ -170,13 +182,14 @@ class DecisionTable:
         cause: str = "",
         evidence: Mapping[str, object] | None = None,
     ) -> Decision:
-        """Decide on a failure, after its action was taken `made` times.
+        """Decide on a failure, after its action was taken `made` times in the stage.
 
-        Where that would change nothing it is not `possible`, and what comes after is done at once.
+        An action that would change nothing here is not `possible`: then what comes after it is
+        done at once. `cause` replaces the words of the cell, `evidence` is added to its figures.
         """
         cell = self.cell(failure, tier)
-        taken = cell.after(made)
-        action = taken if possible or taken in _ENDS else cell.then
+        due = cell.after(made)
+        action = due if possible or due in _FINAL else cell.then
         grounds = {
             "tier": tier,
             "made": made,
@@ -184,12 +197,12 @@ class DecisionTable:
             "alert": cell.alert,
             "overridden": (failure, tier) in self.overrides,
         }
-        why = cause or f"{failure} in the {tier} tier" + (f": {cell.told}" if cell.told else "")
-        if taken != cell.action:
-            why += f" ({cell.action} was taken {made} times; {cell.bound} allowed)"
+        reason = cause or f"{failure} in the {tier} tier" + (f": {cell.told}" if cell.told else "")
+        if due != cell.action:
+            reason += f" ({cell.action} was taken {made} times; {cell.bound} allowed)"
         elif action != cell.action:
-            why += f" ({cell.action} is not possible here)"
-        return Decision(action, guard, why, failure, {**(evidence or {}), **grounds})
+            reason += f" ({cell.action} is not possible here)"
+        return Decision(action, guard, reason, failure, {**(evidence or {}), **grounds})
 
     def markdown(self) -> str:
         """Return the table for the documentation."""
@@ -206,16 +219,37 @@ class DecisionTable:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from agentgraph.guards.html import cells_html
+        return table(
+            ["failure", *TIERS],
+            (
+                [code(failure), *map(self._cell_html, repeat(failure), TIERS)]
+                for failure in FAILURE_CLASSES
+            ),
+        )
 
-        return cells_html(self)
+    def _cell_html(self, failure: FailureClass, tier: Tier) -> str:
+        return self.cell(failure, tier).html(is_override=(failure, tier) in self.overrides)
 
 
-def table_faults(table: object) -> Iterator[str]:
-    """Yield which cells of a table say what guards could not carry out."""
-    given = table.overrides if isinstance(table, DecisionTable) else {}
-    for (failure, tier), cell in given.items():
-        possible = (*_CARRIED_OUT[failure], *_ENDS)
+_FOR_GATES = ("correct", "replan", "fallback")
+_POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
+    "infinite_loop": ("correct",),
+    "deadlock": (),
+    "cost_overrun": (),
+    "provider_error": ("fallback",),
+    "schema_failure": _FOR_GATES,
+    "spec_malformed": ("correct", "deny", "replan"),
+    "no_progress": _FOR_GATES,
+    "unsafe_output": _FOR_GATES,
+}
+"""The actions that the nodes can carry out for each class, beside the final ones."""
+
+
+def table_faults(decisions: object) -> Iterator[str]:
+    """Yield which overrides of a table name an action that the nodes could not carry out."""
+    overrides = decisions.overrides if isinstance(decisions, DecisionTable) else {}
+    for (failure, tier), cell in overrides.items():
+        possible = (*_POSSIBLE[failure], *_FINAL)
         if cell.action not in possible:
             yield (
                 f"decisions: {cell.action!r} cannot be carried out for {(failure, tier)!r}: "

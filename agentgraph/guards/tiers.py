@@ -1,4 +1,4 @@
-"""What the guards of each tier are, where nothing else is given."""
+"""The default guards of each tier, as functions that make them: most have a memory of their own."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Defaults: TypeAlias = Mapping[str, Callable[[], Any]]
 
 
 def guards_of(tier: Tier) -> Defaults:
-    """Return how each guard of a tier is made, by its name."""
-    return {**_DEFAULTS, **_OWN[tier]()}
+    """Return a function that makes the guard, for each guard of a tier, by its name."""
+    return {**_IN_ALL_TIERS, **_BY_TIER[tier]()}
 
 
-_DEFAULTS: Defaults = {
+_IN_ALL_TIERS: Defaults = {
     "steps": StepLimit,
     "hops": HopLimit,
     "depth": DepthLimit,
@@ -50,7 +50,7 @@ _DEFAULTS: Defaults = {
 }
 
 
-def _interactive() -> Defaults:
+def _interactive_tier() -> Defaults:
     return {
         "deadlines": lambda: Deadlines(60, 180, 600),
         "fan_out": lambda: FanOutLimit(8),
@@ -61,7 +61,7 @@ def _interactive() -> Defaults:
     }
 
 
-def _batch() -> Defaults:
+def _batch_tier() -> Defaults:
     return {
         "deadlines": lambda: Deadlines(120, 1_800, 6 * 3_600),
         "fan_out": lambda: FanOutLimit(16),
@@ -72,7 +72,7 @@ def _batch() -> Defaults:
     }
 
 
-def _regulated() -> Defaults:
+def _regulated_tier() -> Defaults:
     return {
         "deadlines": lambda: Deadlines(120, 900, 24 * 3_600),
         "fan_out": lambda: FanOutLimit(8),
@@ -83,11 +83,14 @@ def _regulated() -> Defaults:
     }
 
 
-_OWN: Mapping[Tier, Callable[[], Defaults]] = {
-    "interactive": _interactive,
-    "batch": _batch,
-    "regulated": _regulated,
+_BY_TIER: Mapping[Tier, Callable[[], Defaults]] = {
+    "interactive": _interactive_tier,
+    "batch": _batch_tier,
+    "regulated": _regulated_tier,
 }
 
 OF_TIER = frozenset({"deadlines", "fan_out", "replans", "escalation"})
-"""What is another one's in each tier, and no budget or trail."""
+"""The guards that come with a tier where it is named inside of another policy.
+
+A budget and a trail do not: an inner tier must not open a second account, or split the trail.
+"""

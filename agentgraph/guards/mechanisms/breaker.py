@@ -1,4 +1,4 @@
-"""A circuit breaker: what fails again and again is left alone for a while, then tried once."""
+"""The circuit breaker: a provider that keeps failing is left alone for a while, then tried once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Literal, get_args
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.deadlines import is_finite
+from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
 
 FailureKind = Literal["provider", "schema", "identical", "cost"]
 State = Literal["closed", "open", "half_open", "stopped"]
 
 _KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 _GUARD = "circuit_breaker"
-_KEYS = 256
-_RUNS = 1024
+_MAX_KEYS = 256
+_MAX_RUNS = 1024
 _LARGEST_EXPONENT = 1000
 
 _ADMITTED = Decision("allow", _GUARD)
@@ -29,7 +29,10 @@ _PROBE = Decision("allow", _GUARD, evidence={"state": "half_open"})
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """Leave to make one call, or its refusal: see `decision`. Only the first settlement counts."""
+    """The leave to make one call, or its refusal: see `decision`.
+
+    Whoever has it settles it by `success`, `failure` or `release`; only the first one counts.
+    """
 
     decision: Decision
     _breaker: CircuitBreaker | None = field(default=None, repr=False)
@@ -37,30 +40,40 @@ class Permit:
     _run: str = ""
 
     def success(self, *, valid: bool = True) -> None:
-        """Report that the provider answered; `valid=False` says no more than that."""
-        if breaker := self._spent():
-            breaker._succeed(self._generation, valid)
+        """Report that the provider answered; `valid=False`: with an answer that is of no use."""
+        if breaker := self._take_breaker():
+            breaker._on_success(self._generation, valid)
 
     def failure(self, kind: FailureKind, retry_after: float | None = None) -> None:
-        """Report what went wrong; a client's own fault (400, 401, 403) is none of these."""
+        """Report what went wrong, with the provider's Retry-After in seconds.
+
+        A fault of the client itself (400, 401, 403) is no failure of the provider: release instead.
+        """
         if kind not in _KINDS:
             raise ValueError(f"failure({kind!r}): give one of {', '.join(_KINDS)}")
-        if breaker := self._spent():
-            breaker._fail(self._generation, self._run, kind, retry_after)
+        if breaker := self._take_breaker():
+            breaker._on_failure(self._generation, self._run, kind, retry_after)
 
     def release(self) -> None:
-        """Report that nothing is known: the call was cancelled, or paused for a human."""
-        if breaker := self._spent():
-            breaker._release(self._generation)
+        """Report no outcome: the call was cancelled, or paused for a human.
 
-    def _spent(self) -> CircuitBreaker | None:
+        A cancelled probe must free its slot, or nobody could try until its lease has ended.
+        """
+        if breaker := self._take_breaker():
+            breaker._on_release(self._generation)
+
+    def _take_breaker(self) -> CircuitBreaker | None:
+        """Return the breaker the first time, None from then on."""
         breaker, self._breaker = self._breaker, None
         return breaker
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class CircuitBreaker:
-    """Refuse calls for a while after too many failures, then let exactly one of them try.
+    """Refuse calls for a while after too many failures, then let exactly one call try.
+
+    `permit = breaker.acquire()`; where `permit.decision.allows`, make the call and settle the
+    permit. With a `fallback` the decision of a refusal is "fallback", else "deny".
 
     It opens after `identical`, `schema` or `consecutive` (provider) failures in a row, each counted
     by itself, when `rate` of the last `window` calls failed at the provider (`min_calls` of them at
@@ -68,12 +81,12 @@ class CircuitBreaker:
     further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so;
     having been closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
 
-    Under `Guards` a model's breaker hears of its provider alone. For what an agent does wrong there
-    are gates, the loop detector and the decision table, which act on the one input that has failed:
-    whoever sends such inputs must not close the agent to all others.
+    Under `Guards` only failures of the provider are reported to the breaker of a model. What an
+    agent does wrong is for gates, the loop detector and the decision table, which act on the one
+    input: somebody who sends bad inputs must not close the agent to everybody else.
 
-    A run whose failures opened it `max_trips` times is stopped; other runs are not. Between a check
-    and its effect nothing is awaited, so one event loop needs no lock; the lock is for several.
+    A run whose failures opened it `max_trips` times is stopped; other runs are not. Nothing is
+    awaited between a check and its effect, so the lock is only for several event loops at once.
     """
 
     identical: int = 3
@@ -126,7 +139,7 @@ class CircuitBreaker:
         """Return the breaker of this key, the same one each time, configured like this one."""
         with self._lock:
             if key not in self._by_key:
-                if len(self._by_key) >= _KEYS:
+                if len(self._by_key) >= _MAX_KEYS:
                     self._forget_key()
                 self._by_key[key] = self.fresh(key)
             self._by_key.move_to_end(key)
@@ -134,15 +147,15 @@ class CircuitBreaker:
 
     def fresh(self, key: str = "") -> CircuitBreaker:
         """Return another one, configured like this one."""
-        twin = replace(self)
-        twin.key = key
-        return twin
+        breaker = replace(self)
+        breaker.key = key
+        return breaker
 
     def acquire(self, run: str = "") -> Permit:
-        """Ask for one call; whatever comes of it, settle the permit."""
+        """Ask for one call of a run; whatever comes of the call, settle the permit."""
         with self._lock:
-            if run in self._openings and (stopped := self._stop(run)) is not None:
-                return Permit(stopped)
+            if run in self._openings and (refusal := self._stop(run)) is not None:
+                return Permit(refusal)
             if self._open_until is None:
                 return Permit(_ADMITTED, self, self._generation, run)
             now = clock().monotonic()
@@ -152,62 +165,62 @@ class CircuitBreaker:
             self._probe_until = now + self.probe_lease_s
             return Permit(_PROBE, self, self._generation, run)
 
-    # A permit of an older generation was given before the state changed: what became of its call
-    # says nothing of the present state, and least of all may it settle another one's probe.
+    # A permit of an older generation was given before the state changed: the outcome of its call
+    # says nothing about the present state, and must not settle the probe of another call.
 
-    def _succeed(self, generation: int, valid: bool) -> None:
+    def _on_success(self, generation: int, valid: bool) -> None:
         with self._lock:
             if generation != self._generation:
                 return
             if self._open_until is None:
-                self._delivered(valid)
+                self._count_answer(valid)
             elif valid or self._opened_by in ("provider", "cost"):
                 self._close()
             else:
                 self._probe_until = -math.inf
 
-    def _fail(
+    def _on_failure(
         self, generation: int, run: str, kind: FailureKind, retry_after: float | None
     ) -> None:
         now = clock().monotonic()
         with self._lock:
             if generation != self._generation:
                 return
-            probing = self._open_until is not None
-            reason = f"a {kind} failure of the probe" if probing else self._failed(kind)
+            is_probe = self._open_until is not None
+            reason = f"a {kind} failure of the probe" if is_probe else self._count_failure(kind)
             if not reason:
                 return
             self._opened_by, self._reason = kind, reason
             self._open(now, retry_after)
             self._blame(run)
 
-    def _release(self, generation: int) -> None:
+    def _on_release(self, generation: int) -> None:
         with self._lock:
             if generation == self._generation:
                 self._probe_until = -math.inf
 
-    def _delivered(self, valid: bool) -> None:
+    def _count_answer(self, valid: bool) -> None:
         self._calls.append(True)
         self._streaks["provider"] = 0
         if valid:
             self._streaks["schema"] = self._streaks["identical"] = 0
 
-    def _failed(self, kind: FailureKind) -> str:
-        """Count a failure and return why the breaker has to open, if it has to."""
+    def _count_failure(self, kind: FailureKind) -> str:
+        """Count a failure; return why the breaker has to open, "" where it has not."""
         if kind == "cost":
             return "a cost signal"
         if kind == "provider":
             self._calls.append(False)
         else:
-            self._delivered(valid=False)
+            self._count_answer(valid=False)
         self._streaks[kind] += 1
         streak, calls = self._streaks[kind], len(self._calls)
         limits = {"provider": self.consecutive, "schema": self.schema, "identical": self.identical}
         if streak >= limits[kind]:
             return f"{kind} failures in a row: {streak}"
-        failed = self._calls.count(False)
-        if kind == "provider" and calls >= self.min_calls and failed / calls >= self.rate:
-            return f"provider failures in the last {calls} calls: {failed}"
+        failures = self._calls.count(False)
+        if kind == "provider" and calls >= self.min_calls and failures / calls >= self.rate:
+            return f"provider failures in the last {calls} calls: {failures}"
         return ""
 
     def _open(self, now: float, retry_after: float | None) -> None:
@@ -231,12 +244,13 @@ class CircuitBreaker:
     def _blame(self, run: str) -> None:
         if run:
             self._openings[run] = self._openings.pop(run, 0) + 1
-        if len(self._openings) > _RUNS:
+        if len(self._openings) > _MAX_RUNS:
             self._openings.popitem(last=False)
 
     def _stop(self, run: str) -> Decision | None:
         openings = self._openings[run]
-        self._openings.move_to_end(run)  # or whoever still asks would be the first to be forgotten
+        # A run that still asks must not be the first to be forgotten.
+        self._openings.move_to_end(run)
         if openings < self.max_trips:
             return None
         cause = f"run {run} opened {self._name()} {openings} times; {self.max_trips} end a run"
@@ -245,11 +259,11 @@ class CircuitBreaker:
 
     def _refuse(self, now: float, open_until: float) -> Decision | None:
         if now < open_until:
-            state, left = "open", open_until - now
-            until = f"it lets one call try in {left:.6g} s"
+            state, wait_s = "open", open_until - now
+            until = f"it lets one call try in {wait_s:.6g} s"
         elif now < self._probe_until:
-            state, left = "half_open", self._probe_until - now
-            until = f"one call is trying it, for {left:.6g} s at most"
+            state, wait_s = "half_open", self._probe_until - now
+            until = f"one call is trying it, for {wait_s:.6g} s at most"
         else:
             return None
         evidence = {
@@ -257,8 +271,8 @@ class CircuitBreaker:
             "state": state,
             "opened_by": self._opened_by,
             "trips": self.trips,
-            "retry_in_s": left,
-            "until": clock().wall() + left,
+            "retry_in_s": wait_s,
+            "until": clock().wall() + wait_s,
         }
         action: Literal["deny", "fallback"] = "deny" if self.fallback is None else "fallback"
         cause = f"{self._name()} is open ({self._reason}): {until}"
@@ -268,20 +282,17 @@ class CircuitBreaker:
         return f"the breaker of {self.key}" if self.key else "the breaker"
 
     def _forget_key(self) -> None:
-        closed = (key for key, breaker in self._by_key.items() if breaker.state == "closed")
-        del self._by_key[next(closed, next(iter(self._by_key)))]
+        # The one used longest ago, but a closed one first: an open one knows of an outage.
+        closed_keys = (key for key, breaker in self._by_key.items() if breaker.state == "closed")
+        del self._by_key[next(closed_keys, next(iter(self._by_key)))]
 
     def _faults(self) -> list[str]:
         faults = [
             f"CircuitBreaker({name}={value!r}): give a whole number, 1 or more"
             for name in ("identical", "schema", "window", "min_calls", "consecutive", "max_trips")
-            if type(value := getattr(self, name)) is not int or value < 1
+            if not is_whole(value := getattr(self, name), 1)
         ]
-        faults += [
-            f"CircuitBreaker({name}={value!r}): give seconds above 0"
-            for name in ("cooldown_s", "cooldown_cap_s", "probe_lease_s")
-            if not (is_finite(value := getattr(self, name)) and value > 0)
-        ]
+        faults += seconds_faults(self, ("cooldown_s", "cooldown_cap_s", "probe_lease_s"))
         if not (is_finite(self.rate) and 0 < self.rate <= 1):
             faults.append(f"CircuitBreaker(rate={self.rate!r}): give a number above 0, up to 1")
         if faults:

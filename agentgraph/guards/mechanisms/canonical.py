@@ -1,4 +1,8 @@
-"""One text for values that mean the same, so that a repetition is seen whatever its spelling."""
+"""The canonical text of a value, and digests of it, to tell whether two calls are the same.
+
+The loose form is one text for all values that mean the same: the order of keys, white space, empty
+parts and JSON within strings do not count. The exact form differs where the values do.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_NOTHING = "null"
+_NULL = "null"
 _EXACT_INTEGER = 2**63
 _SHALLOW = 8
 _SCALARS = frozenset({str, int, float, bool})
@@ -26,23 +30,23 @@ _Writer = Generator[object, str, str]
 
 
 def canonical(value: object) -> str:
-    """Return the text that all values of one meaning share; never raise."""
-    return _written(value, loose=True)
+    """Return the loose form: the text that all values of one meaning share; never raises."""
+    return _write(value, loose=True)
 
 
 def digest(value: object) -> str:
-    """Hash what the value means."""
+    """Return the SHA-256 of the loose form, in hexadecimal digits."""
     return sha256(canonical(value).encode()).hexdigest()
 
 
 def exact_digest(value: object) -> str:
-    """Hash the value as it is: empty parts, white space and texts of JSON count."""
-    return sha256(_written(value, loose=False).encode()).hexdigest()
+    """Return the SHA-256 of the exact form: empty parts, white space and JSON as text count."""
+    return sha256(_write(value, loose=False).encode()).hexdigest()
 
 
-def parsed(value: object) -> object:
-    """Return what a text of JSON holds if that is an object or an array, else the value."""
-    # Some providers send arguments as text; a long document is data, and costly to walk.
+def parse_json(value: object) -> object:
+    """Return the object or array that a text holds as JSON; any other value as it is."""
+    # Some providers send arguments as text; a long text is a document, and costly to parse.
     if not isinstance(value, str) or len(value) > _LONGEST_PARSED:
         return value
     if not value.lstrip().startswith(("{", "[")):
@@ -53,74 +57,77 @@ def parsed(value: object) -> object:
         return value
 
 
-def _written(value: object, *, loose: bool) -> str:
-    text = _plain(value, loose, _SHALLOW)
-    return _walked(value, loose) if text is None else text
+def _write(value: object, *, loose: bool) -> str:
+    text = _write_shallow(value, loose, _SHALLOW)
+    return _write_deep(value, loose) if text is None else text
 
 
-def _plain(value: Any, loose: bool, levels: int) -> str | None:
-    """Write what is plain and shallow, as most arguments are, at once; None is: it is not."""
+def _write_shallow(value: Any, loose: bool, levels: int) -> str | None:
+    """Write a value of plain and shallow JSON by recursion, None where it is none.
+
+    Most arguments are, and this is asked at each call: it makes no generator for each part.
+    """
     kind = type(value)
     if kind is str:
-        if loose and ("{" in value or "[" in value) and (held := parsed(value)) is not value:
-            return _plain(held, loose, levels)
+        if loose and ("{" in value or "[" in value) and (inner := parse_json(value)) is not value:
+            return _write_shallow(inner, loose, levels)
         return _text(value, loose)
     if value is None or kind in _SCALARS:
         return _scalar(value, loose)
     if levels == 0:
         return None
     if kind is dict:
-        return _plain_mapping(value, loose, levels - 1)
-    return _plain_array(value, loose, levels - 1) if kind is list or kind is tuple else None
+        return _write_shallow_mapping(value, loose, levels - 1)
+    return _write_shallow_array(value, loose, levels - 1) if kind is list or kind is tuple else None
 
 
-def _plain_mapping(held: dict[Any, object], loose: bool, levels: int) -> str | None:
+def _write_shallow_mapping(mapping: dict[Any, object], loose: bool, levels: int) -> str | None:
     pairs: list[tuple[str, str]] = []
-    for key, value in held.items():
-        text = _plain(value, loose, levels) if type(key) is str else None
+    for key, value in mapping.items():
+        text = _write_shallow(value, loose, levels) if type(key) is str else None
         if text is None:
             return None
         pairs.append((_text(key, loose), text))
     return _mapping_of(pairs, loose)
 
 
-def _plain_array(held: Any, loose: bool, levels: int) -> str | None:
+def _write_shallow_array(items: Any, loose: bool, levels: int) -> str | None:
     texts: list[str] = []
-    for item in held:
-        text = _plain(item, loose, levels)
+    for item in items:
+        text = _write_shallow(item, loose, levels)
         if text is None:
             return None
         texts.append(text)
     return _array_of(texts, loose)
 
 
-def _walked(value: object, loose: bool) -> str:
-    """Write without recursion: arguments may be nested deeper than the stack allows."""
+def _write_deep(value: object, loose: bool) -> str:
+    """Write any value without recursion: arguments may be nested deeper than the stack allows."""
     frames: list[tuple[int, _Writer]] = []
-    inside: set[int] = set()
-    text = _begin(value, loose, frames, inside)
+    open_ids: set[int] = set()
+    text = _begin(value, loose, frames, open_ids)
     while frames:
         identity, writer = frames[-1]
         try:
             part = writer.send(text) if text is not None else next(writer)
         except StopIteration as end:
             frames.pop()
-            inside.discard(identity)
+            open_ids.discard(identity)
             text = end.value
         else:
-            text = _begin(part, loose, frames, inside)
-    return text if text is not None else _NOTHING
+            text = _begin(part, loose, frames, open_ids)
+    return text if text is not None else _NULL
 
 
 def _begin(
-    value: object, loose: bool, frames: list[tuple[int, _Writer]], inside: set[int]
+    value: object, loose: bool, frames: list[tuple[int, _Writer]], open_ids: set[int]
 ) -> str | None:
-    """Write a value that has no parts; of any other put the writer on top of the frames."""
+    """Return the text of a value without parts; else push its writer and return None."""
     if loose:
-        value = parsed(value)
+        value = parse_json(value)
     if value is None or isinstance(value, str | int | float):
         return _scalar(value, loose)
-    if id(value) in inside:
+    if id(value) in open_ids:
         return "<cycle>"
     try:
         writer = _writer(value, loose)
@@ -128,14 +135,14 @@ def _begin(
         writer = None
     if writer is None:
         return _foreign(value)
-    inside.add(id(value))
+    open_ids.add(id(value))
     frames.append((id(value), writer))
     return None
 
 
 def _scalar(value: str | float | None, loose: bool) -> str:
     if value is None:
-        return _NOTHING
+        return _NULL
     if isinstance(value, str):
         return _text(value, loose)
     if isinstance(value, bool):
@@ -144,7 +151,7 @@ def _scalar(value: str | float | None, loose: bool) -> str:
         if not math.isfinite(value) or not value.is_integer():
             return float.__repr__(value)
         value = int(value)
-    # Python refuses to write a huge integer in decimal.
+    # In hexadecimal, as Python refuses to write a huge integer in decimal.
     return int.__repr__(value) if abs(value) < _EXACT_INTEGER else hex(value)
 
 
@@ -153,7 +160,7 @@ def _text(text: str, loose: bool) -> str:
     if loose:
         normal = " ".join(normal.split())
         if not normal:
-            return _NOTHING
+            return _NULL
     return encode_basestring_ascii(normal)
 
 
@@ -166,49 +173,53 @@ def _writer(value: object, loose: bool) -> _Writer | None:
     if isinstance(value, Mapping):
         return _mapping(list(value.items()), loose, value)
     if isinstance(value, list | tuple):
-        return _array(list(value), loose, ordered=True, owner=value)
+        return _array(list(value), loose, is_ordered=True, owner=value)
     if isinstance(value, AbstractSet):
-        return _array(list(value), loose, ordered=False, owner=value)
+        return _array(list(value), loose, is_ordered=False, owner=value)
     return None
 
 
 def _mapping(pairs: Sequence[tuple[object, object]], loose: bool, owner: object) -> _Writer:
-    """Write the pairs in order of their keys; the owner is held so that its id stays its own."""
-    written: list[tuple[str, str]] = []
+    """Write the pairs in the order of their keys.
+
+    The owner is a parameter so that it lives as long as its writer: the id of an object that is
+    collected goes to another one, which would look like a cycle.
+    """
+    texts: list[tuple[str, str]] = []
     for key, value in pairs:
         name = _text(key, loose) if isinstance(key, str) else (yield key)
         text = yield value
-        written.append((name, text))
-    return _mapping_of(written, loose)
+        texts.append((name, text))
+    return _mapping_of(texts, loose)
 
 
-def _array(items: list[object], loose: bool, *, ordered: bool, owner: object) -> _Writer:
-    """Write the items; the owner is held so that its id stays its own."""
-    written: list[str] = []
+def _array(items: list[object], loose: bool, *, is_ordered: bool, owner: object) -> _Writer:
+    """Write the items, sorted where they are of a set; for the owner see `_mapping`."""
+    texts: list[str] = []
     for item in items:
         text = yield item
-        written.append(text)
-    return _array_of(written if ordered else sorted(written), loose)
+        texts.append(text)
+    return _array_of(texts if is_ordered else sorted(texts), loose)
 
 
 def _mapping_of(pairs: list[tuple[str, str]], loose: bool) -> str:
-    told = [pair for pair in pairs if pair[1] != _NOTHING] if loose else pairs
-    if loose and not told:
-        return _NOTHING
-    return "{" + ",".join([f"{name}:{text}" for name, text in sorted(told)]) + "}"
+    kept_pairs = [pair for pair in pairs if pair[1] != _NULL] if loose else pairs
+    if loose and not kept_pairs:
+        return _NULL
+    return "{" + ",".join([f"{name}:{text}" for name, text in sorted(kept_pairs)]) + "}"
 
 
 def _array_of(texts: list[str], loose: bool) -> str:
-    told = [text for text in texts if text != _NOTHING] if loose else texts
-    if loose and not told:
-        return _NOTHING
-    return "[" + ",".join(told) + "]"
+    kept_texts = [text for text in texts if text != _NULL] if loose else texts
+    if loose and not kept_texts:
+        return _NULL
+    return "[" + ",".join(kept_texts) + "]"
 
 
 def _foreign(value: object) -> str:
-    """Write what JSON does not know, without its address: that is another in the next process."""
+    """Write what JSON does not know, without its address, which differs from process to process."""
     try:
-        shown = _ADDRESS.sub("", repr(value))
+        text = _ADDRESS.sub("", repr(value))
     except Exception:
-        shown = ""
-    return f"<{type(value).__name__} {json.dumps(shown)}>"
+        text = ""
+    return f"<{type(value).__name__} {json.dumps(text)}>"

@@ -1,37 +1,33 @@
-"""How long something may take: instants that are handed down, so that no retry resets the clock."""
+"""Deadlines of a model call, a stage and a whole input.
+
+They are instants and no durations: an inner call is handed the outer deadline, so that no retry and
+no resume in another process starts the time anew.
+"""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeGuard, get_args
+from typing import Literal, get_args
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision, FailureClass
+from agentgraph.guards.mechanisms.settings import is_finite, is_positive
 
 Layer = Literal["step", "stage", "workflow"]
 
-_OUTERMOST_LAST: tuple[Layer, ...] = get_args(Layer)
+_LAYERS: tuple[Layer, ...] = get_args(Layer)
+"""From the innermost to the outermost."""
 _GUARD = "deadline"
-_IN_TIME = {
-    layer: Decision("allow", _GUARD, evidence={"layer": layer}) for layer in _OUTERMOST_LAST
-}
-
-
-def is_finite(value: object) -> TypeGuard[float]:
-    """Tell whether it is a number to reckon with: no bool, no NaN, no infinity."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # Not math.isfinite: it raises on an int that is too large for a float.
-    return abs(value) <= sys.float_info.max
+_IN_TIME = {layer: Decision("allow", _GUARD, evidence={"layer": layer}) for layer in _LAYERS}
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """An instant of the wall clock, in seconds since the epoch, and the layer that set it.
 
-    It may be stored and read in another process; inside of one, see `anchored`.
+    It may be stored and read in another process. Within one process use `to_monotonic`, which no
+    change of the wall clock moves.
     """
 
     at: float
@@ -41,7 +37,7 @@ class Deadline:
         faults = []
         if not is_finite(self.at):
             faults.append(f"Deadline(at={self.at!r}): give seconds since the epoch")
-        if self.layer not in _OUTERMOST_LAST:
+        if self.layer not in _LAYERS:
             faults.append(f"Deadline(layer={self.layer!r}): give step, stage or workflow")
         if faults:
             raise ConfigurationError(faults)
@@ -55,27 +51,28 @@ class Deadline:
         return self if other is None else min(self, other, key=_precedence)
 
     def shifted(self, seconds: float) -> Deadline:
-        """Return it later by the time a human took, which is the only ground for moving it.
+        """Return it later by the time that a human took: the only reason to move a deadline.
 
-        A pause below 0, of a wall clock set back meanwhile, leaves as much time as there was.
+        The seconds may be below 0, where the wall clock was set back meanwhile: as much time is
+        left as there was before the pause.
         """
         return replace(self, at=self.at + seconds)
 
-    def anchored(self) -> Anchored:
+    def to_monotonic(self) -> MonotonicDeadline:
         """Return it by monotonic time: do so once, on entry to a process."""
-        return Anchored(self, clock().monotonic() + self.remaining())
+        return MonotonicDeadline(self, clock().monotonic() + self.remaining())
 
     def check(self, min_useful_s: float = 1.0) -> Decision:
-        """Decide whether there is time enough left to start something."""
-        left = self.at - clock().wall()
-        # In this sense and not its opposite: a NaN must stop the work, not let it pass.
-        if left > 0 and left >= min_useful_s:
+        """Decide whether enough time is left to start something that takes `min_useful_s`."""
+        remaining_s = self.at - clock().wall()
+        # Written so that a NaN, for which every comparison is false, denies.
+        if remaining_s > 0 and remaining_s >= min_useful_s:
             return _IN_TIME[self.layer]
-        return _late(self, left, min_useful_s)
+        return _late(self, remaining_s, min_useful_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class MonotonicDeadline:
     """A deadline that no change of the wall clock moves; it means nothing in another process."""
 
     deadline: Deadline
@@ -86,19 +83,19 @@ class Anchored:
         return self.until - clock().monotonic()
 
     def check(self, min_useful_s: float = 1.0) -> Decision:
-        """Decide whether there is time enough left to start something."""
-        left = self.remaining()
-        if left > 0 and left >= min_useful_s:
+        """Decide whether enough time is left to start something that takes `min_useful_s`."""
+        remaining_s = self.remaining()
+        if remaining_s > 0 and remaining_s >= min_useful_s:
             return _IN_TIME[self.deadline.layer]
-        return _late(self.deadline, left, min_useful_s)
+        return _late(self.deadline, remaining_s, min_useful_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The seconds that a model call, a stage and a whole input may take; None: no limit.
+    """The seconds that a model call, a stage and a whole input may take; None is no limit.
 
-    A stage is a turn of a sub-agent, or of a team's speaker; one that nobody stands above has the
-    whole input's. Each deadline is set from now and never lies after the outer one.
+    A stage is a turn of a sub-agent, or of a team's speaker; an agent at the root has the input's
+    deadline alone. Each deadline is set when its call starts, and never lies after the outer one.
     """
 
     step_s: float | None = 60.0
@@ -106,11 +103,11 @@ class Deadlines:
     workflow_s: float | None = 600.0
 
     def __post_init__(self) -> None:
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(self)}
         faults = [
             f"Deadlines({name}={value!r}): give seconds above 0, or None for no limit"
-            for name, value in given.items()
-            if value is not None and not (is_finite(value) and value > 0)
+            for name, value in limits.items()
+            if value is not None and not is_positive(value)
         ]
         if faults:
             raise ConfigurationError(faults)
@@ -135,21 +132,21 @@ def _within(layer: Layer, seconds: float | None, outer: Deadline | None) -> Dead
 
 
 def _precedence(deadline: Deadline) -> tuple[float, int]:
-    return deadline.at, -_OUTERMOST_LAST.index(deadline.layer)
+    # Of two at the same instant the outer layer's: its decision ends more than one call.
+    return deadline.at, -_LAYERS.index(deadline.layer)
 
 
-def _late(deadline: Deadline, left: float, min_useful_s: float) -> Decision:
+def _late(deadline: Deadline, remaining_s: float, min_useful_s: float) -> Decision:
     evidence: dict[str, object] = {
         "layer": deadline.layer,
         "at": deadline.at,
-        "remaining_s": left,
+        "remaining_s": remaining_s,
         "min_useful_s": min_useful_s if is_finite(min_useful_s) else None,
     }
-    if left > 0:
-        cause = (
-            f"the {deadline.layer} has {left:.6g} s left; {min_useful_s:g} s is the least of use"
-        )
+    if remaining_s > 0:
+        least = f"{min_useful_s:g} s is the least of use"
+        cause = f"the {deadline.layer} has {remaining_s:.6g} s left; {least}"
     else:
-        cause = f"the deadline of the {deadline.layer} passed {-left:.6g} s ago"
+        cause = f"the deadline of the {deadline.layer} passed {-remaining_s:.6g} s ago"
     failure: FailureClass = "provider_error" if deadline.layer == "step" else "deadlock"
     return Decision("abort", _GUARD, cause, failure, evidence)

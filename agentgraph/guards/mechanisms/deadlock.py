@@ -1,4 +1,4 @@
-"""Agents that keep each other busy without getting anywhere."""
+"""Deadlocks between agents: handoffs in a circle, and workers that repeat one reply."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.canonical import digest as digest_of
 from agentgraph.guards.mechanisms.canonical import exact_digest
+from agentgraph.guards.mechanisms.settings import whole_number_faults
 
 _GUARD = "deadlock_monitor"
 _ALLOW = Decision("allow", _GUARD)
 _LENIENCE = 5
-_MOST_KEPT = 64
-_LEAST = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
+"""As many equal replies to different briefs weigh as one more to the same brief."""
+_MAX_KEYS = 64
+_MINIMUMS = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
 
 
 class _Edge(NamedTuple):
+    """A handoff in a state of the work, which the digest stands for."""
+
     source: str
     target: str
     digest: str
@@ -28,10 +32,13 @@ class _Edge(NamedTuple):
 class DeadlockMonitor:
     """Notice peers that hand over in a circle, and workers that always give the same reply.
 
-    A circle is of at most `cycle` agents and made `occurrences` times in the same state: a digest
-    that has changed is progress. The reply that a worker gives for the `stuck_correct`th time is
-    answered by a nudge, for the `stuck`th time by the end; those to one message count once, for
-    all of them were asked before any had answered. To other briefs it may be given much more often.
+    A circle has at most `cycle` agents and is made `occurrences` times in the same state: where the
+    digest has changed there was progress, and it is another circle.
+
+    A reply that a worker gives for the `stuck_correct`th time is answered by a correction of its
+    supervisor, for the `stuck`th time by the end of the run. Equal replies to the briefs of one
+    message count once, as all were sent before any was answered. To different briefs the same reply
+    may be given much more often.
     """
 
     cycle: int = 3
@@ -41,16 +48,13 @@ class DeadlockMonitor:
     _paths: dict[str, list[_Edge]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    """The last handoffs that closed no cycle, by branch."""
     _cycles: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _replies: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _messages: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        faults = [
-            f"DeadlockMonitor({name}={value!r}): give {least} or more"
-            for name, least in _LEAST.items()
-            if type(value := getattr(self, name)) is not int or value < least
-        ]
+        faults = [*whole_number_faults(self, _MINIMUMS)]
         if not faults and self.stuck < self.stuck_correct:
             faults = [
                 f"DeadlockMonitor(stuck={self.stuck}): give stuck_correct={self.stuck_correct} "
@@ -60,20 +64,23 @@ class DeadlockMonitor:
             raise ConfigurationError(faults)
 
     def handoff(self, *, source: str, target: str, digest: str, branch: str = "") -> Decision:
-        """Decide on a peer's handoff; `digest` stands for the state in which it is made."""
-        closed = self._closed(_Edge(source, target, digest), branch)
-        if not closed:
+        """Decide on a peer's handoff; `digest` stands for the state in which it is made.
+
+        `branch` names the part of a run whose handoffs follow each other.
+        """
+        cycle = self._take_cycle(_Edge(source, target, digest), branch)
+        if not cycle:
             return _ALLOW
-        rotated = _rotated(closed)
-        count = _counted(self._cycles, exact_digest((branch, rotated))[:32])
+        edges = _canonical_cycle(cycle)
+        count = _increment(self._cycles, exact_digest((branch, edges))[:32])
         if count != self.occurrences:
             return _ALLOW
-        names = [edge.source for edge in rotated]
-        shown = " → ".join([*names, names[0]])
+        names = [edge.source for edge in edges]
+        arrows = " → ".join([*names, names[0]])
         return Decision(
             "escalate",
             _GUARD,
-            f"the handoffs {shown} were made {count} times without progress: "
+            f"the handoffs {arrows} were made {count} times without progress: "
             "somebody else has to decide",
             "deadlock",
             {"cycle": names, "count": count, "branch": branch},
@@ -89,59 +96,61 @@ class DeadlockMonitor:
         message: str = "",
         work: str = "",
     ) -> Decision:
-        """Decide on what a worker has replied to its supervisor, who asked in a message.
+        """Decide on the reply of a worker to a brief that its supervisor sent in a message.
 
-        `work` stands for what it has found out or done before it replied.
+        `work` stands for what the worker has found out or done before it replied, "" for nothing.
         """
-        said, asked = digest_of(reply)[:32], digest_of(brief)[:32]
-        key = exact_digest((branch, worker, said))[:32]
+        reply_digest, brief_digest = digest_of(reply)[:32], digest_of(brief)[:32]
+        key = exact_digest((branch, worker, reply_digest))[:32]
         if message and self._messages.get(key) == message:
             return _ALLOW
         self._messages.pop(key, None)
         self._messages[key] = message
         _trim(self._messages)
-        count = _counted(self._replies, exact_digest((branch, worker, said, asked))[:32])
-        # Whoever has done another thing for each question may answer "Done." as often as asked.
-        did = (branch, worker, said, work) if work else (branch, worker, said)
-        loose = _counted(self._replies, exact_digest(did)[:32])
+        count = _increment(
+            self._replies, exact_digest((branch, worker, reply_digest, brief_digest))[:32]
+        )
+        # A worker that did different work for each brief may answer "Done." to all of them.
+        result = (branch, worker, reply_digest, work) if work else (branch, worker, reply_digest)
+        loose = _increment(self._replies, exact_digest(result)[:32])
         count, loose = max(count, self._weight(loose)), max(count, loose)
         if count < self.stuck_correct:
             return _ALLOW
-        told = f"{worker!r} has given the same reply {loose} times"
+        cause = f"{worker!r} has given the same reply {loose} times"
         evidence: dict[str, object] = {
             "worker": worker,
-            "reply": said,
-            "brief": asked,
+            "reply": reply_digest,
+            "brief": brief_digest,
             "count": loose,
             "branch": branch,
         }
         if count >= self.stuck:
-            return Decision("abort", _GUARD, f"{told}: it is stuck", "deadlock", evidence)
-        told += ". Give it what it lacks, send the work to another, or answer with what is there."
-        return Decision("correct", _GUARD, told, "deadlock", evidence)
+            return Decision("abort", _GUARD, f"{cause}: it is stuck", "deadlock", evidence)
+        cause += ". Give it what it lacks, send the work to another, or answer with what is there."
+        return Decision("correct", _GUARD, cause, "deadlock", evidence)
 
     def _weight(self, times: int) -> int:
-        """Weigh a reply to whatever brief as so many to the same one."""
-        # Ten things of a kind may well be answered alike; one that is worded anew again and again
-        # cannot be told from them, but by how often.
+        """Return as how many replies to one brief so many replies to different briefs count."""
+        # Ten items of a kind may well be answered alike. A supervisor that puts one brief into new
+        # words again and again looks the same, and differs only by the number of times.
         weight, rest = divmod(times - 1, _LENIENCE)
         return weight if rest == 0 or weight >= self.stuck else 0
 
-    def _closed(self, edge: _Edge, branch: str) -> list[_Edge]:
-        """Walk one edge on; return the cycle that it closes and take that off the path.
+    def _take_cycle(self, edge: _Edge, branch: str) -> list[_Edge]:
+        """Add an edge to the path; return the cycle that it closes and remove that from the path.
 
-        What is taken off is not counted again, so that a second occurrence is a second full turn.
+        Its edges are not counted again, so that a second occurrence is a second full turn.
         """
         path = self._paths.pop(branch, [])
         if path and path[-1].target != edge.source:
             path = []
         path = [*path, edge][-self.cycle :]
         starts = [at for at, step in enumerate(path) if step.source == edge.target]
-        closed = path[starts[-1] :] if starts else []
-        if rest := path[: len(path) - len(closed)]:
+        cycle = path[starts[-1] :] if starts else []
+        if rest := path[: len(path) - len(cycle)]:
             self._paths[branch] = rest
             _trim(self._paths)
-        return closed
+        return cycle
 
     def fresh(self) -> Self:
         """Return the same monitor for another run."""
@@ -160,28 +169,28 @@ class DeadlockMonitor:
             "messages": [list(item) for item in self._messages.items()],
         }
 
-    def load(self, dumped: Mapping[str, object]) -> None:
+    def load(self, state: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
-        paths = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], dumped.get("paths", ()))
+        paths = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("paths", ()))
         self._paths = {branch: [_Edge(*edge) for edge in path] for branch, path in paths}
-        self._cycles = dict(cast(Sequence[tuple[str, int]], dumped.get("cycles", ())))
-        self._replies = dict(cast(Sequence[tuple[str, int]], dumped.get("replies", ())))
-        self._messages = dict(cast(Sequence[tuple[str, str]], dumped.get("messages", ())))
+        self._cycles = dict(cast(Sequence[tuple[str, int]], state.get("cycles", ())))
+        self._replies = dict(cast(Sequence[tuple[str, int]], state.get("replies", ())))
+        self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))
 
 
-def _rotated(cycle: list[_Edge]) -> list[_Edge]:
-    """Begin a cycle at its first name: A → B → A and B → A → B are one."""
+def _canonical_cycle(cycle: list[_Edge]) -> list[_Edge]:
+    """Rotate a cycle to its alphabetically first name: A → B → A and B → A → B are one."""
     first = min(range(len(cycle)), key=lambda at: cycle[at].source)
     return cycle[first:] + cycle[:first]
 
 
-def _counted(counts: dict[str, int], key: str) -> int:
-    """Count a key once more, as the one seen last; the longest unseen is forgotten."""
+def _increment(counts: dict[str, int], key: str) -> int:
+    """Count a key once more; the key that was counted longest ago is forgotten."""
     count = counts[key] = counts.pop(key, 0) + 1
     _trim(counts)
     return count
 
 
-def _trim(kept: dict[str, int] | dict[str, str] | dict[str, list[_Edge]]) -> None:
-    if len(kept) > _MOST_KEPT:
-        del kept[next(iter(kept))]
+def _trim(memory: dict[str, int] | dict[str, str] | dict[str, list[_Edge]]) -> None:
+    if len(memory) > _MAX_KEYS:
+        del memory[next(iter(memory))]

@@ -1,4 +1,7 @@
-"""Which tools change the world, and how what they did is undone or looked up."""
+"""The mark of tools that change the world: how their actions are undone, or looked up after a kill.
+
+`@effect` puts the mark on a tool or its function, `effect_of` reads it from a tool.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ from agentgraph.errors import ConfigurationError
 
 T = TypeVar("T")
 
-Doing: TypeAlias = Callable[..., object]
+Function: TypeAlias = Callable[..., object]
 
 _MARK = "__agentgraph_effect__"
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_STARRED = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_DEEPEST = 8
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_MAX_LEVELS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What is known of an action that changes the world."""
+    """How the actions of a tool that changes the world are undone, looked up and compared."""
 
-    compensate: Doing | None = None
+    compensate: Function | None = None
     """Undoes it: takes arguments of the tool by name, and `result` and `key` if it wants them."""
-    lookup: Doing | None = None
+    lookup: Function | None = None
     """Finds out by `key` what came of it: returns the result, or None if it never happened."""
     volatile: tuple[str, ...] = ()
     """The arguments that differ from call to call and tell nothing: ids, timestamps."""
@@ -56,19 +59,21 @@ class Effect:
     async def undo(
         self, args: Mapping[str, object], *, result: object = None, key: str = ""
     ) -> object:
-        """Compensate for a call; an argument of the tool goes before a `result` or `key` of ours.
+        """Compensate for a call.
 
+        The function is given those of the tool's arguments, and of `result` and `key`, that it
+        takes; an argument of the tool goes before a `result` or `key` of the same name.
         A function that is not async runs in a thread, as a tool does.
         """
         if self.compensate is None:
             return None
-        return await _called(self.compensate, {"result": result, "key": key, **args})
+        return await _call(self.compensate, {"result": result, "key": key, **args})
 
     async def look_up(self, args: Mapping[str, object], *, key: str) -> object:
         """Return what came of the call with this key, None if it never happened."""
         if self.lookup is None:
             return None
-        return await _called(self.lookup, {**args, "key": key})
+        return await _call(self.lookup, {**args, "key": key})
 
 
 @overload
@@ -78,8 +83,8 @@ def effect(target: T, /) -> T: ...
 @overload
 def effect(
     *,
-    compensate: Doing | None = None,
-    lookup: Doing | None = None,
+    compensate: Function | None = None,
+    lookup: Function | None = None,
     volatile: Sequence[str] = (),
     poll: bool = False,
 ) -> Callable[[T], T]: ...
@@ -89,59 +94,63 @@ def effect(
     target: object = None,
     /,
     *,
-    compensate: Doing | None = None,
-    lookup: Doing | None = None,
+    compensate: Function | None = None,
+    lookup: Function | None = None,
     volatile: Sequence[str] = (),
     poll: bool = False,
 ) -> object:
-    """Mark a tool, or the function that becomes one, as changing the world; it stays what it is.
+    """Mark a tool, or the function that becomes one, as changing the world, and return it.
 
-    `@effect` alone marks what is below it, and so does `effect(function)`: what undoes that is to
-    be given by name, `@effect(compensate=function)`. As `@effect(function)` it would itself be
-    marked, and called with what is below.
+        @effect(compensate=cancel_order, lookup=find_order)
+        async def order(item: str) -> str: ...
+
+    Bare `@effect` marks what is below it. The function that undoes a tool is always given by name:
+    `@effect(cancel_order)` would mark `cancel_order` itself. Raises `ConfigurationError` where a
+    function needs an argument that the tool has not.
     """
     names = tuple(volatile) if isinstance(volatile, list) else volatile
-    # Whatever is no tuple by now is a fault, which Effect tells.
-    known = Effect(compensate, lookup, names, poll)  # type: ignore[arg-type]
+    # What is still no tuple is a fault, which `Effect` raises with the others.
+    mark = Effect(compensate, lookup, names, poll)  # type: ignore[arg-type]
     if target is None:
-        return partial(_marked, known)
-    if known != Effect() and not isinstance(target, BaseTool):
+        return partial(_put_mark, mark)
+    if mark != Effect() and not isinstance(target, BaseTool):
         name = getattr(target, "__name__", None) or repr(target)
         raise ConfigurationError(
             f"effect({name}, …): give what undoes a tool by name, as compensate={name}, and what "
             f"is marked on its own: effect(compensate=…)({name})"
         )
-    return _marked(known, target)
+    return _put_mark(mark, target)
 
 
-def effect_of(tool: object, levels: int = _DEEPEST) -> Effect | None:
+def effect_of(tool: object, levels: int = _MAX_LEVELS) -> Effect | None:
     """Return the mark of a tool or of the function within it, None if there is none."""
-    # A pydantic model is slow to say that it lacks an attribute.
+    # By `__dict__`: a pydantic model is slow to say that it lacks an attribute.
     own = getattr(tool, "__dict__", {})
-    found = own.get(_MARK)
-    if isinstance(found, Effect):
-        return found
-    if not own and type(tool) is FunctionType:  # as nearly all are: this is asked of each call
+    mark = own.get(_MARK)
+    if isinstance(mark, Effect):
+        return mark
+    # The usual case, decided early, as this is asked at each call.
+    if not own and type(tool) is FunctionType:
         return None
     is_tool = isinstance(tool, BaseTool)
     for name in ("func", "coroutine"):
         inner = own.get(name) if is_tool else getattr(tool, name, None)
         if inner is not None and levels > 1:
-            found = effect_of(inner, levels - 1)
-            if found is not None:
-                return found
+            mark = effect_of(inner, levels - 1)
+            if mark is not None:
+                return mark
     return None
 
 
-def _marked(known: Effect, target: T) -> T:
+def _put_mark(mark: Effect, target: T) -> T:
     name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or repr(target))
     if isinstance(target, type) or not (isinstance(target, BaseTool) or callable(target)):
         raise ConfigurationError(f"effect on {name}: it marks a function or a tool, nothing else")
-    if faults := _misfits(known, name, _parameters(target)):
+    if faults := _misfits(mark, name, _parameters(target)):
         raise ConfigurationError(faults)
     try:
-        # A tool is a pydantic model, which takes no attribute that is no field of it.
-        object.__setattr__(target, _MARK, known)
+        # Past `setattr`: a tool is a pydantic model, which refuses attributes beside its fields.
+        object.__setattr__(target, _MARK, mark)
     except (AttributeError, TypeError):
         raise ConfigurationError(
             f"effect on {name}: it takes no mark; mark the function where it is defined"
@@ -149,44 +158,52 @@ def _marked(known: Effect, target: T) -> T:
     return target
 
 
-def _misfits(known: Effect, name: str, taken: frozenset[str] | None) -> list[str]:
-    """Say what does not fit a target that takes such arguments; None is: it takes any."""
-    if taken is None:
+def _misfits(mark: Effect, name: str, parameters: frozenset[str] | None) -> list[str]:
+    """Return what of a mark does not fit a target's parameters; None: it takes any argument."""
+    if parameters is None:
         return []
-    told = f"it takes {', '.join(sorted(taken)) or 'nothing'}"
+    hint = f"it takes {', '.join(sorted(parameters)) or 'nothing'}"
     faults = [
-        f"effect on {name}: volatile {one!r} is no argument of it; {told}"
-        for one in known.volatile
-        if one not in taken
+        f"effect on {name}: volatile {parameter!r} is no argument of it; {hint}"
+        for parameter in mark.volatile
+        if parameter not in parameters
     ]
     offers = (
-        ("compensate", known.compensate, {"result", "key"}),
-        ("lookup", known.lookup, {"key"}),
+        ("compensate", mark.compensate, {"result", "key"}),
+        ("lookup", mark.lookup, {"key"}),
     )
     for role, function, extra in offers:
-        missing = sorted(_required(function) - taken - extra)
-        faults += [f"effect on {name}: {role} needs {one!r}, but {told}" for one in missing]
+        needs = sorted(_required(function) - parameters - extra)
+        faults += [
+            f"effect on {name}: {role} needs {parameter!r}, but {hint}" for parameter in needs
+        ]
     return faults
 
 
 def _parameters(target: object) -> frozenset[str] | None:
+    """Return the names of the arguments of a tool or function, None where it takes any."""
     if isinstance(target, BaseTool):
         schema = target.get_input_schema()
         fields = getattr(schema, "model_fields", None) or {}
         return frozenset(target.args) | frozenset(fields)
-    parameters = _signature(target)
-    if parameters is None or any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+    return _argument_names(target)
+
+
+def _argument_names(function: object) -> frozenset[str] | None:
+    """Return by which names it can be called, None where it takes any or hides what it takes."""
+    parameters = _signature(function)
+    if parameters is None or any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
         return None
-    return frozenset(one.name for one in parameters if one.kind in _BY_NAME)
+    return frozenset(parameter.name for parameter in parameters if parameter.kind in _BY_NAME)
 
 
-def _required(function: Doing | None) -> set[str]:
+def _required(function: Function | None) -> set[str]:
     """Return the names without which it cannot be called."""
     parameters = _signature(function) if function is not None else None
     return {
-        one.name
-        for one in parameters or ()
-        if one.default is Parameter.empty and one.kind not in _STARRED
+        parameter.name
+        for parameter in parameters or ()
+        if parameter.default is Parameter.empty and parameter.kind not in _VARIADIC
     }
 
 
@@ -197,14 +214,10 @@ def _signature(function: object) -> list[Parameter] | None:
         return None
 
 
-async def _called(function: Doing, offered: Mapping[str, object]) -> object:
-    """Call it with as much of what is offered as it takes."""
-    parameters = _signature(function)
-    if parameters is None or any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
-        given = dict(offered)
-    else:
-        taken = {one.name for one in parameters if one.kind in _BY_NAME}
-        given = {name: value for name, value in offered.items() if name in taken}
-    call = partial(function, **given)
-    made = call() if inspect.iscoroutinefunction(function) else await run_in_executor(None, call)
-    return await made if inspect.isawaitable(made) else made
+async def _call(function: Function, arguments: Mapping[str, object]) -> object:
+    """Call it with those of the arguments that it takes; in a thread where it is not async."""
+    names = _argument_names(function)
+    accepted = {name: v for name, v in arguments.items() if names is None or name in names}
+    call = partial(function, **accepted)
+    outcome = call() if inspect.iscoroutinefunction(function) else await run_in_executor(None, call)
+    return await outcome if inspect.isawaitable(outcome) else outcome

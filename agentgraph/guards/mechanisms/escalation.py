@@ -1,4 +1,4 @@
-"""When a human is asked, what for, and what the human may answer."""
+"""Escalation to a human: when one is asked, the request, and the answers that are allowed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.deadlines import is_finite
-from agentgraph.guards.mechanisms.gates.gate import Subject, is_control_flow, takes_one
+from agentgraph.guards.mechanisms.failures import is_control_flow
+from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.mechanisms.settings import is_positive, takes_one_argument
 
 Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
 """Says how sure one can be of a result, from 0 to 1."""
@@ -23,12 +24,12 @@ Verb: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
 CONFIDENCE: Final = "escalation"
-"""The guard that asks because nobody is sure, and not because something has failed."""
-_LONGEST = 80
-_EDITED = ("edited", "edited_action")
+"""The guard of a decision to ask because a critic is not sure, and not because of a failure."""
+_MAX_REPR = 80
+_EDIT_FIELDS = ("edited", "edited_action")
 _FIELDS: Mapping[Verb, Sequence[str]] = {
     "approve": (),
-    "edit": (*_EDITED, "message"),
+    "edit": (*_EDIT_FIELDS, "message"),
     "reject": ("message",),
     "respond": ("message",),
 }
@@ -41,7 +42,7 @@ _SHAPES: Mapping[Verb, str] = {
 
 
 class Request(BaseModel):
-    """What a human is asked."""
+    """What a human is asked, as it is stored while the run waits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,7 +57,10 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the human decided, and who it was, if that is known."""
+    """What the human decided, and who it was, if that is known.
+
+    `edited` replaces the arguments of the call, or the text; `message` goes to the model.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -67,24 +71,36 @@ class Answer(BaseModel):
 
     @classmethod
     def read(cls, raw: object, allowed: Sequence[str] = VERBS) -> Self:
-        """Read an answer in any of the forms that LangChain knows, or say what is allowed."""
-        given = _read(raw)
-        verb = next((verb for verb in VERBS if verb in allowed and verb == given.get("type")), None)
-        may = f"give {' or '.join(_SHAPES[verb] for verb in VERBS if verb in allowed)}"
+        """Read an answer in any of the forms that LangChain knows.
+
+        `True`, `"approve"`, `{"type": "edit", …}` or `{"decisions": [{…}]}`. Raises `ValueError`,
+        with the forms of the verbs that are `allowed`, for anything else.
+        """
+        raw_fields = _fields_of(raw)
+        verb = next(
+            (verb for verb in VERBS if verb in allowed and verb == raw_fields.get("type")), None
+        )
+        hint = f"give {' or '.join(_SHAPES[verb] for verb in VERBS if verb in allowed)}"
         if verb is None:
-            raise ValueError(f"this is no answer that is allowed here: {may}")
-        if faults := list(_faults(verb, given)):
-            raise ValueError(f"the answer {verb} {' and '.join(faults)}: {may}")
-        fields = {("edited" if name in _EDITED else name): value for name, value in given.items()}
+            raise ValueError(f"this is no answer that is allowed here: {hint}")
+        if faults := list(_faults(verb, raw_fields)):
+            raise ValueError(f"the answer {verb} {' and '.join(faults)}: {hint}")
+        fields = {
+            ("edited" if name in _EDIT_FIELDS else name): value
+            for name, value in raw_fields.items()
+        }
         try:
             return cls.model_validate(fields)
         except ValidationError:
-            raise ValueError(f"the answer {verb} holds what is no JSON: {may}") from None
+            raise ValueError(f"the answer {verb} holds what is no JSON: {hint}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Ask a human where a critic is not sure enough, and wait no longer than `ttl_s`."""
+    """Ask a human where a critic's score is below the threshold, and wait at most `ttl_s`.
+
+    The critic is a function of a `Subject`, sync or async, that returns a score from 0 to 1.
+    """
 
     threshold: float = 0.5
     critic: Critic | None = None
@@ -96,29 +112,32 @@ class Escalation:
             faults.append(f"Escalation(threshold={self.threshold!r}): give a number from 0 to 1")
         if self.critic is not None and not callable(self.critic):
             faults.append(f"Escalation(critic={self.critic!r}): give a function of a Subject")
-        elif self.critic is not None and not takes_one(self.critic):
-            told = "it is given a Subject: let it take that alone"
-            faults.append(f"Escalation(critic={self.critic!r}): {told}")
-        if self.ttl_s is not None and not _is_wait(self.ttl_s):
+        elif self.critic is not None and not takes_one_argument(self.critic):
+            hint = "it is given a Subject: let it take that alone"
+            faults.append(f"Escalation(critic={self.critic!r}): {hint}")
+        if self.ttl_s is not None and not is_positive(self.ttl_s):
             faults.append(f"Escalation(ttl_s={self.ttl_s!r}): give seconds above 0, or None")
         if faults:
             raise ConfigurationError(faults)
 
     def judge(self, score: object) -> Decision:
-        """Let a score pass that reaches the threshold; what is no score does not."""
+        """Decide on a score: what is below the threshold, or is no score, is escalated."""
         number = _as_score(score)
-        shown = _shown(score) if number is None else number
-        evidence = {"score": shown, "threshold": self.threshold}
+        text = _repr_of(score) if number is None else number
+        evidence = {"score": text, "threshold": self.threshold}
         if number is not None and number >= self.threshold:
             return Decision("allow", CONFIDENCE, evidence=evidence)
         if number is None:
-            cause = f"the critic gave {shown}, which is no number from 0 to 1"
+            cause = f"the critic gave {text}, which is no number from 0 to 1"
         else:
-            cause = f"the critic gave {shown}; {self.threshold} is needed"
+            cause = f"the critic gave {text}; {self.threshold} is needed"
         return Decision("escalate", CONFIDENCE, cause, evidence=evidence)
 
     async def score(self, subject: Subject) -> Decision:
-        """Ask the critic; without one everything passes."""
+        """Ask the critic and decide on its score; without a critic everything passes.
+
+        A critic that raises is not sure: it is escalated.
+        """
         if self.critic is None:
             return Decision("allow", CONFIDENCE)
         try:
@@ -140,7 +159,11 @@ class Escalation:
         allowed: Sequence[Verb] = VERBS,
         payload: JsonValue = None,
     ) -> Request:
-        """Return the request to a human; make it once and store it, since a node may run again."""
+        """Return a new request to a human.
+
+        Make it once and store it: a node runs again from its start when the answer comes, and a
+        second request would have another id and a later end.
+        """
         now = clock().wall()
         return Request(
             id=clock().new_id(),
@@ -155,7 +178,7 @@ class Escalation:
 
 
 def late(request: Request) -> Decision:
-    """Deny what nobody answered in time."""
+    """Deny a request that nobody answered in time."""
     now, end = clock().wall(), request.expires_at
     if end is None or now <= end:
         return Decision("allow", "escalation_timeout")
@@ -170,8 +193,8 @@ def late(request: Request) -> Decision:
 
 def response_schema(allowed: Sequence[Verb] = VERBS) -> dict[str, object]:
     """Return the JSON schema of what `Answer.read` takes."""
-    if unknown := [verb for verb in allowed if verb not in VERBS]:
-        raise ValueError(f"{unknown} cannot be allowed: give {', '.join(VERBS)}")
+    if invalid_verbs := [verb for verb in allowed if verb not in VERBS]:
+        raise ValueError(f"{invalid_verbs} cannot be allowed: give {', '.join(VERBS)}")
     forms = [form for verb in VERBS if verb in allowed for form in _forms(verb)]
     decisions = {"type": "array", "items": {"$ref": "#/$defs/answer"}, "minItems": 1, "maxItems": 1}
     return {
@@ -189,12 +212,12 @@ def _forms(verb: Verb) -> list[dict[str, object]]:
             words: list[dict[str, object]] = [{"const": verb}, {"const": verb == "approve"}]
             return [*words, _object({"type": {"const": verb}, **fields}, "type")]
         case "respond":
-            needed = {"type": "string", "minLength": 1}
-            return [_object({"type": {"const": verb}, "message": needed}, "type", "message")]
+            required_text = {"type": "string", "minLength": 1}
+            return [_object({"type": {"const": verb}, "message": required_text}, "type", "message")]
         case "edit":
             text = {"type": ["object", "string"], "minLength": 1}
             kind = {"type": {"const": verb}, "message": note}
-            return [_object({**kind, name: text}, "type", name) for name in _EDITED]
+            return [_object({**kind, name: text}, "type", name) for name in _EDIT_FIELDS]
 
 
 def _object(properties: Mapping[str, object], *required: str) -> dict[str, object]:
@@ -206,8 +229,8 @@ def _object(properties: Mapping[str, object], *required: str) -> dict[str, objec
     }
 
 
-def _read(raw: object) -> Mapping[str, object]:
-    """Return the fields of an answer, none for what has no such form; a null is not given."""
+def _fields_of(raw: object) -> Mapping[str, object]:
+    """Return the fields of an answer, none for what has no known form; nulls are left out."""
     match raw:
         case Answer():
             return raw.model_dump(exclude_defaults=True)
@@ -215,33 +238,35 @@ def _read(raw: object) -> Mapping[str, object]:
             return {"type": "approve" if raw else "reject"}
         case str():
             return {"type": raw}
-        case {"decisions": [one], **rest} if rest.keys() <= {"reviewer"} and not _is_whole(one):
-            # The reviewer of the whole, unless the decision names its own.
-            return {**_given(rest), **_read(one)}
+        case {"decisions": [decision], **rest} if rest.keys() <= {
+            "reviewer"
+        } and not _has_decisions(decision):
+            # The reviewer of the list, unless the decision names its own.
+            return {**_without_nulls(rest), **_fields_of(decision)}
         case Mapping():
-            return _given(raw)
+            return _without_nulls(raw)
     return {}
 
 
-def _given(fields: Mapping[object, object]) -> dict[str, object]:
+def _without_nulls(fields: Mapping[object, object]) -> dict[str, object]:
     return {str(name): value for name, value in fields.items() if value is not None}
 
 
-def _is_whole(raw: object) -> bool:
+def _has_decisions(raw: object) -> bool:
     return isinstance(raw, Mapping) and "decisions" in raw
 
 
-def _faults(verb: Verb, given: Mapping[str, object]) -> Iterator[str]:
-    if unknown := sorted(given.keys() - {"type", "reviewer", *_FIELDS[verb]}):
-        yield f"has no {', '.join(unknown)}"
+def _faults(verb: Verb, fields: Mapping[str, object]) -> Iterator[str]:
+    if extra_names := sorted(fields.keys() - {"type", "reviewer", *_FIELDS[verb]}):
+        yield f"has no {', '.join(extra_names)}"
     if verb == "edit":
-        edits = [given[name] for name in _EDITED if name in given]
+        edits = [fields[name] for name in _EDIT_FIELDS if name in fields]
         if len(edits) != 1 or not isinstance(edits[0], str | Mapping) or edits[0] == "":
             yield "needs what is to stand instead, once: an object or a text"
-    if verb == "respond" and not given.get("message"):
+    if verb == "respond" and not fields.get("message"):
         yield "needs a message"
     for name in ("message", "reviewer"):
-        if not isinstance(given.get(name, ""), str):
+        if not isinstance(fields.get(name, ""), str):
             yield f"needs a text as {name}"
 
 
@@ -250,12 +275,8 @@ def _as_score(value: object) -> float | None:
     return float(value) if is_number and 0 <= value <= 1 else None  # type: ignore[arg-type, operator]
 
 
-def _shown(value: object) -> str:
+def _repr_of(value: object) -> str:
     try:
-        return repr(value)[:_LONGEST]
-    except Exception:  # whatever a critic of somebody else gives
+        return repr(value)[:_MAX_REPR]
+    except Exception:  # the object is a critic's, and its `__repr__` may do anything
         return type(value).__name__
-
-
-def _is_wait(value: object) -> bool:
-    return is_finite(value) and value > 0

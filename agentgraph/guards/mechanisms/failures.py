@@ -1,4 +1,8 @@
-"""What kind of failure an exception is, whichever provider's client raised it."""
+"""What kind of failure an exception is, whichever provider's client raised it.
+
+Exceptions are told apart by the names of their classes, by attributes and by the codes in a
+response, so that no client has to be installed or imported.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,49 @@ NEVER: Final = -math.inf
 """The `retry_after` of a server that says not to retry."""
 
 _LONGEST_CHAIN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an exception means for the decision whether to try again.
+
+    Only a "transient" one is worth a retry. `retry_after` is in seconds.
+    """
+
+    kind: FailureKind
+    failure_class: FailureClass
+    retry_after: float | None = None
+    status: int | None = None
+
+
+def classify(error: BaseException) -> Failure:
+    """Tell the kind of failure from the first exception of a chain of causes that shows it.
+
+    An unknown exception is "semantic": a retry of it would repeat a mistake.
+    """
+    for link in _chain(error):
+        if failure := _attempt(_failure_of, link):
+            return failure
+    return Failure("semantic", "schema_failure")
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Tell whether it is how LangGraph pauses or leaves a node: no failure, never to be caught.
+
+    It is told by the name of its class, as the mechanisms do not import LangGraph.
+    """
+    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: object = error
+    for _ in range(_LONGEST_CHAIN):
+        if not _attempt(lambda value: isinstance(value, BaseException), link):
+            return
+        yield link  # type: ignore[misc]
+        link = _attribute(link, "__cause__")
+
+
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _REFUSED_STATUS = frozenset({401, 403})
 _NO_CREDIT_STATUS = 402
@@ -65,7 +112,7 @@ _TRANSIENT_CODES = frozenset(
         "service_unavailable",
     }
 )
-"""Told by an error event in a stream, which has no status."""
+"""Codes of an error event within a stream, which has no status."""
 _TRANSIENT_NAMES = frozenset(
     {
         "TimeoutError",
@@ -93,44 +140,14 @@ _TRANSIENT_NAMES = frozenset(
 _STATUS_ATTRIBUTES = ("status_code", "status", "http_status", "code")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What an exception means for whoever decides whether to try again."""
-
-    kind: FailureKind
-    failure_class: FailureClass
-    retry_after: float | None = None
-    status: int | None = None
-
-
-def classify(error: BaseException) -> Failure:
-    """Tell the kind of failure from the first of a chain of exceptions that shows it.
-
-    What nothing is known of is semantic: a retry of it would repeat a mistake.
-    """
-    for link in _chain(error):
-        if failure := _tried(_classified, link):
-            return failure
-    return Failure("semantic", "schema_failure")
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: object = error
-    for _ in range(_LONGEST_CHAIN):
-        if not _tried(lambda it: isinstance(it, BaseException), link):
-            return
-        yield link  # type: ignore[misc]
-        link = _attribute(link, "__cause__")
-
-
-def _classified(error: BaseException) -> Failure | None:
+def _failure_of(error: BaseException) -> Failure | None:
     if isinstance(error, GuardStopped):
-        return _stopped(error)
+        return _failure_of_guard(error)
     names = {cls.__name__ for cls in type(error).__mro__}
-    codes = _tried(_codes, error) or set()
+    codes = _attempt(_codes, error) or set()
     status = _status(error)
-    wait = _tried(_retry_after, error)
-    if status == _NO_CREDIT_STATUS or codes & _QUOTA_CODES or _tried(_says_no_credit, error):
+    wait = _attempt(_retry_after, error)
+    if status == _NO_CREDIT_STATUS or codes & _QUOTA_CODES or _attempt(_says_no_credit, error):
         return Failure("budget", "cost_overrun", wait, status)
     if codes & _FILTER_CODES or names & _FILTER_NAMES:
         return Failure("policy", "unsafe_output", wait, status)
@@ -145,13 +162,13 @@ def _classified(error: BaseException) -> Failure | None:
     return None
 
 
-def _stopped(error: GuardStopped) -> Failure:
+def _failure_of_guard(error: GuardStopped) -> Failure:
     decision = error.decision
-    found = decision.failure_class if isinstance(decision, Decision) else ""
-    if found not in FAILURE_CLASSES:
+    failure = decision.failure_class if isinstance(decision, Decision) else ""
+    if failure not in FAILURE_CLASSES:
         return Failure("policy", "unsafe_output")
     kinds: Mapping[str, FailureKind] = {"cost_overrun": "budget", "unsafe_output": "policy"}
-    return Failure(kinds.get(found, "semantic"), found)
+    return Failure(kinds.get(failure, "semantic"), failure)
 
 
 def _by_status(status: int, wait: float | None) -> Failure:
@@ -166,8 +183,9 @@ def _status(error: BaseException) -> int | None:
     response = _attribute(error, "response")
     candidates = [_attribute(error, name) for name in _STATUS_ATTRIBUTES]
     candidates += [_attribute(response, "status_code"), _attribute(response, "status")]
-    candidates.append(_tried(_aws_status, response))
-    return next((found for one in candidates if (found := _tried(_as_status, one))), None)
+    candidates.append(_attempt(_aws_status, response))
+    statuses = (_attempt(_as_status, candidate) for candidate in candidates)
+    return next((status for status in statuses if status), None)
 
 
 def _as_status(value: object) -> int | None:
@@ -181,12 +199,12 @@ def _aws_status(response: object) -> object:
 
 def _codes(error: BaseException) -> set[str]:
     body = _attribute(error, "body")
-    nested = body.get("error") if isinstance(body, Mapping) else None
-    found = [_attribute(error, "code"), _attribute(error, "type")]
-    for part in (body, nested):
+    inner_error = body.get("error") if isinstance(body, Mapping) else None
+    codes = [_attribute(error, "code"), _attribute(error, "type")]
+    for part in (body, inner_error):
         if isinstance(part, Mapping):
-            found += [part.get("code"), part.get("type")]
-    return {value.lower() for value in found if isinstance(value, str)}
+            codes += [part.get("code"), part.get("type")]
+    return {code.lower() for code in codes if isinstance(code, str)}
 
 
 def _says_no_credit(error: BaseException) -> bool:
@@ -200,18 +218,18 @@ def _retry_after(error: BaseException) -> float | None:
     items: Callable[[], Iterator[tuple[object, object]]] | None = _attribute(headers, "items")  # type: ignore[assignment]
     if items is None:
         return None
-    told = {str(name).lower(): str(value).strip() for name, value in items()}
-    if told.get("x-should-retry", "").lower() == "false":
+    values = {str(name).lower(): str(value).strip() for name, value in items()}
+    if values.get("x-should-retry", "").lower() == "false":
         return NEVER
     for header, per_second in (("retry-after-ms", 1_000), ("retry-after", 1)):
-        seconds = _tried(float, told.get(header, ""))
+        seconds = _attempt(float, values.get(header, ""))
         if seconds is not None and not math.isnan(seconds):
-            return _bounded(seconds / per_second)
-    return _tried(_until, told.get("retry-after", ""))
+            return _usable_wait(seconds / per_second)
+    return _attempt(_until, values.get("retry-after", ""))
 
 
-def _bounded(seconds: float) -> float | None:
-    # An endless wait is a refusal; a negative one is no advice.
+def _usable_wait(seconds: float) -> float | None:
+    # An infinite wait says never; a negative one says nothing.
     if math.isinf(seconds):
         return NEVER
     return seconds if seconds >= 0 else None
@@ -225,15 +243,15 @@ def _until(date: str) -> float:
 
 
 def _attribute(value: object, name: str) -> object:
-    return _tried(lambda it: getattr(it, name, None), value)
+    return _attempt(lambda owner: getattr(owner, name, None), value)
 
 
-_Given = TypeVar("_Given")
-_Found = TypeVar("_Found")
+Source = TypeVar("Source")
+Result = TypeVar("Result")
 
 
-def _tried(read: Callable[[_Given], _Found], value: _Given) -> _Found | None:
-    """Return what is read from a foreign object, None where it fails: a property may raise."""
+def _attempt(read: Callable[[Source], Result], value: Source) -> Result | None:
+    """Return what is read from an object of a client, None where that raises, as a property may."""
     try:
         return read(value)
     except Exception:

@@ -1,4 +1,8 @@
-"""Limits on counts of one outside input: steps, hops, depth, fan-out and new plans."""
+"""Limits on counts of one outside input: steps, hops, depth, fan-out and new plans.
+
+Each is asked before the thing is done, with the count so far, and allows it or names what is to
+happen instead. They keep no counts, but for `ReplanLimit`, which has to know the earlier plans.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +13,37 @@ from typing import Literal, Self, cast
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.mechanisms.canonical import digest
+from agentgraph.guards.mechanisms.settings import is_whole
 
-_ALLOWED = Decision("allow", "max_steps")
+# Asked before each model call, so the usual answer is made once.
+_STEP_ALLOWED = Decision("allow", "max_steps")
+_MAX_PLANS = 32
+"""How many digests of plans are kept for a stage; the oldest is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """Deny the model call after the last allowed one."""
+    """End the run instead of making the model call after the last allowed one."""
 
     steps: int = 50
 
     def __post_init__(self) -> None:
-        if type(self.steps) is not int or self.steps < 1:
-            raise ConfigurationError(f"StepLimit({self.steps!r}): allow at least one model call")
+        _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
 
-    def check(self, taken: int, granted: int = 1) -> Decision:
-        """Decide on one more model call after `taken` of them; each grant allows the limit anew."""
-        limit = self.steps * granted
-        if taken < limit:
-            return _ALLOWED
+    def check(self, count: int, grants: int = 1) -> Decision:
+        """Decide on one more model call after `count` of them.
+
+        Each grant of a human allows the whole limit once more: `grants` counts the first time too.
+        """
+        limit = self.steps * grants
+        if count < limit:
+            return _STEP_ALLOWED
         return Decision(
             "abort",
             "max_steps",
-            f"{taken} model calls were made for one input; {limit} are allowed",
+            f"{count} model calls were made for one input; {limit} are allowed",
             "infinite_loop",
-            {"taken": taken, "limit": limit},
+            {"taken": count, "limit": limit},
         )
 
 
@@ -44,21 +54,20 @@ class HopLimit:
     hops: int = 5
 
     def __post_init__(self) -> None:
-        if type(self.hops) is not int or self.hops < 0:
-            raise ConfigurationError(f"HopLimit({self.hops!r}): give 0 or more")
+        _require_whole(self.hops, 0, f"HopLimit({self.hops!r}): give 0 or more")
 
-    def check(self, made: int, granted: int = 1) -> Decision:
-        """Decide on one more handoff after `made` of them; each grant allows the limit anew."""
-        limit = self.hops * granted
-        if made < limit:
+    def check(self, count: int, grants: int = 1) -> Decision:
+        """Decide on one more handoff after `count` of them; for grants see `StepLimit.check`."""
+        limit = self.hops * grants
+        if count < limit:
             return Decision("allow", "hop_limit")
         return Decision(
             "deny",
             "hop_limit",
-            f"{made} handoffs were made for one input; {limit} are allowed: "
+            f"{count} handoffs were made for one input; {limit} are allowed: "
             "answer with what is there",
             "deadlock",
-            {"made": made, "limit": limit},
+            {"made": count, "limit": limit},
         )
 
 
@@ -69,11 +78,10 @@ class DepthLimit:
     depth: int = 8
 
     def __post_init__(self) -> None:
-        if type(self.depth) is not int or self.depth < 0:
-            raise ConfigurationError(f"DepthLimit({self.depth!r}): give 0 or more levels")
+        _require_whole(self.depth, 0, f"DepthLimit({self.depth!r}): give 0 or more levels")
 
     def check(self, depth: int) -> Decision:
-        """Decide on an agent so many levels below the one that was asked first."""
+        """Decide on an agent that is so many levels below the root of its tree."""
         if depth <= self.depth:
             return Decision("allow", "depth_limit")
         return Decision(
@@ -93,8 +101,7 @@ class FanOutLimit:
     children: int = 8
 
     def __post_init__(self) -> None:
-        if type(self.children) is not int or self.children < 0:
-            raise ConfigurationError(f"FanOutLimit({self.children!r}): give 0 or more workers")
+        _require_whole(self.children, 0, f"FanOutLimit({self.children!r}): give 0 or more workers")
 
     def check(self, asked: int) -> Decision:
         """Decide on so many workers at once."""
@@ -110,23 +117,20 @@ class FanOutLimit:
         )
 
 
-_MOST_PLANS = 32
-_GUARD = "replan_limit"
-
-
 @dataclass(slots=True)
 class ReplanLimit:
     """Allow so many new plans per stage and run, none of them like an earlier one."""
 
     replans: int = 2
-    _made: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """How many new plans were allowed, by stage."""
     _plans: dict[str, list[str]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    """The digests of the plans, by stage, the last one last."""
 
     def __post_init__(self) -> None:
-        if type(self.replans) is not int or self.replans < 0:
-            raise ConfigurationError(f"ReplanLimit({self.replans!r}): give 0 or more")
+        _require_whole(self.replans, 0, f"ReplanLimit({self.replans!r}): give 0 or more")
 
     def ask(self, stage: str, plan: object = None) -> Decision:
         """Decide on one more plan for a stage, and count it before it runs.
@@ -134,27 +138,28 @@ class ReplanLimit:
         `plan` is the one that failed or the one to come, always the same of the two: a plan that
         was here before is no progress.
         """
-        made = self._made.get(stage, 0)
-        evidence: dict[str, object] = {"stage": stage, "made": made, "limit": self.replans}
+        count = self._counts.get(stage, 0)
+        evidence: dict[str, object] = {"stage": stage, "made": count, "limit": self.replans}
         if plan is not None and not self._is_new(stage, plan):
             cause = (
                 f"the plan of {stage!r} is one that was tried already: another try changes nothing"
             )
-            return _escalated(cause, "no_progress", evidence)
-        if made >= self.replans:
-            cause = f"{stage!r} was planned anew {made} times; {self.replans} are allowed"
-            return _escalated(cause, "", evidence)
-        self._made[stage] = made + 1
-        cause = f"{stage!r} is planned anew: {made + 1} of {self.replans}"
-        return Decision("replan", _GUARD, cause, "", {**evidence, "made": made + 1})
+            return _escalation(cause, "no_progress", evidence)
+        if count >= self.replans:
+            cause = f"{stage!r} was planned anew {count} times; {self.replans} are allowed"
+            return _escalation(cause, "", evidence)
+        self._counts[stage] = count + 1
+        cause = f"{stage!r} is planned anew: {count + 1} of {self.replans}"
+        return Decision("replan", "replan_limit", cause, "", {**evidence, "made": count + 1})
 
     def _is_new(self, stage: str, plan: object) -> bool:
-        seen = self._plans.setdefault(stage, [])
-        known = digest(plan)[:32]
-        if known in seen:
+        """Note a plan; tell whether the stage did not have it before."""
+        plans = self._plans.setdefault(stage, [])
+        plan_digest = digest(plan)[:32]
+        if plan_digest in plans:
             return False
-        seen.append(known)
-        del seen[:-_MOST_PLANS]
+        plans.append(plan_digest)
+        del plans[:-_MAX_PLANS]
         return True
 
     def fresh(self) -> Self:
@@ -163,17 +168,22 @@ class ReplanLimit:
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
-        plans = {stage: list(seen) for stage, seen in self._plans.items()}
-        return {"made": dict(self._made), "plans": plans}
+        plans = {stage: list(digests) for stage, digests in self._plans.items()}
+        return {"made": dict(self._counts), "plans": plans}
 
-    def load(self, dumped: Mapping[str, object]) -> None:
+    def load(self, state: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
-        self._made = dict(cast(Mapping[str, int], dumped.get("made", {})))
-        plans = cast(Mapping[str, Sequence[str]], dumped.get("plans", {}))
-        self._plans = {stage: list(seen) for stage, seen in plans.items()}
+        self._counts = dict(cast(Mapping[str, int], state.get("made", {})))
+        plans = cast(Mapping[str, Sequence[str]], state.get("plans", {}))
+        self._plans = {stage: list(digests) for stage, digests in plans.items()}
 
 
-def _escalated(
+def _escalation(
     cause: str, failure: FailureClass | Literal[""], evidence: Mapping[str, object]
 ) -> Decision:
-    return Decision("escalate", _GUARD, cause, failure, evidence)
+    return Decision("escalate", "replan_limit", cause, failure, evidence)
+
+
+def _require_whole(value: object, least: int, fault: str) -> None:
+    if not is_whole(value, least):
+        raise ConfigurationError(fault)

@@ -1,7 +1,8 @@
-"""Tool calls that go round in a circle.
+"""The loop detector: tool calls that repeat, go round in a circle, or keep failing.
 
 Only a call with the same result counts as a repetition: asking for the next page, or whether a job
-is done, is work.
+is done, is work. The calls of one message of the model were all asked for before any had a result,
+so they are never repetitions of each other.
 """
 
 from __future__ import annotations
@@ -12,36 +13,47 @@ from typing import NamedTuple, Self, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.canonical import digest, exact_digest, parsed
+from agentgraph.guards.mechanisms.canonical import digest, exact_digest, parse_json
+from agentgraph.guards.mechanisms.settings import whole_number_faults
 
 INSTEAD = "Do something else, or answer with what you have."
+"""How a correction of the model ends."""
 
 _GUARD = "loop_detector"
 _ALLOW = Decision("allow", _GUARD)
-_FAILED = "failed"
+_FAILURE = "failed"
+"""Stands for the result of a call that failed: whatever the errors say, they are the same."""
 _PERIODS = (1, 2, 3)
-_HEED = 2
-_MOST_CALLS = 64
-_MOST_POLLS = 16
-_MOST_CORRECTED = 64
-_LEAST = {"window": 2, "threshold": 2, "failures": 2, "poll_threshold": 2}
+"""How many messages a round may have."""
+_GRACE = 2
+"""With which failure of the tool after its correction the run ends."""
+_MAX_CALLS = 64
+_MAX_POLLS = 16
+_MAX_CORRECTIONS = 64
+_MINIMUMS = {"window": 2, "threshold": 2, "failures": 2, "poll_threshold": 2}
 
 
 class _Call(NamedTuple):
+    """A call of a tool, with digests of what it asks for and of its result."""
+
     tool: str
-    call: str
+    digest: str
     result: str
 
 
 class _Poll(NamedTuple):
+    """The last result of a polling call, how often it came in a row, and the last message."""
+
     result: str
     times: int
     message: str
 
 
-class _Trip(NamedTuple):
+class _Loop(NamedTuple):
+    """A loop that was seen: its identity, its description, and the tools of one round."""
+
     key: str
-    told: str
+    words: str
     times: int
     cycle: list[str]
 
@@ -49,92 +61,51 @@ class _Trip(NamedTuple):
 class _Message:
     """The calls of one message of the model, which asked for all of them at once."""
 
-    __slots__ = ("calls", "id", "told")
+    __slots__ = ("calls", "id", "row")
 
     def __init__(self, id: str, *calls: _Call) -> None:
         self.id = id
         self.calls = [*calls]
-        self.told: list[object] = [id, [*map(list, calls)]]
-        """It as JSON-able values, made once: the window is stored again and again."""
+        self.row: list[object] = [id, [*map(list, calls)]]
+        """The message as JSON-able values, made once: the window is stored at each step."""
 
     def add(self, call: _Call) -> None:
         self.calls.append(call)
-        self.told = [self.id, [*map(list, self.calls)]]
-
-
-@dataclass(slots=True)
-class FailureStreaks:
-    """The failures of each tool in a row, those of one message counted once.
-
-    The model learns of them together, so their order is none of its doing.
-    """
-
-    _message: str = field(default="", init=False)
-    _before: dict[str, int] = field(default_factory=dict, init=False)
-    _failed: list[str] = field(default_factory=list, init=False)
-    _worked: list[str] = field(default_factory=list, init=False)
-
-    def count(self, tool: str, failed: bool, message: str) -> int:
-        """Count a call; return the streak that it lengthens, 0 when it lengthens none."""
-        if not message or message != self._message:
-            self._turn(message)
-        known = self._failed if failed else self._worked
-        lengthens = failed and tool not in self._failed and tool not in self._worked
-        if tool not in known:
-            known.append(tool)
-        return self._before.get(tool, 0) + 1 if lengthens else 0
-
-    def _turn(self, message: str) -> None:
-        if self._failed or self._before:
-            lengthened = [tool for tool in self._failed if tool not in self._worked]
-            self._before = {tool: self._before.get(tool, 0) + 1 for tool in lengthened}
-        self._message, self._failed, self._worked = message, [], []
-
-    def dump(self) -> list[object]:
-        """Return the memory as JSON-able values."""
-        return [self._message, dict(self._before), [*self._failed], [*self._worked]]
-
-    def load(self, dumped: Sequence[object]) -> None:
-        """Take the memory that `dump` gave."""
-        message, before, failed, worked = cast(
-            tuple[str, Mapping[str, int], Sequence[str], Sequence[str]], dumped
-        )
-        self._message, self._before = message, dict(before)
-        self._failed, self._worked = [*failed], [*worked]
+        self.row = [self.id, [*map(list, self.calls)]]
 
 
 @dataclass(slots=True)
 class LoopDetector:
-    """Correct the model when its calls repeat, and end the run when it does not heed.
+    """Correct the model when its calls repeat, and end the run when it goes on all the same.
 
-    The decision table may have it corrected more often than once.
+        LoopDetector().observe(tool="search", args={"q": "cats"}, result="none")
 
-    `threshold` of the last `window` calls, or that many rounds of up to three steps, are a loop;
-    so are `failures` of one tool in a row, and `poll_threshold` equal results of a polling tool.
+    `threshold` equal calls among the last `window`, or as many rounds of up to three messages, are
+    a loop; so are `failures` of one tool in a row, and `poll_threshold` equal results in a row of a
+    tool that is marked to be polled. By the decision table a model may be corrected several times.
     """
 
     window: int = 5
     threshold: int = 3
     failures: int = 3
     poll_threshold: int = 10
-    beside: LoopDetector | None = field(default=None, init=False, repr=False)
-    """Another one, whose limits hold as well."""
+    _outer: LoopDetector | None = field(default=None, init=False, repr=False)
+    """The detector of an outer policy, whose limits hold as well."""
     _tail: list[_Message] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The last messages, as many as the window or three-message rounds need."""
     _polls: dict[str, _Poll] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _streaks: FailureStreaks = field(
-        default_factory=FailureStreaks, init=False, repr=False, compare=False
+    _streaks: FailureStreaks = field(init=False, repr=False, compare=False)
+    _corrections: dict[str, int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
     )
-    _corrected: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """How often the model was told of each loop."""
-    _corrected_in: str | None = field(default=None, init=False, repr=False, compare=False)
-    _dumped: dict[str, object] | None = field(default=None, init=False, repr=False, compare=False)
+    """How often the model was corrected for each loop."""
+    _corrected_message: str | None = field(default=None, init=False, repr=False, compare=False)
+    """The message whose calls were corrected last, until the model does something new."""
+    _state: dict[str, object] | None = field(default=None, init=False, repr=False, compare=False)
+    """The last dump, None where it is out of date."""
 
     def __post_init__(self) -> None:
-        faults = [
-            f"LoopDetector({name}={value!r}): give {least} or more"
-            for name, least in _LEAST.items()
-            if type(value := getattr(self, name)) is not int or value < least
-        ]
+        faults = [*whole_number_faults(self, _MINIMUMS)]
         if not faults and self.window < self.threshold:
             faults = [
                 f"LoopDetector(window={self.window}): a window smaller than "
@@ -142,6 +113,7 @@ class LoopDetector:
             ]
         if faults:
             raise ConfigurationError(faults)
+        self._streaks = FailureStreaks()
 
     def observe(
         self,
@@ -154,194 +126,242 @@ class LoopDetector:
         poll: bool = False,
         message: str = "",
     ) -> Decision:
-        """Decide on a call that was made; one that nothing ran for is told as one that failed.
+        """Decide on a call that was made; one that was refused counts as one that failed.
 
-        Calls that the model asked for in one message carry its id. `volatile` names the arguments
-        that are no part of what is asked, such as a request id.
+        `message` is the id of the model's message that asked for it, "" where each call has one of
+        its own. `volatile` names the arguments that differ from call to call and tell nothing, such
+        as a request id. A detector of an outer policy observes the call too, and the sterner
+        decision is returned.
         """
-        made = _Call(tool, _asked(tool, args, volatile), _FAILED if failed else _digest(result))
+        outcome = _FAILURE if failed else _digest(result)
+        call = _Call(tool, _call_digest(tool, args, volatile), outcome)
         decisions: list[Decision] = []
         detector: LoopDetector | None = self
         while detector is not None:
-            decisions += detector._judged(made, message, failed=failed, poll=poll)
-            detector = detector.beside
-        worst = [one for one in decisions if one.action == "abort"] or decisions
-        return max(worst, key=_corrections, default=_ALLOW)
+            decisions += detector._decisions(call, message, failed=failed, poll=poll)
+            detector = detector._outer
+        sternest = [decision for decision in decisions if decision.action == "abort"] or decisions
+        return max(sternest, key=_earlier_corrections, default=_ALLOW)
 
-    def _judged(self, made: _Call, message: str, *, failed: bool, poll: bool) -> list[Decision]:
-        self._dumped = None
-        trips = self._polled(made, message) if poll else self._looped(made, message)
-        count = self._streaks.count(made.tool, failed, message)
-        if not trips and count < self.failures:
+    def _decisions(self, call: _Call, message: str, *, failed: bool, poll: bool) -> list[Decision]:
+        self._state = None
+        loops = self._poll_loops(call, message) if poll else self._call_loops(call, message)
+        count = self._streaks.count(call.tool, failed, message)
+        if not loops and count < self.failures:
             return []
-        return [*self._met(made, trips), *self._failed(made, count)]
+        return [*self._on_loops(call, loops), *self._on_failures(call, count)]
 
-    def _met(self, made: _Call, trips: Sequence[_Trip]) -> Iterator[Decision]:
-        again = [trip for trip in trips if trip.key in self._corrected]
-        for trip in (again or trips)[:1]:
-            yield _decision(made, trip, self._corrected.get(trip.key, 0))
-        for trip in trips:
-            self._corrected[trip.key] = self._corrected.pop(trip.key, 0) + 1
-            if len(self._corrected) > _MOST_CORRECTED:
-                del self._corrected[next(iter(self._corrected))]
+    def _on_loops(self, call: _Call, loops: Sequence[_Loop]) -> Iterator[Decision]:
+        """Decide on one of the loops, first on one that was corrected already; note them all."""
+        corrected_loops = [loop for loop in loops if loop.key in self._corrections]
+        for loop in (corrected_loops or loops)[:1]:
+            yield _decision(call, loop, self._corrections.get(loop.key, 0))
+        for loop in loops:
+            self._corrections[loop.key] = self._corrections.pop(loop.key, 0) + 1
+            if len(self._corrections) > _MAX_CORRECTIONS:
+                del self._corrections[next(iter(self._corrections))]
 
-    def _failed(self, made: _Call, count: int) -> Iterator[Decision]:
-        # The first failure after a correction may be the attempt to heed it.
-        if count == self.failures or count >= self.failures + _HEED:
-            told = f"`{made.tool}` has failed {count} times in a row"
-            trip = _Trip("", told, count, [made.tool])
-            yield _decision(made, trip, max(0, count - self.failures - _HEED + 1))
+    def _on_failures(self, call: _Call, count: int) -> Iterator[Decision]:
+        # The first failure after a correction may be the attempt to follow it.
+        if count == self.failures or count >= self.failures + _GRACE:
+            words = f"`{call.tool}` has failed {count} times in a row"
+            loop = _Loop("", words, count, [call.tool])
+            yield _decision(call, loop, max(0, count - self.failures - _GRACE + 1))
 
-    def _polled(self, made: _Call, message: str) -> list[_Trip]:
-        before = self._polls.get(made.call)
+    def _poll_loops(self, call: _Call, message: str) -> list[_Loop]:
+        """Note a polling call; return the loop where it has had the same result too often."""
+        before = self._polls.get(call.digest)
         if before is not None and message and before.message == message:
             return []
-        same = before is not None and before.result == made.result
-        count = before.times + 1 if before is not None and same else 1
-        self._polls.pop(made.call, None)
-        self._polls[made.call] = _Poll(made.result, count, message)
-        if len(self._polls) > _MOST_POLLS:
+        is_same = before is not None and before.result == call.result
+        count = before.times + 1 if before is not None and is_same else 1
+        self._polls.pop(call.digest, None)
+        self._polls[call.digest] = _Poll(call.result, count, message)
+        if len(self._polls) > _MAX_POLLS:
             del self._polls[next(iter(self._polls))]
         if count < self.poll_threshold:
             return []
-        told = f"`{made.tool}` was asked {count} times in a row and gave the same result each time"
-        return [_Trip(f"poll {made.call}", told, count, [made.tool])]
+        words = f"`{call.tool}` was asked {count} times in a row and gave the same result each time"
+        return [_Loop(f"poll {call.digest}", words, count, [call.tool])]
 
-    def _looped(self, made: _Call, message: str) -> list[_Trip]:
+    def _call_loops(self, call: _Call, message: str) -> list[_Loop]:
+        """Note a call; return the loops that it closes: a repetition, a round, or both."""
         self._polls.clear()
-        if not self._entered(made, message) or not self._is_known(made):
+        if not self._enter(call, message) or not self._is_repeated(call):
             return []
-        trips = []
-        count = self._repeated(made)
+        loops = []
+        count = self._count_in_window(call)
         if count >= self.threshold:
-            told = f"`{made.tool}` was called {count} times with the same arguments and result"
-            trips.append(_Trip(f"call {made.call}", told, count, [made.tool]))
-        if cycle := self._cycle():
-            trips.append(self._circled(cycle))
-        if trips:
-            self._corrected_in = message
-        return trips
+            words = f"`{call.tool}` was called {count} times with the same arguments and result"
+            loops.append(_Loop(f"call {call.digest}", words, count, [call.tool]))
+        if messages := self._round():
+            loops.append(self._loop_of(messages))
+        if loops:
+            self._corrected_message = message
+        return loops
 
-    def _entered(self, made: _Call, message: str) -> bool:
-        """Note a call, unless its message has asked for the same already."""
-        beside = bool(message and self._tail and self._tail[-1].id == message)
-        if beside and any(call.call == made.call for call in self._tail[-1].calls):
+    def _enter(self, call: _Call, message: str) -> bool:
+        """Note a call; False where its message has asked for the same already."""
+        joins_last = bool(message and self._tail and self._tail[-1].id == message)
+        if joins_last and any(call.digest == call_.digest for call_ in self._tail[-1].calls):
             return False
-        if self._corrected_in is not None and self._heeds(made, message):
+        if self._corrected_message is not None and self._follows_correction(call, message):
             self._tail.clear()
-            self._corrected_in, beside = None, False
-        if not beside:
-            self._tail.append(_Message(message, made))
+            self._corrected_message, joins_last = None, False
+        if not joins_last:
+            self._tail.append(_Message(message, call))
             del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
-        elif len(self._tail[-1].calls) < _MOST_CALLS:
-            self._tail[-1].add(made)
+        elif len(self._tail[-1].calls) < _MAX_CALLS:
+            self._tail[-1].add(call)
         return True
 
-    def _is_known(self, made: _Call) -> bool:
-        """Whether an earlier message made the call: else there is no repetition to look for."""
-        return any(made in asked.calls for asked in self._tail[:-1])
+    def _is_repeated(self, call: _Call) -> bool:
+        """Tell whether an earlier message made the call: else there is no loop to look for."""
+        return any(call in message.calls for message in self._tail[:-1])
 
-    def _heeds(self, made: _Call, message: str) -> bool:
-        """Whether a call does what the correction before it asked for: something new."""
-        if message and message == self._corrected_in:
+    def _follows_correction(self, call: _Call, message: str) -> bool:
+        """Tell whether a call does what the correction before it asked for: something new."""
+        if message and message == self._corrected_message:
             return False
-        return not any(made in asked.calls for asked in self._tail)
+        return not any(call in message_.calls for message_ in self._tail)
 
-    def _repeated(self, made: _Call) -> int:
+    def _count_in_window(self, call: _Call) -> int:
         """Count the call in the window, back to where it gave another result."""
-        calls = [call for asked in self._tail for call in asked.calls][-self.window :]
+        calls = [call_ for message in self._tail for call_ in message.calls][-self.window :]
         count = 0
-        for call in reversed(calls):
-            if call.call == made.call and call.result != made.result:
+        for earlier in reversed(calls):
+            if earlier.digest == call.digest and earlier.result != call.result:
                 break
-            count += call == made
+            count += earlier == call
         return count
 
-    def _cycle(self) -> list[_Message]:
+    def _round(self) -> list[_Message]:
         """Return the shortest round that ends the tail as often as the threshold says."""
-        rounds = [frozenset(asked.calls) for asked in self._tail]
+        rounds = [frozenset(message.calls) for message in self._tail]
         for period in _PERIODS:
             last = rounds[-period * self.threshold :]
             if len(last) == period * self.threshold and last[period:] == last[:-period]:
                 return self._tail[-period:]
         return []
 
-    def _circled(self, cycle: list[_Message]) -> _Trip:
-        steps = [sorted(asked.calls) for asked in cycle]
+    def _loop_of(self, messages: list[_Message]) -> _Loop:
+        """Return the loop of a round, the same one wherever in the round it is noticed."""
+        steps = [sorted(message.calls) for message in messages]
         first = min(range(len(steps)), key=lambda at: steps[at])
-        rotated = steps[first:] + steps[:first]
-        names = [" + ".join(call.tool for call in step) for step in rotated]
-        shown = ", ".join(f"`{name}`" for name in names)
-        told = f"The round {shown} was made {self.threshold} times with the same results"
-        return _Trip(f"cycle {_digest(rotated)}", told, self.threshold, names)
+        steps = steps[first:] + steps[:first]
+        names = [" + ".join(call.tool for call in step) for step in steps]
+        quoted_names = ", ".join(f"`{name}`" for name in names)
+        words = f"The round {quoted_names} was made {self.threshold} times with the same results"
+        return _Loop(f"cycle {_digest(steps)}", words, self.threshold, names)
 
     def fresh(self) -> Self:
         """Return the same detector for another run."""
-        other = replace(self)
-        other.beside = None if self.beside is None else self.beside.fresh()
-        return other
+        detector = replace(self)
+        detector._outer = None if self._outer is None else self._outer.fresh()
+        return detector
 
-    def held_to(self, other: LoopDetector) -> Self:
-        """Return this detector for another run, which has to keep to another one too."""
-        both = replace(self)
-        both.beside = other.fresh()
-        return both
+    def combine(self, outer: LoopDetector) -> Self:
+        """Return this detector for another run, with the limits of an outer policy's as well."""
+        detector = replace(self)
+        detector._outer = outer.fresh()
+        return detector
 
     def dump(self) -> dict[str, object]:
-        """Return the memory as JSON-able values, the same ones until it changes."""
-        if self._dumped is None:
-            self._dumped = self._told()
-        return self._dumped
+        """Return the memory as JSON-able values, the same object until it changes."""
+        if self._state is None:
+            self._state = {
+                "tail": [message.row for message in self._tail],
+                "polls": [[digest, list(poll)] for digest, poll in self._polls.items()],
+                "streaks": self._streaks.dump(),
+                "corrected": dict(self._corrections),
+                "corrected_in": self._corrected_message,
+                **({} if self._outer is None else {"beside": self._outer.dump()}),
+            }
+        return self._state
 
-    def _told(self) -> dict[str, object]:
-        return {
-            "tail": [asked.told for asked in self._tail],
-            "polls": [[call, list(poll)] for call, poll in self._polls.items()],
-            "streaks": self._streaks.dump(),
-            "corrected": dict(self._corrected),
-            "corrected_in": self._corrected_in,
-            **({} if self.beside is None else {"beside": self.beside.dump()}),
-        }
-
-    def load(self, dumped: Mapping[str, object]) -> None:
+    def load(self, state: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
-        self._dumped = None
-        tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], dumped.get("tail", ()))
-        polls = cast(Sequence[tuple[str, tuple[str, int, str]]], dumped.get("polls", ()))
-        self._tail = [_Message(asked, *[_Call(*call) for call in calls]) for asked, calls in tail]
-        self._polls = {call: _Poll(*poll) for call, poll in polls}
-        self._streaks.load(cast(Sequence[object], dumped.get("streaks", ("", {}, (), ()))))
-        self._corrected = dict(cast(Mapping[str, int], dumped.get("corrected", {})))
-        self._corrected_in = cast("str | None", dumped.get("corrected_in"))
-        if self.beside is not None:
-            self.beside.load(cast(Mapping[str, object], dumped.get("beside", {})))
+        self._state = None
+        tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("tail", ()))
+        polls = cast(Sequence[tuple[str, tuple[str, int, str]]], state.get("polls", ()))
+        self._tail = [_Message(id, *[_Call(*call) for call in calls]) for id, calls in tail]
+        self._polls = {digest: _Poll(*poll) for digest, poll in polls}
+        self._streaks.load(cast(Sequence[object], state.get("streaks", ("", {}, (), ()))))
+        self._corrections = dict(cast(Mapping[str, int], state.get("corrected", {})))
+        self._corrected_message = cast("str | None", state.get("corrected_in"))
+        if self._outer is not None:
+            self._outer.load(cast(Mapping[str, object], state.get("beside", {})))
+
+
+@dataclass(slots=True)
+class FailureStreaks:
+    """The failures of each tool in a row, those of one message counted once.
+
+    The model learns of the results of a message together, so that their order tells nothing about
+    it: a tool that has succeeded once within the message has not failed in it.
+    """
+
+    _message: str = field(default="", init=False)
+    _streaks: dict[str, int] = field(default_factory=dict, init=False)
+    """The streaks as they were before the message, by tool."""
+    _failures: list[str] = field(default_factory=list, init=False)
+    _successes: list[str] = field(default_factory=list, init=False)
+    """The tools that have failed, and those that have succeeded, in the message."""
+
+    def count(self, tool: str, failed: bool, message: str) -> int:
+        """Count a call; return the length of the streak that it extends, 0 for none."""
+        if not message or message != self._message:
+            self._begin(message)
+        tools = self._failures if failed else self._successes
+        extends = failed and tool not in self._failures and tool not in self._successes
+        if tool not in tools:
+            tools.append(tool)
+        return self._streaks.get(tool, 0) + 1 if extends else 0
+
+    def _begin(self, message: str) -> None:
+        if self._failures or self._streaks:
+            tools = [tool for tool in self._failures if tool not in self._successes]
+            self._streaks = {tool: self._streaks.get(tool, 0) + 1 for tool in tools}
+        self._message, self._failures, self._successes = message, [], []
+
+    def dump(self) -> list[object]:
+        """Return the memory as JSON-able values."""
+        return [self._message, dict(self._streaks), [*self._failures], [*self._successes]]
+
+    def load(self, state: Sequence[object]) -> None:
+        """Take the memory that `dump` gave."""
+        message, streaks, failures, successes = cast(
+            tuple[str, Mapping[str, int], Sequence[str], Sequence[str]], state
+        )
+        self._message, self._streaks = message, dict(streaks)
+        self._failures, self._successes = [*failures], [*successes]
+
+
+def _decision(call: _Call, loop: _Loop, corrections: int) -> Decision:
+    """Decide on a loop for which the model was corrected so many times before."""
+    evidence: dict[str, object] = {
+        "tool": call.tool,
+        "digest": call.digest,
+        "count": loop.times,
+        "cycle": loop.cycle,
+    }
+    if corrections:
+        cause = f"{loop.words}, although the model was told to stop"
+        return Decision("abort", _GUARD, cause, "infinite_loop", {**evidence, "made": corrections})
+    return Decision("correct", _GUARD, f"{loop.words}. {INSTEAD}", "infinite_loop", evidence)
+
+
+def _earlier_corrections(decision: Decision) -> int:
+    return cast(int, decision.evidence.get("made", 0))
+
+
+def _call_digest(tool: str, args: object, volatile: Collection[str]) -> str:
+    """Hash what a call asks for; the model may spell the same arguments in several ways."""
+    arguments = args if type(args) is dict else parse_json(args)
+    if volatile and isinstance(arguments, Mapping):
+        arguments = {name: value for name, value in arguments.items() if name not in volatile}
+    return f"{tool} {digest(arguments)[:32]}"
 
 
 def _digest(value: object) -> str:
     return exact_digest(value)[:32]
-
-
-def _asked(tool: str, args: object, volatile: Collection[str]) -> str:
-    """Hash what a call asks for, as the model may spell it in several ways."""
-    held = args if type(args) is dict else parsed(args)
-    if volatile and isinstance(held, Mapping):
-        held = {name: value for name, value in held.items() if name not in volatile}
-    return f"{tool} {digest(held)[:32]}"
-
-
-def _corrections(decision: Decision) -> int:
-    return cast(int, decision.evidence.get("made", 0))
-
-
-def _decision(made: _Call, trip: _Trip, corrected: int) -> Decision:
-    """Decide on a loop that its model was told of so often before."""
-    evidence: dict[str, object] = {
-        "tool": made.tool,
-        "digest": made.call,
-        "count": trip.times,
-        "cycle": trip.cycle,
-    }
-    if corrected:
-        cause = f"{trip.told}, although the model was told to stop"
-        return Decision("abort", _GUARD, cause, "infinite_loop", {**evidence, "made": corrected})
-    return Decision("correct", _GUARD, f"{trip.told}. {INSTEAD}", "infinite_loop", evidence)

@@ -1,4 +1,8 @@
-"""Whether a failed call is tried again, and when: the only layer that retries."""
+"""Whether a failed model call is tried again, and when: the only layer that retries.
+
+`RetryBudget` bounds how many of all calls may be retries, `Backoff` how often one call is tried and
+how long it pauses.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from threading import Lock
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.deadlines import is_finite
+from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
 
-# Tokens are counted in whole billionths: ten deposits of 0.1 have to make one retry.
+# One retry, in whole billionths: ten deposits of 0.1 have to make exactly one.
 _TOKEN = 10**9
-_SLICES = 64
+_MAX_DEPOSITS = 64
 _LARGEST_EXPONENT = 1000
 
 
@@ -23,10 +27,10 @@ _LARGEST_EXPONENT = 1000
 class RetryBudget:
     """Let retries be a small part of the traffic, for all the runs that share a provider.
 
-    Each first attempt deposits `ratio`, each retry withdraws 1. The `reserve` is there from the
-    start and is given once: afterwards deposits refill it before anything else. So, over its whole
-    life, retries never exceed `reserve + ratio * first attempts`. The reserve does not expire; what
-    is deposited beyond it does after `ttl_s`. The two together never exceed `cap`.
+    Each first attempt deposits `ratio` of a retry, each retry withdraws 1. The `reserve` is there
+    from the start and is given once: afterwards deposits refill it before anything else. So, over
+    its whole life, retries never exceed `reserve + ratio * first attempts`. The reserve does not
+    expire; what is deposited beyond it does after `ttl_s`. The two together never exceed `cap`.
     """
 
     ratio: float = 0.1
@@ -35,11 +39,11 @@ class RetryBudget:
     ttl_s: float = 60.0
     _deposit: int = field(init=False, repr=False)
     _limit: int = field(init=False, repr=False)
-    _full: int = field(init=False, repr=False)
-    _reserved: int = field(init=False, repr=False)
-    _earned: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
-    _saved: int = field(init=False, repr=False, default=0)
-    """What was earned and is there still."""
+    _full_reserve: int = field(init=False, repr=False)
+    _reserve_left: int = field(init=False, repr=False)
+    _deposits: deque[tuple[float, int]] = field(init=False, repr=False, default_factory=deque)
+    """The deposits beyond the reserve, each with its instant, the oldest first."""
+    _deposits_sum: int = field(init=False, repr=False, default=0)
     _lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -47,15 +51,15 @@ class RetryBudget:
             raise ConfigurationError(faults)
         self._deposit = _tokens(self.ratio)
         self._limit = _tokens(self.cap)
-        self._full = self._reserved = _tokens(self.reserve)
+        self._full_reserve = self._reserve_left = _tokens(self.reserve)
 
     def first_attempt(self) -> None:
         """Deposit for a call that is not a retry."""
         now = clock().monotonic()
         with self._lock:
             self._expire(now)
-            refill = min(self._deposit, self._full - self._reserved)
-            self._reserved += refill
+            refill = min(self._deposit, self._full_reserve - self._reserve_left)
+            self._reserve_left += refill
             if refill < self._deposit:
                 self._earn(now, self._deposit - refill)
 
@@ -64,11 +68,11 @@ class RetryBudget:
         now = clock().monotonic()
         with self._lock:
             self._expire(now)
-            allowed = self._balance() >= _TOKEN
-            if allowed:
-                self._reserved -= self._take(_TOKEN)
+            is_covered = self._balance() >= _TOKEN
+            if is_covered:
+                self._reserve_left -= self._take(_TOKEN)
             evidence = {"left": self._balance() / _TOKEN, "ratio": self.ratio, "cap": self.cap}
-        if allowed:
+        if is_covered:
             return Decision("allow", "retry_budget", evidence=evidence)
         cause = (
             "the retry budget is spent: each first attempt earns "
@@ -77,52 +81,55 @@ class RetryBudget:
         return Decision("deny", "retry_budget", cause, "provider_error", evidence)
 
     def _balance(self) -> int:
-        return self._reserved + self._saved
+        return self._reserve_left + self._deposits_sum
 
     def _earn(self, now: float, amount: int) -> None:
-        earned = self._earned
-        self._saved += amount
-        # Deposits of one slice expire with its first, or a small ratio would keep millions.
-        if earned and now - earned[-1][0] < self.ttl_s / _SLICES:
-            since, before = earned[-1]
-            earned[-1] = (since, before + amount)
+        deposits = self._deposits
+        self._deposits_sum += amount
+        # Deposits close to each other are joined and expire with the first of them: with a small
+        # ratio there would be millions in the deque.
+        if deposits and now - deposits[-1][0] < self.ttl_s / _MAX_DEPOSITS:
+            since, before = deposits[-1]
+            deposits[-1] = (since, before + amount)
         else:
-            earned.append((now, amount))
-        if (beyond := self._reserved + self._saved - self._limit) > 0:
+            deposits.append((now, amount))
+        if (beyond := self._reserve_left + self._deposits_sum - self._limit) > 0:
             self._take(beyond)
 
     def _expire(self, now: float) -> None:
-        while self._earned and now - self._earned[0][0] >= self.ttl_s:
-            self._saved -= self._earned.popleft()[1]
+        while self._deposits and now - self._deposits[0][0] >= self.ttl_s:
+            self._deposits_sum -= self._deposits.popleft()[1]
 
     def _take(self, amount: int) -> int:
-        """Take from what expires, the oldest first, and return what is still wanting."""
-        while amount > 0 and self._earned:
-            since, available = self._earned.popleft()
-            taken = min(amount, available)
-            if available > taken:
-                self._earned.appendleft((since, available - taken))
-            self._saved -= taken
-            amount -= taken
+        """Take from the deposits, the oldest first, and return what they do not cover."""
+        while amount > 0 and self._deposits:
+            since, available = self._deposits.popleft()
+            part = min(amount, available)
+            if available > part:
+                self._deposits.appendleft((since, available - part))
+            self._deposits_sum -= part
+            amount -= part
         return amount
 
     def _faults(self) -> list[str]:
         faults = []
         if not (is_finite(self.ratio) and 0 <= self.ratio <= 1):
             faults.append(f"RetryBudget(ratio={self.ratio!r}): give a number from 0 to 1")
-        if not _is_whole(self.reserve, least=0):
+        if not is_whole(self.reserve):
             faults.append(f"RetryBudget(reserve={self.reserve!r}): give a whole number, 0 or more")
-        least = self.reserve if _is_whole(self.reserve, least=0) else 0
+        least = self.reserve if is_whole(self.reserve) else 0
         if not (is_finite(self.cap) and self.cap >= least):
             faults.append(f"RetryBudget(cap={self.cap!r}): give {least} or more, as the reserve")
-        if not (is_finite(self.ttl_s) and self.ttl_s > 0):
-            faults.append(f"RetryBudget(ttl_s={self.ttl_s!r}): give seconds above 0")
-        return faults
+        return [*faults, *seconds_faults(self, ("ttl_s",))]
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pause before a retry: anything up to a bound that doubles, and no less than was asked for."""
+    """How often a call is tried, and how long the pause before a retry is.
+
+    The pause is random, up to a bound that doubles from `base_s` to `cap_s`: clients that failed
+    together must not come back together. It is no shorter than the provider's Retry-After.
+    """
 
     base_s: float = 0.5
     cap_s: float = 20.0
@@ -134,7 +141,7 @@ class Backoff:
             faults.append(f"Backoff(base_s={self.base_s!r}): give 0 seconds or more")
         if not (is_finite(self.cap_s) and self.cap_s >= 0):
             faults.append(f"Backoff(cap_s={self.cap_s!r}): give 0 seconds or more")
-        if not _is_whole(self.attempts, least=1):
+        if not is_whole(self.attempts, 1):
             faults.append(f"Backoff(attempts={self.attempts!r}): give a whole number, 1 or more")
         if faults:
             raise ConfigurationError(faults)
@@ -158,7 +165,11 @@ class Backoff:
         remaining_s: float | None = None,
         min_useful_s: float = 1.0,
     ) -> Decision:
-        """Decide whether the attempt that failed, counted from 0, is followed by another."""
+        """Decide whether the attempt that failed, counted from 0, is followed by another one.
+
+        The retry must leave `min_useful_s` of the `remaining_s` before the deadline. The pause is
+        in the evidence, as `pause_s`.
+        """
         evidence: dict[str, object] = {
             "attempt": attempt,
             "attempts": self.attempts,
@@ -166,26 +177,22 @@ class Backoff:
             "remaining_s": remaining_s if is_finite(remaining_s) else None,
         }
         if attempt + 1 >= self.attempts:
-            return _denied(f"all {self.attempts} attempts are used up", evidence)
+            return _denial(f"all {self.attempts} attempts are used up", evidence)
         pause = self.pause(attempt, retry_after)
         if math.isinf(pause):
-            return _denied("the provider asks for no retry", evidence)
+            return _denial("the provider asks for no retry", evidence)
         evidence["pause_s"] = pause
-        # In this sense and not its opposite: a NaN must not let a retry pass.
+        # Written so that a NaN, for which every comparison is false, denies.
         if remaining_s is None or pause + min_useful_s < remaining_s:
             return Decision("allow", "backoff", evidence=evidence)
         cause = f"a pause of {pause:.3g} s would pass the deadline in {remaining_s:.3g} s"
-        return _denied(cause, evidence)
+        return _denial(cause, evidence)
 
 
 def _tokens(retries: float) -> int:
-    # By way of the digits and rounded down: a product of floats may be too much, or infinite.
+    # By its digits and rounded down: a product of floats may be a little too much, or infinite.
     return int(Decimal(str(retries)) * _TOKEN)
 
 
-def _denied(cause: str, evidence: dict[str, object]) -> Decision:
+def _denial(cause: str, evidence: dict[str, object]) -> Decision:
     return Decision("deny", "backoff", cause, "provider_error", evidence)
-
-
-def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,7 +1,7 @@
-"""How fast a run spends.
+"""How fast a run spends: tokens per minute and dollars per hour, over two sliding windows.
 
-A ceiling is passed only when a short and a long window both are over it: one large call fills the
-short one, and a burst that is over still fills the long one.
+A ceiling is passed only when a short and a long window both are over it. Either alone would
+misjudge: one large call fills the short window, a burst that has ended still fills the long one.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Self, cast
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.deadlines import is_finite
+from agentgraph.guards.mechanisms.settings import is_finite
 
 _GUARD = "cost_velocity"
 _ALLOW = Decision("allow", _GUARD)
-_NOTHING = Decimal(0)
+_ZERO = Decimal(0)
 _BUCKETS = 10
-_MOST_SCOPES = 32
+_MAX_SCOPES = 32
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What was spent from an instant on, by the monotonic clock."""
+    """What was spent within a tenth of a window, from an instant of the monotonic clock on."""
 
     start_ms: int
     tokens: int
@@ -56,18 +56,20 @@ class _Window:
             buckets.append(_Bucket(now, tokens, usd))
 
     def tokens_per_min(self) -> float:
-        return sum(one.tokens for one in self.buckets) * _MINUTE_MS / self.length_ms
+        return sum(bucket.tokens for bucket in self.buckets) * _MINUTE_MS / self.length_ms
 
     def usd_per_hour(self) -> float:
-        return float(sum(one.usd for one in self.buckets)) * _HOUR_MS / self.length_ms
+        return float(sum(bucket.usd for bucket in self.buckets)) * _HOUR_MS / self.length_ms
 
-    def dump(self, ago: int) -> list[list[object]]:
-        return [[one.start_ms + ago, one.tokens, str(one.usd)] for one in self.buckets]
+    def dump(self, offset_ms: int) -> list[list[object]]:
+        """Return the buckets, their starts by the wall clock, which is ahead by the offset."""
+        return [[b.start_ms + offset_ms, b.tokens, str(b.usd)] for b in self.buckets]
 
-    def load(self, dumped: Sequence[tuple[int, int, str]], ago: int, now: int) -> None:
+    def load(self, rows: Sequence[tuple[int, int, str]], offset_ms: int, now: int) -> None:
         # A wall clock that was set back must not put spending into the future.
         self.buckets = [
-            _Bucket(min(start - ago, now), tokens, Decimal(usd)) for start, tokens, usd in dumped
+            _Bucket(min(start - offset_ms, now), tokens, Decimal(usd))
+            for start, tokens, usd in rows
         ]
 
 
@@ -75,8 +77,9 @@ class _Window:
 class CostVelocity:
     """Deny when tokens per minute or dollars per hour pass their ceiling, in both windows.
 
-    Each window is averaged over its whole length, so up to `slow_s` of a ceiling may be spent at
-    once; nothing is denied before `min_elapsed_s` of spending. A scope's share is in the evidence.
+    Each window is averaged over its whole length, so as much as is allowed in `slow_s` may be spent
+    at once; nothing is denied in the first `min_elapsed_s` of spending. `scope` names a part of
+    the run, such as an agent: what it spent of the whole is in the evidence of a denial.
     """
 
     tokens_per_min: float | None = None
@@ -86,13 +89,13 @@ class CostVelocity:
     min_elapsed_s: float = 30
     _fast: _Window = field(init=False, repr=False, compare=False)
     _slow: _Window = field(init=False, repr=False, compare=False)
-    """All that is spent, in the two windows by which it is decided."""
-    _least_ms: int = field(init=False, repr=False, compare=False)
+    """The spending of all scopes, in the two windows by which it is decided."""
+    _min_elapsed_ms: int = field(init=False, repr=False, compare=False)
     _scopes: dict[str, _Window] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What of it each scope has spent, in a short window."""
+    """What each scope has spent, in a short window; the scope used last is the last one."""
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
-    _told: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
-    """What was dumped last, None where it is out of date."""
+    _rows: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
+    """The last dump, which is stored at each step; None where it is out of date."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -115,53 +118,53 @@ class CostVelocity:
         if faults:
             raise ConfigurationError(faults)
         self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
-        self._least_ms = _milliseconds(self.min_elapsed_s)
+        self._min_elapsed_ms = _milliseconds(self.min_elapsed_s)
 
     def record(self, *, tokens: int, usd: Decimal | None = None, scope: str = "") -> Decision:
-        """Count what was spent, in its scope and in all, and decide on going on."""
+        """Count what was spent, in its scope and in the whole, and decide whether to go on."""
         if self.tokens_per_min is None and self.usd_per_hour is None:
             return _ALLOW
         now = _milliseconds(clock().monotonic())
-        tokens, usd = max(0, tokens), max(_NOTHING, usd or _NOTHING)
+        tokens, usd = max(0, tokens), max(_ZERO, usd or _ZERO)
         with self._lock:
-            self._told = None
+            self._rows = None
             self._fast.add(now, tokens, usd)
             self._slow.add(now, tokens, usd)
             if scope:
                 self._window(scope).add(now, tokens, usd)
-            if now - self._slow.buckets[0].start_ms < self._least_ms:
+            if now - self._slow.buckets[0].start_ms < self._min_elapsed_ms:
                 return _ALLOW
-            return next(self._exceeded(scope), _ALLOW)
+            return next(self._denials(scope), _ALLOW)
 
     def _window(self, scope: str) -> _Window:
         window = self._scopes.pop(scope, None) or _Window(self.fast_s)
-        self._scopes[scope] = window  # the last one is the one that was used last
-        if len(self._scopes) > _MOST_SCOPES:
+        self._scopes[scope] = window
+        if len(self._scopes) > _MAX_SCOPES:
             del self._scopes[next(iter(self._scopes))]
         return window
 
-    def _exceeded(self, scope: str) -> Iterator[Decision]:
+    def _denials(self, scope: str) -> Iterator[Decision]:
         for unit in ("tokens_per_min", "usd_per_hour"):
-            ceiling = getattr(self, unit)
+            limit = getattr(self, unit)
             rates = (getattr(self._fast, unit)(), getattr(self._slow, unit)())
-            if ceiling is not None and min(rates) > ceiling:
+            if limit is not None and min(rates) > limit:
                 part = getattr(self._scopes[scope], unit)() if scope else rates[0]
-                yield self._denied(unit, ceiling, rates, scope, part)
+                yield self._denial(unit, limit, rates, scope, part)
 
-    def _denied(
-        self, unit: str, ceiling: float, rates: tuple[float, float], scope: str, part: float
+    def _denial(
+        self, unit: str, limit: float, rates: tuple[float, float], scope: str, part: float
     ) -> Decision:
         fast, slow = (round(rate, 6) for rate in rates)
-        shown = unit.replace("_", " ")
+        words = unit.replace("_", " ")
         return Decision(
             "deny",
             _GUARD,
-            f"{fast:g} {shown} over {self.fast_s:g} s and {slow:g} over {self.slow_s:g} s were "
-            f"spent; the ceiling is {ceiling:g}",
+            f"{fast:g} {words} over {self.fast_s:g} s and {slow:g} over {self.slow_s:g} s were "
+            f"spent; the ceiling is {limit:g}",
             "cost_overrun",
             {
                 "unit": unit,
-                "ceiling": float(ceiling),
+                "ceiling": float(limit),
                 "fast": fast,
                 "slow": slow,
                 "fast_s": self.fast_s,
@@ -181,41 +184,41 @@ class CostVelocity:
             self._clear()
 
     def _clear(self) -> None:
-        self._told = None
+        self._rows = None
         self._fast.buckets, self._slow.buckets = [], []
         self._scopes.clear()
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values; its times are those of the wall clock."""
         with self._lock:
-            if self._told is None:
-                ago = _wall_ahead()
-                told: list[list[object]] = []
+            if self._rows is None:
+                offset_ms = _wall_offset_ms()
+                rows: list[list[object]] = []
                 for scope, window in self._scopes.items():
-                    told.append([scope, window.dump(ago)])
+                    rows.append([scope, window.dump(offset_ms)])
                 if self._slow.buckets:
-                    told.append(["", self._fast.dump(ago), self._slow.dump(ago)])
-                self._told = told
-            return {"scopes": self._told}
+                    rows.append(["", self._fast.dump(offset_ms), self._slow.dump(offset_ms)])
+                self._rows = rows
+            return {"scopes": self._rows}
 
-    def load(self, dumped: Mapping[str, object]) -> None:
-        """Take the memory that `dump` gave."""
-        rows = Sequence[tuple[int, int, str]]
-        scopes = cast(Sequence[tuple[str, rows, rows]], dumped.get("scopes", ()))
-        ago, now = _wall_ahead(), _milliseconds(clock().monotonic())
+    def load(self, state: Mapping[str, object]) -> None:
+        """Take the memory that `dump` gave, in this process or in another one."""
+        buckets = Sequence[tuple[int, int, str]]
+        scopes = cast(Sequence[tuple[str, buckets, buckets]], state.get("scopes", ()))
+        offset_ms, now = _wall_offset_ms(), _milliseconds(clock().monotonic())
         with self._lock:
             self._clear()
-            for scope, *spent in scopes:
+            for scope, *stored_windows in scopes:
                 windows = (self._window(scope),) if scope else (self._fast, self._slow)
-                # Of a scope there was once a long window as well: what has no place is left out.
-                for window, one in zip(windows, spent, strict=False):
-                    window.load(one, ago, now)
+                # Not strict: an older store has a long window of each scope too, which is left out.
+                for window, rows in zip(windows, stored_windows, strict=False):
+                    window.load(rows, offset_ms, now)
 
 
-def _wall_ahead() -> int:
+def _wall_offset_ms() -> int:
     """Return how far the wall clock is ahead of the monotonic one."""
-    here = clock()
-    return _milliseconds(here.wall() - here.monotonic())
+    present_clock = clock()
+    return _milliseconds(present_clock.wall() - present_clock.monotonic())
 
 
 def _milliseconds(seconds: float) -> int:
@@ -223,7 +226,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _is_positive(value: object) -> bool:
-    # Seconds are reckoned with as milliseconds, which have to be a number too.
+    # It is computed with in milliseconds, which have to be a finite number too.
     return is_finite(value) and value > 0 and is_finite(value * 1_000)
 
 

@@ -116,7 +116,7 @@ def _grant(account: Account, place: Place) -> None:
 
     What was decided on other agents stands, unless a limit that is granted was the ground.
     """
-    account.purse.grant()
+    account.spending.grant()
     level: Account | None = account
     while level is not None:
         _begin_limits(level)

@@ -147,7 +147,7 @@ class NodeInterceptor:
         """Count that the conversation moves to a peer, or back; return why it may not."""
         site, account, policy = self.site, self.account, self.site.policy
         if policy.hops is not None and not is_return:
-            decision = policy.hops.check(account.hops, account.purse.granted)
+            decision = policy.hops.check(account.hops, account.spending.grants)
             if not decision.allows:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)

@@ -59,7 +59,7 @@ async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
         raise AnswerWithheld(await site.decide(decision), text)
     failure = await _failed_gate(site, _subject(site, text, messages))
     if failure is not None:
-        evidence = {"validation": failure.told()}
+        evidence = {"validation": failure.to_dict()}
         cause = f"the edit does not pass: {failure.cause}"
         decision = Decision("escalate", "gate", cause, failure.failure_class, evidence)
         raise AnswerWithheld(await site.decide(decision), text)
@@ -68,7 +68,7 @@ async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
 async def _failed_gate(site: Site, subject: Subject) -> ValidationResult | None:
     for gate in site.policy.gates:
         result = await gate.check(subject, "post", site.place.path)
-        site.record("gate", **result.told())
+        site.record("gate", **result.to_dict())
         if not result.passed:
             return result
     return None
@@ -107,7 +107,7 @@ def _decide(
 ) -> Decision:
     """Decide by the table, as long as another try may bring something new."""
     policy, path = site.policy, site.place.path
-    evidence: Mapping[str, Any] = {"validation": result.told()}
+    evidence: Mapping[str, Any] = {"validation": result.to_dict()}
     decide = partial(policy.decisions.decide, tier=policy.tier, made=attempts)
     grounds: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
     decision = decide(failure, possible=_is_possible(policy, failure), **grounds)

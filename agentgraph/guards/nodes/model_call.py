@@ -53,11 +53,11 @@ async def admit_call(site: Site) -> Decision:
     account, policy = site.account, site.policy
     decision = _ALLOW
     if policy.steps is not None:
-        decision = policy.steps.check(account.purse.steps, account.purse.granted)
+        decision = policy.steps.check(account.spending.steps, account.spending.grants)
     if decision.allows and (deadline := site.deadline()) is not None:
         decision = deadline.check()
     if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
-        account.purse.steps += 1
+        account.spending.steps += 1
         return decision
     # A limit is no mistake that the model could mend.
     return await site.decide_by_table(decision, possible=False)

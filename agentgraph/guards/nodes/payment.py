@@ -85,7 +85,7 @@ async def reserve(
         reservations.append(reservation)
     try:
         if pending_writes is not None:
-            await pending_writes.write(account.purse.dump())
+            await pending_writes.write(account.spending.dump())
         if site.ledger is not None:
             await _log_shares(site)
     except BaseException:
@@ -96,22 +96,22 @@ async def reserve(
 
 async def _recall(account: Account, pending_writes: PendingWrites) -> None:
     """Count in what was stored by a process that was killed in this very node."""
-    purse = account.purse
-    if pending_writes.namespace not in purse.recalled:
+    spending = account.spending
+    if pending_writes.namespace not in spending.read_levels:
         for spends in await pending_writes.read():
-            purse.meet(spends)
-        purse.recalled.add(pending_writes.namespace)
+            spending.merge(spends)
+        spending.read_levels.add(pending_writes.namespace)
 
 
 async def _log_shares(site: Site) -> None:
     """Write to the session's log which shares of the budgets may be spent from now on."""
-    purse = site.account.purse
+    spending = site.account.spending
     # One at a time: a call must not overtake the record of the share that it spends.
-    async with purse.filing:
-        shares = purse.off_file()
+    async with spending.log_lock:
+        shares = spending.unlogged_shares()
         for budget, share in shares.items():
             await site.log(kind="reserved", of=budget, share=share)
-        purse.filed(shares)
+        spending.mark_logged(shares)
 
 
 def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decision | None:

@@ -116,7 +116,7 @@ class Site:
             kind,
             agent=f"{self.account.path_prefix}{self.place.path}",
             thread=self.thread_id,
-            step=self.account.purse.steps,
+            step=self.account.spending.steps,
             decision=decision,
             data=data,
             parent=parent,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped
 from agentgraph.guards.audit.record import RecordKind
-from agentgraph.guards.mechanisms.actions import Entry
 from agentgraph.guards.mechanisms.effects import Effect
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.site import Site
 
 

@@ -17,16 +17,16 @@ from weakref import WeakSet
 
 from agentgraph.clock import clock
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.actions import merge_entries
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.limits import ReplanLimit
 from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
 from agentgraph.guards.mechanisms.spending.budget import Spend
 from agentgraph.guards.mechanisms.spending.estimates import Estimates
-from agentgraph.guards.mechanisms.spending.purse import Purse
+from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.pending_writes import ActionsInFlight
@@ -148,7 +148,7 @@ class Account:
         """Held while an action is undone."""
 
         self.hop_count = Tally()
-        self.purse = Purse()
+        self.spending = InputSpend()
         self._spends: dict[Policy, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
@@ -180,7 +180,11 @@ class Account:
         """
         self.parent, self.run_id = parent, parent.run_id
         self.path_prefix = f"{parent.path_prefix}{part}/"
-        self.purse, self.velocity, self.undo_lock = parent.purse, parent.velocity, parent.undo_lock
+        self.spending, self.velocity, self.undo_lock = (
+            parent.spending,
+            parent.velocity,
+            parent.undo_lock,
+        )
         self._spends = {}
         parent._children.add(self)
         deadlines = [limit for limit in (parent.deadline, deadline) if limit is not None]
@@ -197,7 +201,7 @@ class Account:
     @property
     def steps(self) -> int:
         """Return how many model calls were made, on all levels."""
-        return self.purse.steps
+        return self.spending.steps
 
     @property
     def hops(self) -> int:
@@ -241,7 +245,7 @@ class Account:
         """Return from what calls under a policy are paid: the run's budget, then inner ones."""
         spends = self._spends.get(policy)
         if spends is None:
-            spends = [self.purse.spend(name, budget) for name, budget in policy.budgets]
+            spends = [self.spending.spend(name, budget) for name, budget in policy.budgets]
             self._spends[policy] = spends
         return spends
 
@@ -293,9 +297,9 @@ class Account:
             "input": self.input_id,
             "version": self.version,
             "seen_at": self.seen_at,
-            "spends": self.purse.dump(),
-            "steps": self.purse.steps,
-            "granted": self.purse.granted,
+            "spends": self.spending.dump(),
+            "steps": self.spending.steps,
+            "granted": self.spending.grants,
         }
         self._dump_memories(values)
         for name, attribute in _PLAIN.items():
@@ -328,9 +332,9 @@ class Account:
 
     def balance(self) -> dict[str, Any]:
         """Return what must not be counted anew where the input goes on elsewhere."""
-        values: dict[str, Any] = {"steps": self.steps, "spends": self.purse.dump()}
-        if self.purse.granted > 1:
-            values["granted"] = self.purse.granted
+        values: dict[str, Any] = {"steps": self.steps, "spends": self.spending.dump()}
+        if self.spending.grants > 1:
+            values["granted"] = self.spending.grants
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         return values
@@ -345,7 +349,7 @@ class Account:
             entries, other_entries = self.saga.dump(), snapshot["saga"]
             if entries != other_entries:
                 self.saga.load(merge_entries(entries, other_entries))
-        self.purse.meet(snapshot.get("spends", {}))
+        self.spending.merge(snapshot.get("spends", {}))
 
     def load(self, snapshot: Snapshot) -> None:
         """Go on from what another process has written."""
@@ -370,9 +374,9 @@ class Account:
 
     def load_counts(self, counts: Mapping[str, Any]) -> None:
         """Count in the model calls and the grants that another process has written."""
-        purse = self.purse
-        purse.steps = max(purse.steps, counts.get("steps", 0))
-        purse.granted = max(purse.granted, counts.get("granted", 1))
+        spending = self.spending
+        spending.steps = max(spending.steps, counts.get("steps", 0))
+        spending.grants = max(spending.grants, counts.get("granted", 1))
 
 
 def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:

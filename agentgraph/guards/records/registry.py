@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from typing_extensions import TypedDict
 
-from agentgraph.guards.mechanisms.actions import merge_entries
 from agentgraph.guards.mechanisms.deadlines import Deadline
+from agentgraph.guards.mechanisms.saga_entry import merge_entries
 from agentgraph.guards.place import of_other_trees, of_tree
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import (
@@ -132,7 +132,7 @@ def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) ->
         stored_at = account.deadline.at if is_stored and account.deadline is not None else 0
         account.deadline = Deadline(max(stored_at, balance["deadline"]), "workflow")
     shares = log_values.get("held", {}), log_values.get("dead", 0)
-    account.purse.reconcile(balance.get("spends", {}), *shares)
+    account.spending.reconcile(balance.get("spends", {}), *shares)
     if account.saga is not None and log_values.get("effects"):
         entries = {"entries": log_values["effects"]}
         account.saga.load(merge_entries(account.saga.dump(), entries))
@@ -150,7 +150,7 @@ def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
         progress.attempt = ledger.round_key
         account.is_rolling_back = bool(ledger.account.get("undoing"))
         account.closed_by = ledger.account.get("undoing") or account.closed_by
-        account.purse.begin_attempt()
+        account.spending.begin_attempt()
     attempts = progress.attempts_by_speaker
     if attempts.setdefault(ledger.speaker, ledger.round_key) != ledger.round_key:
         attempts[ledger.speaker] = ledger.round_key

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace as changed
 from typing import Any, TypeGuard
 
-from agentgraph.guards.mechanisms.spending.purse import ALL
+from agentgraph.guards.mechanisms.spending.input_spend import ALL
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState

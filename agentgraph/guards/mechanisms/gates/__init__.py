@@ -1,1 +1,1 @@
-"""Gates before and after a stage: schema, policy, invariants and grounding."""
+"""Gates: the checks themselves, and policies in Cedar and grounding as checks to put into one."""

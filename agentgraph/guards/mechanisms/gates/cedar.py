@@ -1,7 +1,7 @@
 """Cedar policies as a gate's policy; needs `agentgraph[cedar]`.
 
-Cedar leaves out a policy that it cannot evaluate, be it the one that forbids, and then may allow.
-So any error denies, and a policy that could read what is missing is refused from the start.
+Cedar leaves out a policy that it cannot evaluate, even one that forbids, and then may allow. So any
+error denies, and a policy that could read an attribute that is missing is refused when it is given.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ Entity: TypeAlias = tuple[str, str]
 _EntityOf: TypeAlias = Entity | Callable[[Subject], Entity]
 _Path: TypeAlias = tuple[str, ...]
 _Facts: TypeAlias = frozenset[_Path]
+"""The paths of attributes that are there for certain, as the policy has asked `has` for them."""
 
-_NOTHING: _Facts = frozenset()
+_NO_FACTS: _Facts = frozenset()
 _DIGITS = 4  # of a decimal in Cedar, after the point
 
 
 class CedarPolicy:
-    """Cedar's answer on a subject: who is the stage, what is done is the tool."""
+    """A policy for a gate that is decided by Cedar.
+
+        Gate(policy=CedarPolicy(Path("refunds.cedar").read_text()))
+
+    By default the principal is the stage, the action is the tool, and the subject's context and the
+    arguments of the call, as `context.args`, are the context. Raises `ConfigurationError` where the
+    policies are wrong.
+    """
 
     def __init__(
         self,
@@ -38,13 +46,13 @@ class CedarPolicy:
         resource: _EntityOf = lambda subject: ("Stage", subject.stage),
         entities: Sequence[Mapping[str, object]] = (),
     ) -> None:
-        cedar = _imported()
+        cedar = _import_cedar()
         text = json.dumps(schema) if isinstance(schema, Mapping) else schema
         if faults := list(_faults(cedar, policies, text, has_entities=bool(entities))):
             raise ConfigurationError(f"CedarPolicy: {fault}" for fault in faults)
         try:
             self._policies = cedar.PolicySet.from_str(policies)
-            self._schema = None if text is None else _parsed(cedar, schema, text)
+            self._schema = None if text is None else _parse_schema(cedar, schema, text)
             self._entities = cedar.Entities.from_json_str(json.dumps(list(entities)), text)
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"CedarPolicy: {error}") from error
@@ -54,8 +62,8 @@ class CedarPolicy:
     def __call__(self, subject: Subject) -> str | None:
         """Return why the subject is denied, None when it is allowed."""
         request: dict[str, object] = {}
-        for part, given in self._parts.items():
-            kind, id = given(subject) if callable(given) else given
+        for part, entity in self._parts.items():
+            kind, id = entity(subject) if callable(entity) else entity
             request[part] = {"type": kind, "id": id}
         try:
             request["context"] = _context_of(subject)
@@ -66,12 +74,12 @@ class CedarPolicy:
             return f"Cedar could not evaluate every policy: {'; '.join(errors)}"
         if answer.allowed:
             return None
-        named = answer.diagnostics.id_annotations_by_reason
-        reasons = [named.get(reason) or reason for reason in answer.diagnostics.reasons]
+        ids = answer.diagnostics.id_annotations_by_reason
+        reasons = [ids.get(reason) or reason for reason in answer.diagnostics.reasons]
         return f"denied by {', '.join(reasons)}" if reasons else "no policy permits it"
 
 
-def _imported() -> ModuleType:
+def _import_cedar() -> ModuleType:
     try:
         import cedarpy
     except ImportError as error:
@@ -81,7 +89,7 @@ def _imported() -> ModuleType:
     return cedarpy
 
 
-def _parsed(cedar: ModuleType, schema: object, text: str) -> object:
+def _parse_schema(cedar: ModuleType, schema: object, text: str) -> object:
     read = cedar.Schema.from_json_str if isinstance(schema, Mapping) else cedar.Schema.from_str
     return read(text)
 
@@ -93,18 +101,18 @@ def _faults(
         yield "give policies as Cedar text"
         return
     try:
-        parsed = json.loads(cedar.policies_to_json_str(policies))
+        policy_set = json.loads(cedar.policies_to_json_str(policies))
     except ValueError as error:
         yield f"the policies cannot be parsed: {error}"
         return
-    for name in parsed["templates"]:
+    for name in policy_set["templates"]:
         yield f"{name} is a template, which Cedar never applies: write out its entities"
     if isinstance(schema, str):
-        found = cedar.validate_policies(policies, schema)
-        yield from (error.error for error in found.errors)
-    for name, policy in parsed["staticPolicies"].items():
-        for path in dict.fromkeys(_unguarded(policy)):
-            reads = f"{_shown(name, policy)} reads {'.'.join(path)}, which"
+        validation = cedar.validate_policies(policies, schema)
+        yield from (error.error for error in validation.errors)
+    for name, policy in policy_set["staticPolicies"].items():
+        for path in dict.fromkeys(_unguarded_paths(policy)):
+            reads = f"{_id_of(name, policy)} reads {'.'.join(path)}, which"
             asks = f"`{path[0]} has {'.'.join(path[1:])} && …`"
             if path[0] == "context" and schema is None:
                 yield f"{reads} may be missing: write {asks} before it, or give a schema"
@@ -112,23 +120,23 @@ def _faults(
                 yield f"{reads} no entity has, as none is given: give entities, or write {asks}"
 
 
-def _shown(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
+def _id_of(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
     return policy.get("annotations", {}).get("id") or name
 
 
-def _unguarded(policy: Mapping[str, list[Mapping[str, object]]]) -> Iterator[_Path]:
-    """Yield the paths that a policy reads without asking whether they are there."""
-    known = _NOTHING
+def _unguarded_paths(policy: Mapping[str, list[Mapping[str, object]]]) -> Iterator[_Path]:
+    """Yield the paths that a policy reads without having asked whether they are there."""
+    facts = _NO_FACTS
     for condition in policy["conditions"]:
         body = condition["body"]
-        yield from _reads(body, known)
-        known |= _facts(body, condition["kind"] == "when")
+        yield from _unguarded_in(body, facts)
+        facts |= _facts_of(body, condition["kind"] == "when")
 
 
-def _reads(expression: object, known: _Facts) -> Iterator[_Path]:
+def _unguarded_in(expression: object, facts: _Facts) -> Iterator[_Path]:
     if isinstance(expression, list):
         for part in expression:
-            yield from _reads(part, known)
+            yield from _unguarded_in(part, facts)
         return
     if not isinstance(expression, Mapping):
         return
@@ -136,25 +144,29 @@ def _reads(expression: object, known: _Facts) -> Iterator[_Path]:
         if operator == "Value":
             continue
         if operator == ".":
-            yield from _missing(expression, known)
+            yield from _unguarded_path(expression, facts)
         if operator in ("&&", "||"):
-            yield from _reads(parts["left"], known)
-            yield from _reads(parts["right"], known | _facts(parts["left"], operator == "&&"))
+            yield from _unguarded_in(parts["left"], facts)
+            yield from _unguarded_in(
+                parts["right"], facts | _facts_of(parts["left"], operator == "&&")
+            )
         elif operator == "if-then-else":
-            yield from _reads(parts["if"], known)
-            yield from _reads(parts["then"], known | _facts(parts["if"], True))
-            yield from _reads(parts["else"], known | _facts(parts["if"], False))
+            yield from _unguarded_in(parts["if"], facts)
+            yield from _unguarded_in(parts["then"], facts | _facts_of(parts["if"], True))
+            yield from _unguarded_in(parts["else"], facts | _facts_of(parts["if"], False))
         else:
-            yield from _reads(list(parts.values()) if isinstance(parts, Mapping) else parts, known)
+            yield from _unguarded_in(
+                list(parts.values()) if isinstance(parts, Mapping) else parts, facts
+            )
 
 
-def _missing(read: Mapping[str, Mapping[str, object]], known: _Facts) -> Iterator[_Path]:
+def _unguarded_path(read: Mapping[str, Mapping[str, object]], facts: _Facts) -> Iterator[_Path]:
     path = _path(read)
     if path is None:
-        # Of a context that was put into a record or a choice, nobody can tell what is read.
+        # Once the context was put into a record or an `if`, it cannot be told what is read of it.
         if _mentions_context(read["."]["left"]):
             yield ("context", "…", str(read["."]["attr"]))
-    elif path not in known:
+    elif path not in facts:
         yield path
 
 
@@ -177,28 +189,28 @@ def _mentions_context(expression: object) -> bool:
     return isinstance(expression, list) and any(map(_mentions_context, expression))
 
 
-def _facts(expression: object, value: bool) -> _Facts:
+def _facts_of(expression: object, value: bool) -> _Facts:
     """Return the paths that are there for certain when an expression has this value."""
     match expression:
         case {"has": {"left": left, "attr": str(attribute)}} if value:
             above = _path(left)
-            return _NOTHING if above is None else frozenset({(*above, attribute)})
+            return _NO_FACTS if above is None else frozenset({(*above, attribute)})
         case {"!": {"arg": negated}}:
-            return _facts(negated, not value)
+            return _facts_of(negated, not value)
         case {"&&": {"left": left, "right": right}}:
-            one, other = _facts(left, value), _facts(right, value)
-            return one | other if value else one & other
+            left_facts, right_facts = _facts_of(left, value), _facts_of(right, value)
+            return left_facts | right_facts if value else left_facts & right_facts
         case {"||": {"left": left, "right": right}}:
-            one, other = _facts(left, value), _facts(right, value)
-            return one & other if value else one | other
-    return _NOTHING
+            left_facts, right_facts = _facts_of(left, value), _facts_of(right, value)
+            return left_facts & right_facts if value else left_facts | right_facts
+    return _NO_FACTS
 
 
 def _context_of(subject: Subject) -> dict[str, object]:
     context = {str(name): _cedar(v) for name, v in subject.context.items() if v is not None}
     if subject.args is not None:
         if _has_reserved_names(subject.args):
-            # A model that writes {"__entity": …} would choose who it is.
+            # Cedar reads {"__entity": …} as an entity: a model could choose who it is.
             raise ValueError(
                 "the arguments have names beginning with __, which Cedar gives meaning"
             )
@@ -220,7 +232,7 @@ def _cedar(value: object) -> object:
         case Mapping():
             return {str(name): _cedar(v) for name, v in value.items() if v is not None}
         case list() | tuple() | set() | frozenset():
-            return [_cedar(one) for one in value if one is not None]
+            return [_cedar(item) for item in value if item is not None]
         case float() | Decimal():
             return {"__extn": {"fn": "decimal", "arg": _decimal(Decimal(str(value)))}}
     raise ValueError(f"Cedar has no {type(value).__name__}: leave it out of the context")

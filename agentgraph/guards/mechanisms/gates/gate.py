@@ -1,6 +1,7 @@
-"""Gates before and after a stage: schema, policy, invariants, grounding, cheapest and safest first.
+"""The gate of a stage: the checks that its calls, its texts or its outputs have to pass.
 
-A check that raises does not pass.
+They run in the order schema, policy, invariants, grounding, the cheapest and most certain first. A
+check that raises does not pass.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FailureClass
+from agentgraph.guards.mechanisms.failures import is_control_flow
+from agentgraph.guards.mechanisms.settings import takes_one_argument
 
-_LONGEST = 500
+_MAX_TEXT = 500
 
 Phase: TypeAlias = Literal["pre", "post"]
 Status: TypeAlias = Literal["pass", "fail", "skipped", "error"]
@@ -42,7 +45,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a gate looks at: a tool call, or a text and what it was made from."""
+    """What a gate looks at: a tool call, or a text and what it was made from.
+
+    A tool call has `tool` and `args`; an answer has `text`, and the `documents` it rests on.
+    """
 
     stage: str = ""
     tool: str | None = None
@@ -58,86 +64,97 @@ Policy: TypeAlias = Callable[[Subject], Verdict | Awaitable[Verdict]]
 Invariant: TypeAlias = Policy
 Grounding: TypeAlias = Policy
 Schema: TypeAlias = type[BaseModel] | Mapping[str, type[BaseModel]]
+"""One for the text as JSON, or one for the arguments of each tool, by its name."""
 
 
-def _told(text: str) -> str:
-    # A lone surrogate cannot be written as JSON.
-    legible = text.encode("utf-8", "replace").decode("utf-8")
-    return legible if len(legible) <= _LONGEST else legible[: _LONGEST - 1] + "…"
+def _shorten(text: str) -> str:
+    """Return a text that can be stored: not without end, and without lone surrogates.
+
+    JSON in UTF-8 cannot hold half of a surrogate pair, and models do write them.
+    """
+    storable = text.encode("utf-8", "replace").decode("utf-8")
+    return storable if len(storable) <= _MAX_TEXT else storable[: _MAX_TEXT - 1] + "…"
 
 
-_Told = Annotated[str, AfterValidator(_told)]
+_Text = Annotated[str, AfterValidator(_shorten)]
 
 
 class CheckResult(BaseModel):
-    """What came of one check."""
+    """The result of one check: `code` for programs, `message` for people, `evidence` for both."""
 
     model_config = ConfigDict(frozen=True)
 
-    name: _Told
+    name: _Text
     status: Status
     code: str = ""
-    message: _Told = ""
-    evidence: _Told = ""
+    message: _Text = ""
+    evidence: _Text = ""
 
     @property
     def stands_in_the_way(self) -> bool:
-        """Tell whether the gate stays shut because of it."""
+        """Tell whether the gate does not let the subject pass because of it."""
         return self.status in ("fail", "error")
 
 
 class ValidationResult(BaseModel):
-    """What came of a gate."""
+    """The result of a gate: whether the subject passed, and the results of all its checks."""
 
     model_config = ConfigDict(frozen=True)
 
-    stage: _Told
+    stage: _Text
     phase: Phase
     passed: bool
     checks: tuple[CheckResult, ...] = ()
     failure_class: FailureClass | Literal[""] = ""
     confidence: float | None = None
 
-    def told(self) -> dict[str, object]:
-        """Return it as JSON-able values, which are its own: they are not to be changed."""
-        return self._dumped
+    def to_dict(self) -> dict[str, object]:
+        """Return it as JSON-able values, which are shared: do not change them."""
+        return self._json
 
     @cached_property
-    def _dumped(self) -> dict[str, object]:
+    def _json(self) -> dict[str, object]:
         return self.model_dump(mode="json")
 
     @property
     def cause(self) -> str:
-        """Say in a sentence what stands in the way, "" when nothing does."""
+        """Return which checks did not pass and why, "" where all did."""
         return "; ".join(f"{c.name}: {c.message}" for c in self.checks if c.stands_in_the_way)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The checks of a stage; a schema is one for the text as JSON, or one for each tool's args."""
+    """The checks of a stage.
+
+        Gate(schema={"refund": Refund}, policy=may_refund, grounding=cited_ids())
+
+    `schema` is a pydantic model for the text as JSON, or one for the arguments of each tool. The
+    others are functions of a `Subject`, sync or async: True or None passes, False or a reason not.
+    """
 
     schema: Schema | None = None
     policy: Policy | Sequence[Policy] | None = None
     invariants: Sequence[Invariant] = ()
     grounding: Grounding | Sequence[Grounding] | None = None
     _checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
-    _of_calls: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
+    _call_checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if faults := [*_schema_faults(self.schema), *self._callable_faults()]:
             raise ConfigurationError(faults)
-        checks = tuple(self._made())
+        checks = tuple(self._named_checks())
         object.__setattr__(self, "_checks", checks)
-        of_calls = tuple(one for one in checks if one[0] in ("schema", "policy"))
-        object.__setattr__(self, "_of_calls", of_calls)
+        call_checks = tuple(check for check in checks if check[0] in ("schema", "policy"))
+        object.__setattr__(self, "_call_checks", call_checks)
 
     def _callable_faults(self) -> Iterator[str]:
         for name in ("policy", "invariants", "grounding"):
-            for one in _each(getattr(self, name)):
-                if not callable(one):
-                    yield f"Gate({name}={one!r}): give a function of a Subject"
-                elif not takes_one(one):
-                    yield f"Gate({name}={one!r}): it is given a Subject: let it take that alone"
+            for function in _functions_of(getattr(self, name)):
+                if not callable(function):
+                    yield f"Gate({name}={function!r}): give a function of a Subject"
+                elif not takes_one_argument(function):
+                    hint = "it is given a Subject: let it take that alone"
+                    yield f"Gate({name}={function!r}): {hint}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,29 +162,32 @@ class Gate:
         return tuple(name for _, name, _ in self._checks)
 
     async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
-        """Run the checks; a schema failure or a denial leaves out the rest."""
-        return await _checked(self._checks, subject, phase, stage)
+        """Run the checks; after a failed schema or policy the rest is skipped.
+
+        `stage` is the name in the result, by default the subject's.
+        """
+        return await _run_checks(self._checks, subject, phase, stage)
 
     async def check_call(self, subject: Subject, stage: str = "") -> ValidationResult:
-        """Run, before a tool, those checks that can tell something of its call.
+        """Run the checks that apply to a tool call before it: schema and policy.
 
-        Invariants and grounding are for what an answer holds: they are not asked.
+        Invariants and grounding are about the content of an answer, which is not there yet.
         """
-        return await _checked(self._of_calls, subject, "pre", stage)
+        return await _run_checks(self._call_checks, subject, "pre", stage)
 
-    def _made(self) -> Iterator[_NamedCheck]:
+    def _named_checks(self) -> Iterator[_NamedCheck]:
         if self.schema is not None:
-            yield "schema", "schema", self._fits
+            yield "schema", "schema", self._check_schema
         kinds: tuple[tuple[_Kind, object], ...] = (
             ("policy", self.policy),
             ("invariant", self.invariants),
             ("grounding", self.grounding),
         )
-        for kind, given in kinds:
-            for one in _each(given):
-                yield kind, f"{kind}:{_name_of(one)}", _judged_by(one, kind)
+        for kind, functions in kinds:
+            for function in _functions_of(functions):
+                yield kind, f"{kind}:{_name_of(function)}", _check_by(function, kind)
 
-    async def _fits(self, name: str, subject: Subject) -> CheckResult:
+    async def _check_schema(self, name: str, subject: Subject) -> CheckResult:
         try:
             if isinstance(self.schema, Mapping):
                 model = self.schema.get(subject.tool or "")
@@ -179,8 +199,8 @@ class Gate:
             elif self.schema is not None:
                 self.schema.model_validate_json(subject.text)
         except ValidationError as error:
-            return _misfit(name, error)
-        return _passed(name)
+            return _schema_failure(name, error)
+        return _pass_result(name)
 
 
 _Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]
@@ -200,82 +220,78 @@ _CODES: Mapping[_Kind, str] = {
 }
 
 
-def is_control_flow(error: BaseException) -> bool:
-    """Tell whether it is how LangGraph pauses or leaves a node: no failure, and never caught."""
-    return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
-
-
-async def _checked(
+async def _run_checks(
     checks: Sequence[_NamedCheck], subject: Subject, phase: Phase, stage: str
 ) -> ValidationResult:
     results: list[CheckResult] = []
     failure: FailureClass | Literal[""] = ""
-    shut, passed = False, True
+    is_shut, all_pass = False, True
     for kind, name, run in checks:
-        if shut:
+        if is_shut:
             results.append(CheckResult(name=name, status="skipped", code="skipped"))
             continue
-        result = await _ran(name, kind, run, subject)
+        result = await _run_check(name, kind, run, subject)
         results.append(result)
         if result.status == "pass":
             continue
-        passed = False
+        all_pass = False
         if result.stands_in_the_way:
             failure = failure or _FAILURES[kind]
-            shut = kind in ("schema", "policy")
-    where = stage or subject.stage
-    if passed:
-        return _all_passed(where, phase, tuple([name for _, name, _ in checks]))
+            # Only these end the checks: of the others every failure is reported.
+            is_shut = kind in ("schema", "policy")
+    stage = stage or subject.stage
+    if all_pass:
+        return _pass_result_of_all(stage, phase, tuple([name for _, name, _ in checks]))
     return ValidationResult(
-        stage=where, phase=phase, passed=not failure, checks=tuple(results), failure_class=failure
+        stage=stage, phase=phase, passed=not failure, checks=tuple(results), failure_class=failure
     )
 
 
 @lru_cache(maxsize=256)
-def _all_passed(stage: str, phase: Phase, names: tuple[str, ...]) -> ValidationResult:
-    checks = tuple(map(_passed, names))
+def _pass_result_of_all(stage: str, phase: Phase, names: tuple[str, ...]) -> ValidationResult:
+    checks = tuple(map(_pass_result, names))
     return ValidationResult(stage=stage, phase=phase, passed=True, checks=checks)
 
 
-async def _ran(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckResult:
+async def _run_check(name: str, kind: _Kind, run: _Check, subject: Subject) -> CheckResult:
     try:
         return await run(name, subject)
     except Exception as error:
         if is_control_flow(error):
             raise
-        # The text of an error may hold what a stranger must not read.
+        # Not its text, which may hold secrets: the message is shown to the model and to clients.
         message = f"the {kind} check raised {type(error).__name__}"
         return CheckResult(name=name, status="error", code="check_raised", message=message)
 
 
 @lru_cache(maxsize=256)
-def _passed(name: str) -> CheckResult:
+def _pass_result(name: str) -> CheckResult:
     return CheckResult(name=name, status="pass")
 
 
-def _judged_by(judge: Policy, kind: _Kind) -> _Check:
+def _check_by(judge: Policy, kind: _Kind) -> _Check:
     async def check(name: str, subject: Subject) -> CheckResult:
         verdict: object = judge(subject)
         if verdict is not True and inspect.isawaitable(verdict):
             verdict = await verdict
         if verdict is True or verdict is None:
-            return _passed(name)
+            return _pass_result(name)
         if verdict is False or isinstance(verdict, str):
-            why = verdict or "no reason given"
-            return CheckResult(name=name, status="fail", code=_CODES[kind], message=why)
+            reason = verdict or "no reason given"
+            return CheckResult(name=name, status="fail", code=_CODES[kind], message=reason)
         message = f"returned {type(verdict).__name__}: return True, None, False or a reason"
         return CheckResult(name=name, status="error", code="bad_verdict", message=message)
 
     return check
 
 
-def _misfit(name: str, error: ValidationError) -> CheckResult:
-    # No inputs: they are the model's text.
+def _schema_failure(name: str, error: ValidationError) -> CheckResult:
+    # Without the inputs, which are the model's text.
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'text'}: {f['msg']}" for f in faults)
+    evidence = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'text'}: {f['msg']}" for f in faults)
     count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'} against {error.title}"
     return CheckResult(
-        name=name, status="fail", code=_CODES["schema"], message=count, evidence=shown
+        name=name, status="fail", code=_CODES["schema"], message=count, evidence=evidence
     )
 
 
@@ -294,24 +310,11 @@ def _is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
-def _each(given: object) -> tuple[Policy, ...]:
-    if given is None:
+def _functions_of(functions: object) -> tuple[Policy, ...]:
+    if functions is None:
         return ()
-    return tuple(given) if isinstance(given, list | tuple) else (cast("Policy", given),)
+    return tuple(functions) if isinstance(functions, list | tuple) else (cast("Policy", functions),)
 
 
 def _name_of(check: object) -> str:
     return getattr(check, "__name__", None) or type(check).__name__
-
-
-def takes_one(function: object) -> bool:
-    """Tell whether it can be called with one argument, as far as it says what it takes."""
-    try:
-        signature = inspect.signature(function)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # some that are written in C have none
-        return True
-    try:
-        signature.bind(None)
-    except TypeError:
-        return False
-    return True

@@ -1,4 +1,7 @@
-"""Grounding that needs no model: what a text cites, quotes and counts stands in its documents."""
+"""Grounding checks that need no model: what a text cites, quotes and counts is in its documents.
+
+Each function returns a check for `Gate(grounding=…)`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from agentgraph.guards.mechanisms.gates.gate import Grounding, Subject
 # In brackets, but not the text of a Markdown link.
 _CITATION = r"\[([^\[\]]+)\](?!\()"
 _QUOTE = re.compile(r'"([^"]+)"|“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»')
-_LEFT_OUT = re.compile(r"\[?(?:\.{3}|…)\]?")
+_ELLIPSIS = re.compile(r"\[?(?:\.{3}|…)\]?")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LIST_MARKER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -24,15 +27,15 @@ def cited_ids(pattern: str = _CITATION, *, least: int = 1) -> Grounding:
 
     The pattern's first group holds an id, or several with commas between.
     """
-    citation = _compiled(pattern)
+    citation = _compile(pattern)
 
     def cited_ids(subject: Subject) -> str | None:
-        known = {document.id for document in subject.documents}
-        cited = set(_ids(citation, subject.text))
-        if unknown := sorted(cited - known):
-            return f"cites what was not retrieved: {', '.join(unknown)}"
-        if len(cited) < least:
-            return f"cites {len(cited)} documents: at least {least} must be cited"
+        document_ids = {document.id for document in subject.documents}
+        ids = set(_ids(citation, subject.text))
+        if unknown_ids := sorted(ids - document_ids):
+            return f"cites what was not retrieved: {', '.join(unknown_ids)}"
+        if len(ids) < least:
+            return f"cites {len(ids)} documents: at least {least} must be cited"
         return None
 
     return cited_ids
@@ -43,12 +46,16 @@ def quotes_found(*, words: int = 3) -> Grounding:
 
     def quotes_found(subject: Subject) -> str | None:
         sources = [_plain(document.text) for document in subject.documents]
-        missing = [
+        missing_quotes = [
             quote
             for quote in _quotes(subject.text)
             if len(quote.split()) >= words and not _is_in(quote, sources)
         ]
-        return f"quotes what stands in no document: {'; '.join(missing)}" if missing else None
+        return (
+            f"quotes what stands in no document: {'; '.join(missing_quotes)}"
+            if missing_quotes
+            else None
+        )
 
     return quotes_found
 
@@ -58,39 +65,47 @@ def numbers_found(*, ignore: Collection[str] = ()) -> Grounding:
 
     1,234.50 and 1234.5 are the same number; signs and units are not compared.
     """
-    ignored = {number for text in ignore for number in _numbers(text)}
+    ignored_numbers = {number for text in ignore for number in _numbers(text)}
 
     def numbers_found(subject: Subject) -> str | None:
-        known = {number for document in subject.documents for number in _numbers(document.text)}
-        said = _LIST_MARKER.sub(" ", re.sub(_CITATION, " ", subject.text))
-        missing = dict.fromkeys(n for n in _numbers(said) if n not in known | ignored)
-        return f"has numbers that stand in no document: {', '.join(missing)}" if missing else None
+        source_numbers = {
+            number for document in subject.documents for number in _numbers(document.text)
+        }
+        text = _LIST_MARKER.sub(" ", re.sub(_CITATION, " ", subject.text))
+        missing_numbers = dict.fromkeys(
+            n for n in _numbers(text) if n not in source_numbers | ignored_numbers
+        )
+        return (
+            f"has numbers that stand in no document: {', '.join(missing_numbers)}"
+            if missing_numbers
+            else None
+        )
 
     return numbers_found
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     try:
-        compiled = re.compile(pattern)
+        expression = re.compile(pattern)
     except (re.error, TypeError) as error:
         raise ConfigurationError(f"cited_ids({pattern!r}): {error}") from error
-    if compiled.groups < 1:
+    if expression.groups < 1:
         raise ConfigurationError(f"cited_ids({pattern!r}): put the id into a group")
-    return compiled
+    return expression
 
 
 def _ids(citation: re.Pattern[str], text: str) -> Iterator[str]:
-    for found in citation.finditer(text):
-        yield from (id for part in re.split("[,;]", found.group(1) or "") if (id := part.strip()))
+    for match in citation.finditer(text):
+        yield from (id for part in re.split("[,;]", match.group(1) or "") if (id := part.strip()))
 
 
 def _quotes(text: str) -> Iterator[str]:
-    for found in _QUOTE.finditer(text):
-        yield next(group for group in found.groups() if group is not None)
+    for match in _QUOTE.finditer(text):
+        yield next(group for group in match.groups() if group is not None)
 
 
 def _is_in(quote: str, sources: list[str]) -> bool:
-    parts = [part.strip() for part in _LEFT_OUT.split(_plain(quote)) if part.strip()]
+    parts = [part.strip() for part in _ELLIPSIS.split(_plain(quote)) if part.strip()]
     return any(all(part in source for part in parts) for source in sources)
 
 
@@ -100,8 +115,8 @@ def _plain(text: str) -> str:
 
 
 def _numbers(text: str) -> Iterator[str]:
-    for found in _NUMBER.finditer(text):
-        yield _canonical(found.group())
+    for match in _NUMBER.finditer(text):
+        yield _canonical(match.group())
 
 
 def _canonical(number: str) -> str:

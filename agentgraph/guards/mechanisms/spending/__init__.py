@@ -1,1 +1,1 @@
-"""What an input may spend: budgets, prices, estimates and what was spent."""
+"""What an input may spend: the budget and its account, prices, estimates, and the whole input's."""

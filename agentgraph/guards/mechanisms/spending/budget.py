@@ -1,6 +1,7 @@
-"""How much a run may spend: the worst case is reserved before each call and settled after it.
+"""The budget of a run, and its account: reserved before each call, settled after it.
 
-A check of what is spent alone would let N parallel calls overspend N times.
+The worst case of a call is reserved first: a check of what is spent alone would let N parallel
+calls pass together, and overspend N times.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ Amount: TypeAlias = float | str | Decimal
 """US dollars."""
 
 _GUARD = "cost_budget"
-_ALLOWED = Decision("allow", _GUARD)
-_NOTHING = Decimal(0)
+_ALLOW = Decision("allow", _GUARD)
+_ZERO = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
 class CostBudget:
     """The US dollars, the tokens, or both, that a run may spend.
 
-    A call is reckoned by how much its model may write (`max_tokens`). One that does not say is
-    taken to write 1,024 tokens, or as many as it has written before: give it a limit where none of
-    the budget may be passed.
+        CostBudget(usd="2.50", prices={"my-model": ("0.15", "0.60")})
+
+    The worst case of a call is how much its model may write (`max_tokens`). A model without a limit
+    is taken to write 1,024 tokens, or as many as it has written before: give it a limit where the
+    budget must never be passed.
     """
 
     usd: Amount | None = None
     tokens: int | None = None
     prices: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict, hash=False)
-    """US dollars for a million tokens, read and written, of models that no price book has."""
+    """US dollars for a million tokens, read and written, of models that the price book has not."""
 
     def __post_init__(self) -> None:
         faults = [*_price_faults(self.prices)]
@@ -50,10 +53,11 @@ class CostBudget:
             faults.append(f"CostBudget(tokens={self.tokens!r}): give a whole number of 0 or more")
         if faults:
             raise ConfigurationError(faults)
-        known = {
-            name: (_amount(read), _amount(written)) for name, (read, written) in self.prices.items()
+        prices = {
+            name: (_amount(read_price), _amount(written_price))
+            for name, (read_price, written_price) in self.prices.items()
         }
-        object.__setattr__(self, "prices", known)
+        object.__setattr__(self, "prices", prices)
 
     @property
     def price_list(self) -> Prices:
@@ -67,7 +71,10 @@ class CostBudget:
 
 
 class Reservation:
-    """What one call may cost, held back until it is known what it did cost."""
+    """What one call may cost, held back until its usage is known: settle, charge or release it.
+
+    Only the first of the three counts.
+    """
 
     __slots__ = ("_spend", "id", "tokens", "usd")
 
@@ -78,27 +85,27 @@ class Reservation:
         self.usd = usd
 
     def settle(self, *, tokens: int, usd: Decimal | None) -> None:
-        """Replace it by what was used; a figure that is missing or makes no sense is charged."""
-        known = _is_count(tokens)
-        paid = None if usd is None else _dollars(usd)
+        """Replace it by what was used; a figure that is missing or invalid is charged in full."""
+        is_counted = _is_count(tokens)
+        dollars = None if usd is None else _dollars(usd)
         self._spend._close(
             self,
-            tokens if known else self.tokens,
-            self.usd if paid is None else paid,
-            estimated=0 if known else self.tokens,
+            tokens if is_counted else self.tokens,
+            self.usd if dollars is None else dollars,
+            estimated_tokens=0 if is_counted else self.tokens,
         )
 
     def charge(self) -> None:
         """Count all of it as spent: the call was made and no usage came back."""
-        self._spend._close(self, self.tokens, self.usd, estimated=self.tokens)
+        self._spend._close(self, self.tokens, self.usd, estimated_tokens=self.tokens)
 
     def release(self) -> None:
         """Give it back: the call was never made."""
-        self._spend._close(self, 0, None, estimated=0)
+        self._spend._close(self, 0, None, estimated_tokens=0)
 
 
 class Spend:
-    """The account of one run; without a budget it only counts."""
+    """What a run has spent and reserved under one budget; without a budget it only counts."""
 
     def __init__(self, budget: CostBudget | None = None) -> None:
         if budget is not None and not isinstance(budget, CostBudget):
@@ -110,12 +117,12 @@ class Spend:
         self.reserved_tokens = 0
         self.reserved_usd = Decimal(0)
         self.estimated_tokens = 0
-        self.granted = 1
+        self.grants = 1
         self._limit: int | None = None
         self._dollars: Decimal | None = None
-        self._allow()
+        self._set_limits()
         self._open: set[Reservation] = set()
-        # Nodes that are no coroutines run in threads, and share the account with the others.
+        # Nodes that are no coroutines run in threads, and use the account at the same time.
         self._lock = Lock()
 
     def fresh(self) -> Spend:
@@ -125,23 +132,27 @@ class Spend:
     def reserve(
         self, *, tokens: int, usd: Decimal | None, id: str = ""
     ) -> tuple[Decision, Reservation | None]:
-        """Hold back the worst case of a call, or deny the call."""
+        """Hold back the worst case of a call, or deny the call.
+
+        `usd` is None where the price is unknown, which a budget in dollars denies. Raises
+        `ValueError` for what is no amount.
+        """
         if not _is_count(tokens):
             raise ValueError(f"reserve(tokens={tokens!r}): give a whole number of 0 or more")
-        if usd is not None and (usd := _dollars(given := usd)) is None:
-            raise ValueError(f"reserve(usd={given!r}): give an amount of 0 or more, or None")
+        if usd is not None and (usd := _dollars(amount := usd)) is None:
+            raise ValueError(f"reserve(usd={amount!r}): give an amount of 0 or more, or None")
         with self._lock:
-            if denied := self._denied(tokens, usd):
-                return denied, None
+            if denial := self._denial_of(tokens, usd):
+                return denial, None
             reservation = Reservation(self, id, tokens, usd)
             self._open.add(reservation)
             self.reserved_tokens += tokens
             self.reserved_usd += usd or 0
-        return _ALLOWED, reservation
+        return _ALLOW, reservation
 
     @property
     def share(self) -> float:
-        """Return which share of the budget is spent or reserved, the larger one of its units."""
+        """Return the share of the budget that is spent or reserved, the larger of its two units."""
         if self.budget is None:
             return 0.0
         limit, dollars = self._limit, self._dollars
@@ -153,50 +164,53 @@ class Spend:
         return max(shares)
 
     def exhausted(self) -> Decision | None:
-        """Deny whatever comes next where nothing is left; None while something is."""
+        """Return a denial where nothing is left, None while something is."""
         with self._lock:
             dollars = self._dollars
-            denied = self._denied(1, None if dollars is None else _NOTHING)
-            if denied is None and dollars is not None and self.usd >= dollars:
-                return _over("usd", self.usd, self.reserved_usd, _NOTHING, dollars)
-            return denied
+            denial = self._denial_of(1, None if dollars is None else _ZERO)
+            if denial is None and dollars is not None and self.usd >= dollars:
+                return _denial("usd", self.usd, self.reserved_usd, _ZERO, dollars)
+            return denial
 
     def grant(self) -> None:
         """Allow as much again: a human has agreed to it."""
         with self._lock:
-            self.granted += 1
-            self._allow()
+            self.grants += 1
+            self._set_limits()
 
-    def count_in(self, tokens: int, usd: Decimal, granted: int = 1) -> None:
-        """Count what others have paid for the same input."""
+    def count_in(self, tokens: int, usd: Decimal, grants: int = 1) -> None:
+        """Add what other processes have paid for the same input, and take on their grants."""
         with self._lock:
             self.tokens += tokens
             self.usd += usd
-            self.granted = max(self.granted, granted)
-            self._allow()
+            self.grants = max(self.grants, grants)
+            self._set_limits()
 
     def hold(self, tokens: int, usd: Decimal, share: float) -> None:
-        """Count at least what was paid and a share of the budget that may have been too."""
+        """Raise the account to what was paid for certain, and a share that may have been paid.
+
+        The share is of the whole budget; it counts as an estimate.
+        """
         limit, dollars = self._limit, self._dollars
-        held = math.ceil((limit or 0) * share)
+        share_tokens = math.ceil((limit or 0) * share)
         with self._lock:
-            self.estimated_tokens = max(self.estimated_tokens, held)
-            self.tokens = max(self.tokens, tokens + held)
+            self.estimated_tokens = max(self.estimated_tokens, share_tokens)
+            self.tokens = max(self.tokens, tokens + share_tokens)
             self.usd = max(self.usd, usd + (dollars or Decimal(0)) * _amount(share))
 
-    def _allow(self) -> None:
-        """Reckon the limits: the budget's, as often as it was granted."""
+    def _set_limits(self) -> None:
+        """Compute the limits: the budget's, as often as it was granted."""
         tokens = None if self.budget is None else self.budget.tokens
-        self._limit = None if tokens is None else tokens * self.granted
+        self._limit = None if tokens is None else tokens * self.grants
         dollars = None if self.budget is None else self.budget.dollars
-        # A product would be rounded.
-        self._dollars = dollars if dollars is None or self.granted == 1 else dollars * self.granted
+        # Not multiplied by 1: a product is rounded to the context's precision.
+        self._dollars = dollars if dollars is None or self.grants == 1 else dollars * self.grants
 
     def dump(self) -> dict[str, object]:
         """Return the account as JSON-able values."""
         with self._lock:
             return {
-                "granted": self.granted,
+                "granted": self.grants,
                 "tokens": self.tokens,
                 "usd": str(self.usd),
                 "reserved_tokens": self.reserved_tokens,
@@ -204,37 +218,37 @@ class Spend:
                 "estimated_tokens": self.estimated_tokens,
             }
 
-    def load(self, dumped: Mapping[str, object]) -> None:
-        """Take what `dump` gave; what was reserved counts as spent.
+    def load(self, state: Mapping[str, object]) -> None:
+        """Take the account that `dump` gave; what was reserved counts as spent.
 
-        Whoever loads does not know whether the call was made.
+        Nobody who loads it can know whether the reserved call was made.
         """
-        reserved = _count(dumped.get("reserved_tokens"))
+        reserved_tokens = _count(state.get("reserved_tokens"))
         with self._lock:
-            self.tokens = _count(dumped.get("tokens")) + reserved
-            self.usd = _amount(dumped.get("usd")) + _amount(dumped.get("reserved_usd"))
-            self.estimated_tokens = _count(dumped.get("estimated_tokens")) + reserved
-            self.granted = _count(dumped.get("granted")) or 1
-            self._allow()
+            self.tokens = _count(state.get("tokens")) + reserved_tokens
+            self.usd = _amount(state.get("usd")) + _amount(state.get("reserved_usd"))
+            self.estimated_tokens = _count(state.get("estimated_tokens")) + reserved_tokens
+            self.grants = _count(state.get("granted")) or 1
+            self._set_limits()
             self.reserved_tokens, self.reserved_usd = 0, Decimal(0)
             self._open.clear()
 
-    def _denied(self, tokens: int, usd: Decimal | None) -> Decision | None:
+    def _denial_of(self, tokens: int, usd: Decimal | None) -> Decision | None:
         if self.budget is None:
             return None
         limit, dollars = self._limit, self._dollars
         if limit is not None and self.tokens + self.reserved_tokens + tokens > limit:
-            return _over("tokens", self.tokens, self.reserved_tokens, tokens, limit)
+            return _denial("tokens", self.tokens, self.reserved_tokens, tokens, limit)
         if dollars is None:
             return None
         if usd is None:
-            return _over("usd", self.usd, self.reserved_usd, None, dollars)
+            return _denial("usd", self.usd, self.reserved_usd, None, dollars)
         if self.usd + self.reserved_usd + usd > dollars:
-            return _over("usd", self.usd, self.reserved_usd, usd, dollars)
+            return _denial("usd", self.usd, self.reserved_usd, usd, dollars)
         return None
 
     def _close(
-        self, reservation: Reservation, tokens: int, usd: Decimal | None, *, estimated: int
+        self, reservation: Reservation, tokens: int, usd: Decimal | None, *, estimated_tokens: int
     ) -> None:
         with self._lock:
             if reservation not in self._open:
@@ -244,24 +258,24 @@ class Spend:
             self.reserved_usd -= reservation.usd or 0
             self.tokens += tokens
             self.usd += usd or 0
-            self.estimated_tokens += estimated
+            self.estimated_tokens += estimated_tokens
 
 
-def _over(
+def _denial(
     unit: Literal["tokens", "usd"],
-    spent: int | Decimal,
-    reserved: int | Decimal,
-    asked: int | Decimal | None,
+    spent_amount: int | Decimal,
+    reserved_amount: int | Decimal,
+    amount: int | Decimal | None,
     limit: int | Decimal,
 ) -> Decision:
-    used = f"of {limit} {unit}, {spent} are spent and {reserved} reserved"
-    if asked is None:
-        cause = f"the price of the call is unknown, and the budget is in dollars: {used}"
+    usage = f"of {limit} {unit}, {spent_amount} are spent and {reserved_amount} reserved"
+    if amount is None:
+        cause = f"the price of the call is unknown, and the budget is in dollars: {usage}"
     else:
-        cause = f"the call may use {asked} {unit}: {used}"
-    figures = {"spent": spent, "reserved": reserved, "asked": asked, "limit": limit}
-    shown = {name: str(n) if isinstance(n, Decimal) else n for name, n in figures.items()}
-    return Decision("deny", _GUARD, cause, "cost_overrun", {"unit": unit, **shown})
+        cause = f"the call may use {amount} {unit}: {usage}"
+    figures = {"spent": spent_amount, "reserved": reserved_amount, "asked": amount, "limit": limit}
+    json_figures = {name: str(n) if isinstance(n, Decimal) else n for name, n in figures.items()}
+    return Decision("deny", _GUARD, cause, "cost_overrun", {"unit": unit, **json_figures})
 
 
 def _price_faults(prices: object) -> Iterator[str]:
@@ -270,7 +284,7 @@ def _price_faults(prices: object) -> Iterator[str]:
         return
     for name, price in prices.items():
         pair = price if isinstance(price, list | tuple) and len(price) == 2 else (None,)
-        if not isinstance(name, str) or any(_dollars(one) is None for one in pair):
+        if not isinstance(name, str) or any(_dollars(amount) is None for amount in pair):
             yield f"CostBudget(prices={{{name!r}: {price!r}}}): give two amounts, of 0 or more"
 
 
@@ -280,13 +294,13 @@ def _is_count(value: object) -> bool:
 
 def _dollars(value: object) -> Decimal | None:
     """Return an amount of money, None for what is none."""
-    amount = value if isinstance(value, Decimal) else _read(value)
+    amount = value if isinstance(value, Decimal) else _decimal_of(value)
     if amount is None:
         return None
     return amount if amount.is_finite() and amount >= 0 else None
 
 
-def _read(value: object) -> Decimal | None:
+def _decimal_of(value: object) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

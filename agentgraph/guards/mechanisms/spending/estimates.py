@@ -1,6 +1,7 @@
-"""About how many tokens a model call uses, without a tokenizer.
+"""Estimates of how many tokens a model call uses, without a tokenizer.
 
-This is asked before each call of a conversation that grows: it has to be quick.
+They err on the high side, with three bytes a token. They are made before each call of a
+conversation that grows, so they have to be quick.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ _as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).enco
 def estimate(
     messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
 ) -> int:
-    """Return about how many tokens a call uses at most, without a tokenizer."""
+    """Return about how many tokens a call uses at most: what is sent, and what may be written."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
     return output + _tokens(_bytes_of(messages) + sum(map(_bytes_of_tool, tools)))
 
 
 class Estimates:
-    """Estimates the calls of a run: of a conversation that goes on, only what is new is measured.
+    """Estimates the calls of a run: of a conversation that goes on, only new messages are measured.
 
-    Of agents that are at work at a time each measures the whole of its own.
+    It remembers the last conversation. Agents that run at the same time, and share it, measure the
+    whole of theirs at each change.
     """
 
     def __init__(self) -> None:
-        self._known: Sequence[BaseMessage] = ()
+        self._conversation: Sequence[BaseMessage] = ()
+        """The messages that were measured last, without the system prompt, which changes."""
         self._bytes = 0
         self._tools: Sequence[object] = ()
         self._bytes_of_tools = 0
@@ -49,12 +52,12 @@ class Estimates:
         """Return about how many tokens a call uses at most."""
         has_prompt = bool(messages) and isinstance(messages[0], SystemMessage)
         prompt = _bytes_of(messages[:1]) if has_prompt else 0
-        said = messages[has_prompt:]
-        known = len(self._known)
-        if known > len(said) or not all(map(is_, self._known, said)):
-            known = self._bytes = 0
-        self._bytes += _bytes_of(said[known:])
-        self._known = said
+        conversation = messages[has_prompt:]
+        old_length = len(self._conversation)
+        if old_length > len(conversation) or not all(map(is_, self._conversation, conversation)):
+            old_length = self._bytes = 0
+        self._bytes += _bytes_of(conversation[old_length:])
+        self._conversation = conversation
         if len(tools) != len(self._tools) or not all(map(is_, self._tools, tools)):
             self._tools, self._bytes_of_tools = [*tools], sum(map(_bytes_of_tool, tools))
         return max_output + _tokens(self._bytes + prompt + self._bytes_of_tools)
@@ -65,20 +68,22 @@ def _bytes_of(messages: Sequence[BaseMessage]) -> int:
     size = _PER_MESSAGE * len(messages)
     for message in messages:
         content = message.content
-        size += len(content) if type(content) is str and content.isascii() else _weighed(content)
+        is_ascii = type(content) is str and content.isascii()
+        size += len(content) if is_ascii else _bytes_of_content(content)
         if message.name:
             size += len(message.name)
-        # No `isinstance`: the classes are abstract, and say slowly what is none of theirs.
+        # By its type and not by `isinstance`, which is slow for abstract classes.
         if message.type in _MODELS and (calls := message.tool_calls):  # type: ignore[attr-defined]
-            size += _weighed(repr(calls))  # as long as JSON, and much quicker
+            size += _bytes_of_content(repr(calls))  # as long as JSON, and much quicker
     return size
 
 
-def _weighed(content: str | Sequence[str | dict[object, object]]) -> int:
+def _bytes_of_content(content: str | Sequence[str | dict[object, object]]) -> int:
     if isinstance(content, str):
         return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
     return sum(
-        _weighed(part) if isinstance(part, str) else _bytes_of_block(part) for part in content
+        _bytes_of_content(part) if isinstance(part, str) else _bytes_of_block(part)
+        for part in content
     )
 
 
@@ -87,24 +92,24 @@ def _bytes_of_block(block: Mapping[object, object]) -> int:
     if isinstance(kind, str) and kind.startswith(("image", "audio", "input_", "video", "file")):
         # Its base64 text would count as hundreds of thousands of tokens, and deny the call.
         return _PER_MEDIUM
-    return _weighed(_as_json(block))
+    return _bytes_of_content(_as_json(block))
 
 
-_tools: dict[int, tuple[ReferenceType[object], int]] = {}
+_tool_sizes: dict[int, tuple[ReferenceType[object], int]] = {}
 """The sizes of the tools that live, by their ids: to write out a schema takes long."""
 
 
 def _bytes_of_tool(tool: object) -> int:
-    known = _tools.get(id(tool))
-    if known is not None and known[0]() is tool:
-        return known[1]
-    size, key = _PER_MESSAGE + _weighed(_specified(tool)), id(tool)
+    entry = _tool_sizes.get(id(tool))
+    if entry is not None and entry[0]() is tool:
+        return entry[1]
+    size, key = _PER_MESSAGE + _bytes_of_content(_json_of_tool(tool)), id(tool)
     with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
-        _tools[key] = ref(tool, lambda _: _tools.pop(key, None)), size
+        _tool_sizes[key] = ref(tool, lambda _: _tool_sizes.pop(key, None)), size
     return size
 
 
-def _specified(tool: object) -> str:
+def _json_of_tool(tool: object) -> str:
     try:
         return _as_json(tool if isinstance(tool, Mapping) else convert_to_openai_tool(tool))  # type: ignore[arg-type]
     except (TypeError, ValueError):

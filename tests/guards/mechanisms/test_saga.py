@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentgraph.clock import use_clock
 from agentgraph.errors import AgentGraphError, ConfigurationError
-from agentgraph.guards.mechanisms.actions import Entry, merge_entries
 from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.saga_entry import Entry, merge_entries
 from agentgraph.testing import FakeClock
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentgraph.guards.mechanisms.canonical import canonical, digest, exact_digest, parsed
+from agentgraph.guards.mechanisms.canonical import canonical, digest, exact_digest, parse_json
 
 EMPTY = st.sampled_from([None, "", {}, [], " \n", [None], {"a": ""}])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -138,11 +138,11 @@ def test_models_and_dataclasses_are_their_fields() -> None:
 
 
 def test_only_objects_and_arrays_are_parsed() -> None:
-    assert parsed(' {"a": 1}') == {"a": 1}
-    assert parsed("12") == "12"
-    assert parsed("{not json") == "{not json"
-    assert parsed("[" + "1," * 20_000 + "1]") == "[" + "1," * 20_000 + "1]"
-    assert parsed(3) == 3
+    assert parse_json(' {"a": 1}') == {"a": 1}
+    assert parse_json("12") == "12"
+    assert parse_json("{not json") == "{not json"
+    assert parse_json("[" + "1," * 20_000 + "1]") == "[" + "1," * 20_000 + "1]"
+    assert parse_json(3) == 3
 
 
 @LIGHT

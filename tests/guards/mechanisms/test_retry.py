@@ -142,7 +142,7 @@ def test_a_small_ratio_keeps_little() -> None:
         for _ in range(3000):
             budget.first_attempt()
             clock.advance(0.02)
-        assert len(budget._earned) <= 65
+        assert len(budget._deposits) <= 65
 
 
 def test_a_denied_retry_is_told_why() -> None:

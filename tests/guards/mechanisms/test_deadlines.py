@@ -135,7 +135,7 @@ def test_a_pause_over_which_the_wall_clock_was_set_back_leaves_the_time_there_wa
 @given(st.integers(-(10**6), 10**6), st.integers(0, 700))
 def test_an_anchored_deadline_ignores_the_wall_clock(jump: int, passed: int) -> None:
     with FakeClock(START).installed() as clock:
-        anchored = Deadline(START + 600, "workflow").anchored()
+        anchored = Deadline(START + 600, "workflow").to_monotonic()
         clock.set_wall(START + jump)
         clock.advance(passed)
         assert anchored.remaining() == 600 - passed
@@ -150,4 +150,4 @@ def test_a_deadline_survives_into_another_process() -> None:
         deadline = Deadlines().workflow()
         assert deadline is not None
     with FakeClock(START + 5100).installed():
-        assert deadline.anchored().remaining() == 500
+        assert deadline.to_monotonic().remaining() == 500

@@ -1,0 +1,175 @@
+"""What one input has spent under the budgets of its run and stages, and what is stored of it.
+
+There is one `InputSpend` for an input in a process, shared by all the inner sessions that it leads
+to. Several processes may pay for one input: one that was killed, and the one that went on with it.
+Each writes snapshots of what all of them have paid, by payer, so that nothing is counted twice or
+forgotten, in whatever order the snapshots are read.
+
+A process that is killed forgets what it has spent since its last snapshot. So an attempt at a round
+of a session may spend a share of each budget that is not yet in the session's log, and not more.
+An agent whose every step is stored writes down what a call may cost before it makes the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from agentgraph.clock import SystemClock
+from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
+
+SHARE = 0.1
+"""What of a budget an attempt at a round may spend before that is written to the session's log."""
+
+ALL = "*"
+"""Stands for every budget, in the shares of a log."""
+
+Figures = Mapping[str, Mapping[str, Any]]
+"""A snapshot by budget: the run's is called "", that of a stage as its path."""
+
+
+class _Payment(NamedTuple):
+    """What one payer has paid in all, as of one of its snapshots: the later one counts."""
+
+    snapshot: int
+    tokens: int
+    usd: Decimal
+
+
+class _LogBalance(NamedTuple):
+    """What a session's log has: snapshots, shares written ahead, and the share of dead attempts."""
+
+    figures: Figures
+    shares: Mapping[str, float]
+    dead_share: float
+
+
+class InputSpend:
+    """The spending of one input: a `Spend` for each of its budgets, and what other payers paid."""
+
+    def __init__(self) -> None:
+        # Never the id of a fake clock: two processes under test would be one payer.
+        self._payer = SystemClock().new_id()[:12]
+        self._snapshots = 0
+        self.steps = 0
+        """How many model calls were made."""
+        self.grants = 1
+        """How often the limits hold: a human who lets a stopped run go on grants them once more."""
+        self.log_lock = asyncio.Lock()
+        """Held while shares are written to the log: no call may overtake its record."""
+        self._spends: dict[str, Spend] = {}
+        self._payments: dict[str, dict[str, _Payment]] = {}
+        """What other payers have paid, by budget and payer."""
+        self._grants: dict[str, int] = {}
+        """How often each budget was granted, by any payer."""
+        self._logs: list[_LogBalance] = []
+        """The log of the session, and those of the sessions around it."""
+        self._logged_shares: dict[str, float] | None = None
+        """Up to which share of each budget the log allows to spend, None outside of a session."""
+        self.read_levels: set[str] = set()
+        """The graph levels whose snapshots, left by another process, were read."""
+
+    def spend(self, name: str, budget: CostBudget) -> Spend:
+        """Return the spending under one budget, the same object each time."""
+        if name not in self._spends:
+            spend = self._spends[name] = Spend(budget)
+            spend.count_in(*_total(self._payments.get(name, {})), self._grants.get(name, 1))
+            self._count_shares(name, spend)
+            if self._logged_shares is not None:
+                self._logged_shares[name] = spend.share + SHARE
+        return self._spends[name]
+
+    def grant(self) -> None:
+        """Allow as much again of everything: a human has agreed to it."""
+        self.grants += 1
+        for spend in self._spends.values():
+            spend.grant()
+
+    def begin_attempt(self) -> None:
+        """Begin an attempt at a round: from here on it may spend one share that is not logged."""
+        self._logged_shares = {name: spend.share + SHARE for name, spend in self._spends.items()}
+
+    def unlogged_shares(self) -> dict[str, float]:
+        """Return the shares, by budget, that must be written to the log before the next call."""
+        shares: dict[str, float] = {}
+        for name, logged_share in (self._logged_shares or {}).items():
+            if (excess := self._spends[name].share - logged_share) > 0:
+                shares[name] = math.ceil(excess / SHARE) * SHARE
+        return shares
+
+    def mark_logged(self, shares: Mapping[str, float]) -> None:
+        """Note that shares were written to the log."""
+        if self._logged_shares is not None:
+            for name, share in shares.items():
+                self._logged_shares[name] = self._logged_shares.get(name, 0.0) + share
+
+    def reconcile(self, figures: Figures, shares: Mapping[str, float], dead_share: float) -> None:
+        """Go on from what a log has: what was spent, what may have been, and what is not in it.
+
+        `shares` were written ahead, by budget or for `ALL`. `dead_share` of each budget may have
+        been spent by attempts whose process was killed. Both count as spent.
+        """
+        self.merge(figures)
+        self._logs.append(_LogBalance(figures, shares, dead_share))
+        for name, spend in self._spends.items():
+            self._count_shares(name, spend)
+
+    def merge(self, snapshot: Figures) -> None:
+        """Count in what other payers have paid, from the snapshot of any of them."""
+        for budget, figures in snapshot.items():
+            payments = self._payments.setdefault(budget, {})
+            before = _total(payments)
+            for payer, payment in _payments_of(figures):
+                if payer != self._payer and payment > payments.get(payer, _NO_PAYMENT):
+                    payments[payer] = payment
+            grants = max(self._grants.get(budget, 1), int(figures.get("granted", 1)))
+            self._grants[budget] = grants
+            if budget in self._spends:
+                tokens, usd = _total(payments)
+                self._spends[budget].count_in(tokens - before[0], usd - before[1], grants)
+
+    def dump(self) -> dict[str, Any]:
+        """Return a snapshot of what all payers have paid, as JSON-able values.
+
+        What is reserved counts as paid: whoever reads it cannot know whether the call was made.
+        """
+        self._snapshots += 1
+        names = {**self._payments, **self._spends} if self._payments else self._spends
+        return {name: self._figures(name) for name in names}
+
+    def _figures(self, name: str) -> dict[str, Any]:
+        payments = self._payments.get(name) or {}
+        rows = {payer: [p.snapshot, p.tokens, str(p.usd)] for payer, p in payments.items()}
+        spend = self._spends.get(name)
+        if spend is None:
+            return {"granted": self._grants.get(name, 1), "paid": rows}
+        tokens, usd = _total(payments)
+        own_tokens = spend.tokens + spend.reserved_tokens - tokens
+        own_usd = spend.usd + spend.reserved_usd - usd
+        rows[self._payer] = [self._snapshots, own_tokens, str(own_usd)]
+        return {"granted": spend.grants, "paid": rows}
+
+    def _count_shares(self, name: str, spend: Spend) -> None:
+        """Count as spent what the logs say may have been."""
+        for log in self._logs:
+            share = log.shares.get(name, 0.0) + log.shares.get(ALL, 0.0) + log.dead_share
+            if share:
+                spend.hold(*_total(dict(_payments_of(log.figures.get(name, {})))), share)
+
+
+_NO_PAYMENT = _Payment(0, 0, Decimal(0))
+
+
+def _total(payments: Mapping[str, _Payment]) -> tuple[int, Decimal]:
+    if not payments:
+        return 0, _NO_PAYMENT.usd
+    values = payments.values()
+    return sum(p.tokens for p in values), sum((p.usd for p in values), Decimal(0))
+
+
+def _payments_of(figures: Mapping[str, Any]) -> Iterator[tuple[str, _Payment]]:
+    for payer, (snapshot, tokens, usd) in figures.get("paid", {}).items():
+        yield payer, _Payment(int(snapshot), int(tokens), Decimal(usd))
