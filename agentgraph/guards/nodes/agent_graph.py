@@ -287,13 +287,13 @@ def answer_used(interceptor: NodeInterceptor) -> dict[str, Any]:
 
 
 def refuse_guarded(graph: AnyGraph) -> None:
-    """Say what to do where a graph has guards: with two of them none would know what happens."""
+    """Raise where a graph has guards already: two of them would count and retry the same calls."""
     if AWAIT_HUMAN in graph.nodes:
         raise ConfigurationError("the graph is guarded already: patch the one that it was before")
 
 
 def also_to(ends: Any, *more: str) -> Any:
-    """Draw where a node may go beside the ends that it declares."""
+    """Return a node's declared ends with more of them, in the form that LangGraph has them in."""
     return (
         {**ends, **dict(zip(more, more, strict=True))} if isinstance(ends, dict) else (*ends, *more)
     )

@@ -102,6 +102,7 @@ def _takes_state(graph: AnyGraph) -> bool:
 
 
 def _is_agent(graph: AnyGraph) -> bool:
+    """Tell whether a graph has a node of a model that can be guarded."""
     has_tools = any(name in graph.nodes for name in TOOLS)
     # Without tools an "agent" may be any work, which is not to be done again as a call may be.
     names = MODELS if has_tools else _SURELY_MODELS
@@ -152,13 +153,18 @@ def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
 
 
 def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
+    """Return the tools of a `ToolNode` by name, none of any other node."""
     tools: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
     return tools
 
 
 @dataclass(frozen=True, slots=True)
 class _ForeignWrappers(NodeWrappers):
-    """The wrappers of a foreign graph's nodes."""
+    """The wrappers of a foreign graph's nodes.
+
+    Its edges are its own, so `guard_holds` is set in its state where they must not be followed, and
+    `stopped_by` says why: nobody outside would know otherwise that its answer is none.
+    """
 
     tools: Mapping[str, Any] = field(default_factory=dict)
 
@@ -208,6 +214,7 @@ class _ForeignWrappers(NodeWrappers):
         return node_call
 
     async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
+        """Ask the node under guard, and return its result or what replaces that."""
         site = interceptor.site
         site = replace(site, place=replace(site.place, form=node.text_of))
         interceptor.site = site
@@ -273,6 +280,7 @@ def _replacement_in(interceptor: NodeInterceptor) -> Replacement:
 
 
 def _ends_with(state: State, message_id: str | None) -> bool:
+    """Tell whether a message is the last one: the graph has come back without a new one."""
     messages = state.get("messages") or ()
     return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 

@@ -201,6 +201,7 @@ class GuardedToolCall:
         return answer.model_copy(update={"content": prefix + str(answer.text)})
 
     async def _refuse(self, registration: Registration) -> ToolMessage:
+        """Answer that an action is not run: its outcome is unknown, or its key has other arguments."""
         # The model is told in any case, also where the run ends or a human is asked.
         site = self._site
         decision = await site.decide_by_table(registration.decision, possible=True)
@@ -209,6 +210,7 @@ class GuardedToolCall:
         return _answer(self._use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _keep(self, entry: Entry) -> None:
+        """Write down what has become of an action: in the trail, and in a session in its log."""
         site = self._site
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
@@ -238,6 +240,7 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
 
 
 async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
+    """Return the answer to a call that a gate does not let pass; it counts as a failed call."""
     place = site.place
     context = {"agent": place.path, "steps": site.account.spending.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
