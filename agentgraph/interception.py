@@ -130,7 +130,7 @@ class Interceptor(Protocol):
         """Run a tool and return its result, or a `ToolMessage` that says why it may not run."""
         ...
 
-    async def skip_tool(self, call: SkippedCall) -> None:
+    async def tool_skipped(self, call: SkippedCall) -> None:
         """Count a call that nothing ran for: a model may make it again and again."""
         ...
 

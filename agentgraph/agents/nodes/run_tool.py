@@ -349,6 +349,6 @@ async def tell_unrun(
     for told in answers:
         call = by_id[told.tool_call_id]
         failed = told.status == "error"
-        await interceptor.skip_tool(
+        await interceptor.tool_skipped(
             SkippedCall(told.name or "", call["args"], message_id, told.text, failed)
         )

@@ -135,7 +135,7 @@ class NodeInterceptor:
         """Have a tool run, if it may, and see whether it leads anywhere."""
         return GuardedToolCall(self.site, use).run()
 
-    async def skip_tool(self, call: SkippedCall) -> None:
+    async def tool_skipped(self, call: SkippedCall) -> None:
         """Count a call that nothing ran for."""
         await observe_skipped(self.site, call)
 

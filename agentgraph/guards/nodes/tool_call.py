@@ -201,7 +201,7 @@ class GuardedToolCall:
         return answer.model_copy(update={"content": prefix + str(answer.text)})
 
     async def _refuse(self, registration: Registration) -> ToolMessage:
-        """Answer that an action is not run: its outcome is unknown, or its key has other arguments."""
+        """Answer that an action is not run: its outcome is unknown, or its arguments differ."""
         # The model is told in any case, also where the run ends or a human is asked.
         site = self._site
         decision = await site.decide_by_table(registration.decision, possible=True)

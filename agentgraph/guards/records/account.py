@@ -377,7 +377,7 @@ class Account:
 
 
 def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
-    """Return the decisions in a dumped account that no node has acted on yet, by visit."""
+    """Return the decisions of an account's snapshot that no node has acted on yet, by visit."""
     pending = snapshot.get("pending", {})
     return {
         visit: [Decision(**values) for values in decisions] for visit, decisions in pending.items()
