@@ -7,9 +7,9 @@ beside it: where guards write what has to outlive a kill of the process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -130,7 +130,7 @@ class Interceptor(Protocol):
         """Run a tool and return its result, or a `ToolMessage` that says why it may not run."""
         ...
 
-    async def skip_tool(self, call: SkippedCall) -> None:
+    async def tool_skipped(self, call: SkippedCall) -> None:
         """Count a call that nothing ran for: a model may make it again and again."""
         ...
 
@@ -228,34 +228,37 @@ def current_ledger() -> Ledger | None:
     return _current.get().ledger
 
 
-@contextmanager
-def intercepted_by(interceptor: Interceptor | None) -> Iterator[None]:
+class _installed:
+    """Have an interception hold in a block."""
+
+    # No generator: each call of a run enters several, and a generator costs three times as much.
+    __slots__ = ("_interception", "_token")
+
+    _token: Token[_Interception]
+
+    def __init__(self, interception: _Interception) -> None:
+        self._interception = interception
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._interception)
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
+
+
+def intercepted_by(interceptor: Interceptor | None) -> _installed:
     """Install an interceptor, or none, around a block; the ledger stays."""
-    token = _current.set(_Interception(interceptor, _current.get().ledger))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _installed(_Interception(interceptor, _current.get().ledger))
 
 
-@contextmanager
-def recorded_in(ledger: Ledger | None) -> Iterator[None]:
+def recorded_in(ledger: Ledger | None) -> _installed:
     """Install a ledger, or none, around a block; the interceptor stays."""
-    token = _current.set(_Interception(_current.get().interceptor, ledger))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _installed(_Interception(_current.get().interceptor, ledger))
 
 
-@contextmanager
-def without_interception() -> Iterator[None]:
+def without_interception() -> _installed:
     """Leave a block without interceptor and ledger."""
-    token = _current.set(_NO_INTERCEPTION)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _installed(_NO_INTERCEPTION)
 
 
 async def ask_model(

@@ -123,7 +123,7 @@ async def report_unrun(
     for message in answers:
         call = by_id[message.tool_call_id]
         failed = message.status == "error"
-        await interceptor.skip_tool(
+        await interceptor.tool_skipped(
             SkippedCall(message.name or "", call["args"], message_id, message.text, failed)
         )
 

@@ -24,7 +24,6 @@ from agentgraph.guards.nodes.human import HumanState, ask_human, question
 from agentgraph.guards.nodes.interceptor import (
     NodeInterceptor,
     interceptor_of,
-    previous_interceptor,
 )
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.site import inside_stage
@@ -113,7 +112,7 @@ class NodeWrappers:
         """Have the model asked under guard, and act on what its guards decide."""
 
         async def node_call(state: State, call: Call) -> Any:
-            interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
+            interceptor = self._interceptor(state, reuses=True)
             account = interceptor.account
             if account.may_ask:
                 await _catch_up(interceptor)
@@ -152,7 +151,7 @@ class NodeWrappers:
         """
 
         async def node_call(state: State, call: Call) -> Any:
-            interceptor = previous_interceptor(self.place, state) or self._interceptor(state)
+            interceptor = self._interceptor(state, reuses=True)
             account = interceptor.account
             if account.may_ask:
                 await _catch_up(interceptor)
@@ -251,8 +250,9 @@ class NodeWrappers:
             return replace(result, goto=COMPENSATE)
         return result
 
-    def _interceptor(self, state: State) -> NodeInterceptor:
-        return interceptor_of(self.policy, self.place, self.channels, state, get_config())
+    def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
+        place, channels, config = self.place, self.channels, get_config()
+        return interceptor_of(self.policy, place, channels, state, config, reuses=reuses)
 
     def _account_update(self, account: Account) -> dict[str, Any]:
         """Return the update that stores an account."""
@@ -287,13 +287,13 @@ def answer_used(interceptor: NodeInterceptor) -> dict[str, Any]:
 
 
 def refuse_guarded(graph: AnyGraph) -> None:
-    """Say what to do where a graph has guards: with two of them none would know what happens."""
+    """Raise where a graph has guards already: two of them would count and retry the same calls."""
     if AWAIT_HUMAN in graph.nodes:
         raise ConfigurationError("the graph is guarded already: patch the one that it was before")
 
 
 def also_to(ends: Any, *more: str) -> Any:
-    """Draw where a node may go beside the ends that it declares."""
+    """Return a node's declared ends with more of them, in the form that LangGraph has them in."""
     return (
         {**ends, **dict(zip(more, more, strict=True))} if isinstance(ends, dict) else (*ends, *more)
     )

@@ -49,13 +49,12 @@ from agentgraph.guards.nodes.foreign_calls import (
     input_message_id,
 )
 from agentgraph.guards.nodes.human import HumanState
-from agentgraph.guards.nodes.interceptor import NodeInterceptor, site_at
+from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.pending_writes import durable_writes_of
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import current_ledger, intercepted_by
 from agentgraph.participant import Graph
@@ -103,6 +102,7 @@ def _takes_state(graph: AnyGraph) -> bool:
 
 
 def _is_agent(graph: AnyGraph) -> bool:
+    """Tell whether a graph has a node of a model that can be guarded."""
     has_tools = any(name in graph.nodes for name in TOOLS)
     # Without tools an "agent" may be any work, which is not to be done again as a call may be.
     names = MODELS if has_tools else _SURELY_MODELS
@@ -153,13 +153,18 @@ def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
 
 
 def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
+    """Return the tools of a `ToolNode` by name, none of any other node."""
     tools: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
     return tools
 
 
 @dataclass(frozen=True, slots=True)
 class _ForeignWrappers(NodeWrappers):
-    """The wrappers of a foreign graph's nodes."""
+    """The wrappers of a foreign graph's nodes.
+
+    Its edges are its own, so `guard_holds` is set in its state where they must not be followed, and
+    `stopped_by` says why: nobody outside would know otherwise that its answer is none.
+    """
 
     tools: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,6 +214,7 @@ class _ForeignWrappers(NodeWrappers):
         return node_call
 
     async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
+        """Ask the node under guard, and return its result or what replaces that."""
         site = interceptor.site
         site = replace(site, place=replace(site.place, form=node.text_of))
         interceptor.site = site
@@ -247,7 +253,7 @@ class _ForeignWrappers(NodeWrappers):
     def _undo_first(self, account: Account, result: Any) -> Any:
         return result  # nobody has registered what its tools do
 
-    def _interceptor(self, state: State) -> NodeInterceptor:
+    def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
         config, ledger, run = get_config(), current_ledger(), current_run()
         values = read_state(config, self.channels)
         input_id, scope = _input_id(values, config), None if run is None else run.owner
@@ -260,7 +266,7 @@ class _ForeignWrappers(NodeWrappers):
             run.account = account
         path = (config.get("metadata") or {}).get(AGENT_TAG)
         place = replace(self.place, path=path) if path else self.place
-        pending_writes = durable_writes_of(config) if ledger is None else None
+        pending_writes = durable_writes(config, ledger)
         site = site_at(self.policy, place, account, config, ledger, pending_writes)
         return NodeInterceptor(site, values)
 
@@ -274,6 +280,7 @@ def _replacement_in(interceptor: NodeInterceptor) -> Replacement:
 
 
 def _ends_with(state: State, message_id: str | None) -> bool:
+    """Tell whether a message is the last one: the graph has come back without a new one."""
     messages = state.get("messages") or ()
     return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 

@@ -27,7 +27,7 @@ from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pending_writes import (
     PendingWrites,
-    durable_writes_of,
+    pending_writes_of,
     resumption_of,
 )
 from agentgraph.guards.records.registry import account_of, retain
@@ -39,7 +39,7 @@ from agentgraph.interception import (
     ToolUse,
     current_ledger,
 )
-from agentgraph.patching import read_state, read_value, stores_meanwhile
+from agentgraph.patching import read_state, read_value, stores_each_step, stores_meanwhile
 from agentgraph.running import Run, current_delegation, current_run
 
 _BY_TOOLS = "tools"
@@ -135,7 +135,7 @@ class NodeInterceptor:
         """Have a tool run, if it may, and see whether it leads anywhere."""
         return GuardedToolCall(self.site, use).run()
 
-    async def skip_tool(self, call: SkippedCall) -> None:
+    async def tool_skipped(self, call: SkippedCall) -> None:
         """Count a call that nothing ran for."""
         await observe_skipped(self.site, call)
 
@@ -208,49 +208,30 @@ class NodeInterceptor:
 # Which interceptor a node has.
 
 
-def previous_interceptor(place: Place, state: Mapping[str, Any]) -> NodeInterceptor | None:
-    """Return the interceptor of the run's last node of a model, if it still holds at this node.
-
-    It spares reading the state anew. It holds where that node was of the same visit, no human was
-    asked, and nobody else has written to the account since.
-    """
-    run = current_run()
-    interceptor = None if run is None else run.interceptor
-    if not isinstance(interceptor, NodeInterceptor) or interceptor.account.may_ask:
-        return None
-    known_place, turn, snapshot = interceptor.site.place, state.get("turn"), state.get("guarded")
-    is_here = known_place.path == place.path and known_place.visit == current_delegation()
-    if not is_here or (turn and turn.get("closed")) or snapshot is not interceptor.account.snapshot:
-        return None
-    interceptor.begin({"turn": turn, "guarded": snapshot})
-    return interceptor
-
-
 def interceptor_of(
     policy: Policy,
     place: Place,
     channels: tuple[str, ...],
     state: Mapping[str, Any],
     config: RunnableConfig,
+    *,
+    reuses: bool = False,
 ) -> NodeInterceptor:
-    """Return the interceptor at a node of an agent's own graph; guards read these `channels`."""
+    """Return the interceptor at a node of an agent's own graph; guards read these `channels`.
+
+    With `reuses` it is that of the run's last node of a model, as long as that still holds.
+    """
+    run = current_run()
+    if reuses and run is not None and (interceptor := _previous(run, place, state)) is not None:
+        return interceptor
+    ledger = current_ledger()
     values: Mapping[str, Any]
     if "turn" in state and "guarded" in state:
         values = {"turn": state["turn"], "guarded": state["guarded"]}
     else:  # a task of a `Send`, or the first one
         values = read_state(config, channels)
-    ledger, run = current_ledger(), current_run()
-    turn = values.get("turn") or {}
-    pending_writes = durable_writes_of(config) if ledger is None else None
-    snapshot = values.get("guarded")
-    if ledger is not None:
-        account = account_of(policy, ledger.input_id, snapshot, ledger, ledger.id_scope)
-    else:
-        input_id = turn.get("id") or input_message_id(state.get("messages") or ())
-        scope = None if pending_writes is None else pending_writes.saver
-        scope = scope if run is None or run.owner is None else run.owner
-        account = account_of(policy, input_id, snapshot, None, scope)
-    account.closed_by = account.closed_by or turn.get("closed") or ""
+    pending_writes = durable_writes(config, ledger)
+    account = _account_at(policy, values, state, run, ledger, pending_writes)
     if run is not None:
         _join_run(run, account, ledger)
     elif pending_writes is not None:
@@ -261,6 +242,53 @@ def interceptor_of(
     may_defer = run is not None and ledger is None and stores_meanwhile(config)
     site = site_at(policy, place, account, config, ledger, pending_writes)
     return NodeInterceptor(site, values, may_defer=may_defer)
+
+
+def _previous(run: Run, place: Place, state: Mapping[str, Any]) -> NodeInterceptor | None:
+    """Return the interceptor of the run's last node of a model, None where it does not hold here.
+
+    It spares reading the state anew. It holds in the same visit, as long as no human was asked and
+    nobody else has written to the account.
+    """
+    interceptor = run.interceptor
+    if not isinstance(interceptor, NodeInterceptor) or interceptor.account.may_ask:
+        return None
+    known_place, turn, snapshot = interceptor.site.place, state.get("turn"), state.get("guarded")
+    is_here = known_place.path == place.path and known_place.visit == current_delegation()
+    if not is_here or (turn and turn.get("closed")) or snapshot is not interceptor.account.snapshot:
+        return None
+    interceptor.begin({"turn": turn, "guarded": snapshot})
+    return interceptor
+
+
+def _account_at(
+    policy: Policy,
+    values: Mapping[str, Any],
+    state: Mapping[str, Any],
+    run: Run | None,
+    ledger: Ledger | None,
+    pending_writes: PendingWrites | None,
+) -> Account:
+    """Return the account of the input that a node serves, with what its graph has of it."""
+    turn, snapshot = values.get("turn") or {}, values.get("guarded")
+    if ledger is not None:
+        account = account_of(policy, ledger.input_id, snapshot, ledger, ledger.id_scope)
+    else:
+        input_id = turn.get("id") or input_message_id(state.get("messages") or ())
+        scope = None if pending_writes is None else pending_writes.saver
+        scope = scope if run is None or run.owner is None else run.owner
+        account = account_of(policy, input_id, snapshot, None, scope)
+    account.closed_by = account.closed_by or turn.get("closed") or ""
+    return account
+
+
+def durable_writes(config: RunnableConfig, ledger: Ledger | None) -> PendingWrites | None:
+    """Return where a model call is noted before it is made, None where it need not be.
+
+    It is in the log of a session. Elsewhere it is noted where each step is stored before the next:
+    who asked for that wants to lose nothing by a kill.
+    """
+    return pending_writes_of(config) if ledger is None and stores_each_step(config) else None
 
 
 def site_at(
@@ -284,7 +312,7 @@ def _join_run(run: Run, account: Account, ledger: Ledger | None) -> None:
     """Have the account live as long as its run, and count the run's time."""
     if run.account is None and account.version == 0 and ledger is None:
         account.begin(run.began_at + run.reader_wait_s)
-    run.account = account.root
+    run.account = account if account.parent is None else account.root
     if run.is_resumed:
         account.may_ask = True  # in another process, perhaps, which knew more
         account.resume(run.id)

@@ -20,7 +20,7 @@ _GOES_ON = (*_TRIES_AGAIN, "fallback")
 
 
 class AnswerWithheld(GuardStopped):
-    """An answer that a human must see before anybody else."""
+    """An answer that a human must see before anybody else; `text` is what it says."""
 
     def __init__(self, decision: Decision, text: str) -> None:
         super().__init__(decision, f"{decision.guard}: {decision.cause}")
@@ -66,6 +66,7 @@ async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
 
 
 async def _failed_gate(site: Site, subject: Subject) -> ValidationResult | None:
+    """Return the result of the first gate that a subject does not pass, and record each gate's."""
     for gate in site.policy.gates:
         result = await gate.check(subject, "post", site.place.path)
         site.record("gate", **result.to_dict())
@@ -84,7 +85,11 @@ async def _criticize(site: Site, subject: Subject, text: str) -> None:
 
 
 async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessage:
-    """Return a correction or a safe answer for what did not pass, or raise."""
+    """Return a correction or a safe answer for what did not pass, or raise.
+
+    Tries are counted by stage and failure, so that an answer which fails in two ways has as many of
+    each as the table says.
+    """
     failure, tries = result.failure_class or "schema_failure", site.account.tries
     counter = f"{site.place.path}#{failure}"
     attempts = tries.get(counter, 0)
@@ -105,7 +110,11 @@ async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessag
 def _decide(
     site: Site, result: ValidationResult, failure: FailureClass, attempts: int, text: str
 ) -> Decision:
-    """Decide by the table, as long as another try may bring something new."""
+    """Decide by the table, as long as another try may bring something new.
+
+    A try counts as a new plan of the stage: where the limit of plans is reached, or this plan was
+    made before, what comes after trying again is decided at once.
+    """
     policy, path = site.policy, site.place.path
     evidence: Mapping[str, Any] = {"validation": result.to_dict()}
     decide = partial(policy.decisions.decide, tier=policy.tier, made=attempts)
@@ -132,6 +141,7 @@ def _is_possible(policy: Policy, failure: FailureClass) -> bool:
 
 
 def _safe_answer(policy: Policy) -> AIMessage | None:
+    """Return the fixed message that the breaker has for a failing provider, if it is one."""
     fallback = policy.breaker.fallback if policy.breaker is not None else None
     return fallback if isinstance(fallback, AIMessage) else None
 
@@ -144,6 +154,7 @@ def _subject(site: Site, text: str, messages: Sequence[BaseMessage]) -> Subject:
 
 
 def _documents(messages: Sequence[BaseMessage]) -> Iterator[Document]:
+    """Yield what tools have answered, as sources: retrieved documents, else the answer's text."""
     for message in messages:
         if not isinstance(message, ToolMessage) or message.status == "error":
             continue

@@ -94,6 +94,7 @@ class GuardedModelCall:
             answer = None
 
     async def _admit_again(self) -> None:
+        """Count one more model call of this node, or raise where a limit forbids it."""
         decision = await admit_call(self._site)
         if not decision.allows:
             raise stop_error(decision)
@@ -133,6 +134,7 @@ class GuardedModelCall:
         return correction
 
     async def _answer(self, messages: Sequence[BaseMessage]) -> Answer:
+        """Ask the model, and remember the failure where no other layer may ask again."""
         try:
             return await self._attempts(messages)
         except Exception as error:
@@ -274,6 +276,7 @@ class GuardedModelCall:
             raise
 
     def _permit(self, key: str) -> Permit | None:
+        """Ask the breaker for a permit, which may be a refusal; None where there is no breaker."""
         breaker = self._site.policy.breaker
         if breaker is None:
             return None
@@ -287,6 +290,7 @@ class GuardedModelCall:
         return breaker.for_key(key).acquire(run_id)
 
     async def _refusal(self, decision: Decision) -> Exception:
+        """Return the error for a call that its breaker refuses: it ends the run, or falls back."""
         if decision.action == "abort":
             return GuardStopped(await self._site.decide(decision))
         return CircuitOpen(decision.cause)
@@ -350,6 +354,7 @@ def _breaker_key(name: str, model: object) -> str:
 
 
 def _tokens_streamed(place: Place) -> int:
+    """Return how many tokens of this visit were sent to a reader, who cannot unread them."""
     run = current_run()
     return 0 if run is None else run.token_counts.get((place.path, place.visit), 0)
 

@@ -77,6 +77,7 @@ async def reserve(
         await _recall(account, pending_writes)
     reservations: list[Reservation] = []
     payment = Payment(reservations)
+    # Of all budgets or of none: what the last one refuses must not stay reserved in the others.
     for spend in spends:
         decision, reservation = spend.reserve(tokens=tokens, usd=usd)
         if reservation is None:
@@ -115,7 +116,10 @@ async def _log_shares(site: Site) -> None:
 
 
 def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decision | None:
-    """Pay what a call has cost; return what to decide where tokens or dollars go too fast."""
+    """Pay what a call has cost; return what to decide where tokens or dollars go too fast.
+
+    Without plausible figures of the provider all that was reserved counts as spent.
+    """
     account, velocity = site.account, site.account.velocity
     usage = _plausible(message.usage_metadata)
     if usage is not None:

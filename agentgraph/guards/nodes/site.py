@@ -133,7 +133,10 @@ class Site:
             return self.account.deadline
         stage, held_s = current
         pause_s = _held_s() - held_s
-        return (stage.shifted(pause_s) if pause_s else stage).shorter(self.account.deadline)
+        if pause_s:
+            stage = stage.shifted(pause_s)
+        outer = self.account.deadline
+        return stage if outer is None or stage.at < outer.at else stage.shorter(outer)
 
     def time_limit(self, step_s: float | None = None) -> in_time:
         """Cut off what is not over by the deadline, or after a step's time."""

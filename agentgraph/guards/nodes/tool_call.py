@@ -131,25 +131,25 @@ class GuardedToolCall:
             args=use.args,
             compensates=effect.compensate is not None,
         )
-        attempt = begin()
-        match attempt.kind:
+        registration = begin()
+        match registration.kind:
             case "run":
                 if has_waited and site.resumption is not None and not await self._resumes():
                     return await self._look_up(saga, effect, begin())
-                await self._store(attempt, has_waited)
+                await self._store(registration, has_waited)
                 return None
             case "replay":
-                return answer_again(attempt, use.name)
+                return answer_again(registration, use.name)
             case "unknown":
-                return await self._look_up(saga, effect, attempt)
-            case "conflict" if answer := await self._answer_of_another(saga, effect, attempt):
+                return await self._look_up(saga, effect, registration)
+            case "conflict" if answer := await self._answer_of_another(saga, effect, registration):
                 return answer
-        return await self._refuse(attempt)
+        return await self._refuse(registration)
 
-    async def _store(self, attempt: Registration, has_waited: bool) -> None:
+    async def _store(self, registration: Registration, has_waited: bool) -> None:
         """Have the registration stored before the action runs: in the log, or in the state."""
         site, use = self._site, self._use
-        entry = attempt.entry.to_dict() if attempt.entry is not None else {}
+        entry = registration.entry.to_dict() if registration.entry is not None else {}
         site.record("effect", tool=use.name, key=use.key, state="started")
         is_logged = await site.log(kind="effect", entry=entry)
         # A task that goes on after a question would lose the human's answer by beginning again.
@@ -158,7 +158,7 @@ class GuardedToolCall:
             raise RegisterFirst
 
     async def _look_up(
-        self, saga: Saga, effect: Effect, attempt: Registration
+        self, saga: Saga, effect: Effect, registration: Registration
     ) -> ToolMessage | None:
         """Find out what came of an action that was cut off; None where it is to run (again)."""
         use = self._use
@@ -170,7 +170,7 @@ class GuardedToolCall:
             return _answer(use, str(result))
         if await self._resumes():
             return None  # the process before could not store that the action waits
-        return await self._refuse(attempt)
+        return await self._refuse(registration)
 
     async def _resumes(self) -> bool:
         """Note that the action goes on with a human's answer; False where it did so before."""
@@ -180,13 +180,13 @@ class GuardedToolCall:
         return await site.resumption.mark_begun(key)
 
     async def _answer_of_another(
-        self, saga: Saga, effect: Effect, attempt: Registration
+        self, saga: Saga, effect: Effect, registration: Registration
     ) -> ToolMessage | None:
         """Answer with what was done under this key with other arguments, None where nothing was.
 
         A round that runs again asks its model again, which may word a call anew.
         """
-        use, entry = self._use, attempt.entry
+        use, entry = self._use, registration.entry
         if entry is not None and entry.state == "started" and effect.lookup is not None:
             result = await effect.look_up(entry.args, key=use.key)
             if result is not None:
@@ -194,21 +194,23 @@ class GuardedToolCall:
                 await self._keep(entry)
         if entry is None or entry.state != "done":
             return None
-        await self._site.decide(attempt.decision)
-        answer = answer_again(replace(attempt, entry=entry), use.name)
+        await self._site.decide(registration.decision)
+        answer = answer_again(replace(registration, entry=entry), use.name)
         args = to_json(entry.args, fallback=str, inf_nan_mode="null").decode()[:_MOST_SHOWN]
         prefix = f"Not executed anew: `{use.name}` was called with {args} before, and answered: "
         return answer.model_copy(update={"content": prefix + str(answer.text)})
 
-    async def _refuse(self, attempt: Registration) -> ToolMessage:
+    async def _refuse(self, registration: Registration) -> ToolMessage:
+        """Answer that an action is not run: its outcome is unknown, or its arguments differ."""
         # The model is told in any case, also where the run ends or a human is asked.
         site = self._site
-        decision = await site.decide_by_table(attempt.decision, possible=True)
+        decision = await site.decide_by_table(registration.decision, possible=True)
         if decision.action in ("escalate", "abort"):
             site.account.postpone(site.place.visit_key, decision)
         return _answer(self._use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _keep(self, entry: Entry) -> None:
+        """Write down what has become of an action: in the trail, and in a session in its log."""
         site = self._site
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
@@ -238,6 +240,7 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
 
 
 async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
+    """Return the answer to a call that a gate does not let pass; it counts as a failed call."""
     place = site.place
     context = {"agent": place.path, "steps": site.account.spending.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
@@ -332,9 +335,9 @@ def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
     return beside
 
 
-def answer_again(attempt: Registration, tool: str) -> ToolMessage:
+def answer_again(registration: Registration, tool: str) -> ToolMessage:
     """Return the answer of an action that was done before, and take its notes again."""
-    beside: Mapping[str, Any] = attempt.entry.beside if attempt.entry is not None else {}
+    beside: Mapping[str, Any] = registration.entry.beside if registration.entry is not None else {}
     for note in beside.get("notes", ()):
         take_note(cast(Note, note))
     outcome: Handoff | Finish | None = None
@@ -342,4 +345,4 @@ def answer_again(attempt: Registration, tool: str) -> ToolMessage:
         outcome = Handoff(**beside["handoff"])
     elif "finish" in beside:
         outcome = Finish(**beside["finish"])
-    return ToolMessage(str(attempt.result), tool_call_id="", name=tool, artifact=outcome)
+    return ToolMessage(str(registration.result), tool_call_id="", name=tool, artifact=outcome)

@@ -180,11 +180,8 @@ class Account:
         """
         self.parent, self.run_id = parent, parent.run_id
         self.path_prefix = f"{parent.path_prefix}{part}/"
-        self.spending, self.velocity, self.undo_lock = (
-            parent.spending,
-            parent.velocity,
-            parent.undo_lock,
-        )
+        self.spending, self.velocity = parent.spending, parent.velocity
+        self.undo_lock = parent.undo_lock
         self._spends = {}
         parent._children.add(self)
         deadlines = [limit for limit in (parent.deadline, deadline) if limit is not None]
@@ -380,7 +377,7 @@ class Account:
 
 
 def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
-    """Return the decisions in a dumped account that no node has acted on yet, by visit."""
+    """Return the decisions of an account's snapshot that no node has acted on yet, by visit."""
     pending = snapshot.get("pending", {})
     return {
         visit: [Decision(**values) for values in decisions] for visit, decisions in pending.items()

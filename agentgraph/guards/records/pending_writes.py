@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.clock import SystemClock
-from agentgraph.patching import answers_to, begun_from, stores_each_step
+from agentgraph.patching import answers_to, begun_from
 
 PAUSE_CHANNEL = "agentgraph_paused"
 """The account where a node waited for a human, or ended the run of those beside it."""
@@ -121,11 +121,6 @@ def pending_writes_of(config: RunnableConfig) -> PendingWrites | None:
     """Return the pending writes of the node around this code, None where nothing is stored."""
     origin = begun_from(config)
     return None if origin is None else PendingWrites(*origin)
-
-
-def durable_writes_of(config: RunnableConfig) -> PendingWrites | None:
-    """Return the pending writes of a node, None where not each step is stored before the next."""
-    return pending_writes_of(config) if stores_each_step(config) else None
 
 
 def resumption_of(config: RunnableConfig) -> Resumption | None:

@@ -50,7 +50,7 @@ def account_of(
 ) -> Account:
     """Return the account of an input: this process's own, else a new one.
 
-    What the graph's state (`stored`) and the session's log (`ledger`) have of it is merged into it.
+    What the graph's state (`snapshot`) and the session's log (`ledger`) have of it is merged in.
     `id_scope` is the store that has named the input: in another one the same id is another input.
     """
     accounts = _accounts_in(_NO_STORE if id_scope is None else id_scope)
