@@ -114,12 +114,14 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
     async def _write(
         self, config: RunnableConfig, write: Callable[[_Saver], Awaitable[Any]]
     ) -> Any:
+        # The write goes to the memory too: the run itself reads its checkpoints back.
         buffer = self._buffers.get(_thread(config))
         if buffer is not None:
             buffer.writes.append(write)
         return await write(self._of(config))
 
     def _of(self, config: RunnableConfig) -> _Saver:
+        """Return what a thread is read from: its buffer, where it has one."""
         buffer = self._buffers.get(_thread(config))
         if buffer is None:
             return self._saver

@@ -61,7 +61,11 @@ class DriverHub(ExecutionHub, Protocol):
 
 
 class SessionDriver:
-    """Drives one session of a hub, in a task that ends when the session rests."""
+    """Drives one session of a hub, in a task that ends when the session rests.
+
+    A hub that does not own the session wakes its driver all the same: `_take` then finds that
+    another hub has it, and the driver rests.
+    """
 
     def __init__(self, hub: DriverHub, session_id: str) -> None:
         self._hub = hub
@@ -110,7 +114,7 @@ class SessionDriver:
             self.wake()
 
     async def stop(self) -> None:
-        """Break off; what is begun is begun again by whoever comes next."""
+        """Break off for good, and give the session back: another hub begins its round again."""
         self._is_stopped = True
         session = self.session
         was_running = not self.is_resting and session is not None and session.is_running
@@ -130,6 +134,7 @@ class SessionDriver:
         self._hub.subscribers.notify(self._id)
 
     async def _drive(self) -> None:
+        """Execute the session until it rests; no error gets out, the session must go on."""
         while self._news.is_set():
             self._news.clear()
             try:
@@ -178,36 +183,37 @@ class SessionDriver:
     async def _take(self) -> Execution | None:
         """Take the session, if it needs somebody and nobody else has it."""
         hub = self._hub
-        stored = await hub.log.load(self._id)
-        if stored is None:
+        stored_session = await hub.log.load(self._id)
+        if stored_session is None:
             self._is_over = True
             return None
-        if stored.state is not None and stored.state.is_ended:
+        if stored_session.state is not None and stored_session.state.is_ended:
             self._is_over = True
-            await self._clear_away(stored)
+            await self._clear_away(stored_session)
             return None
-        if stored.record.serves:
-            await self._close_orphan(stored)
+        if stored_session.record.serves:
+            await self._close_orphan(stored_session)
             return None  # it runs within a round of its outer session
-        team = hub.team_of(stored.record)
-        rules = team.rules_of(stored.record)
+        team = hub.team_of(stored_session.record)
+        rules = team.rules_of(stored_session.record)
         # Before the claim: should the lease lapse meanwhile, the ownership is verified.
         lease_number = hub.lease.number
         epoch = await self._claim()
         if epoch is None:
             return None
-        stored = await hub.log.load(self._id)
-        if stored is None:
+        # Once more, as the owner before this one may have written until the claim.
+        stored_session = await hub.log.load(self._id)
+        if stored_session is None:
             return None
-        handle = hub.handle(stored.record)
+        handle = hub.handle(stored_session.record)
         session = OwnedSession(
             hub.log,
-            stored.record,
+            stored_session.record,
             rules,
-            await load_state(hub.log, stored),
+            await load_state(hub.log, stored_session),
             epoch,
-            stored.attempts,
-            when_appended=hub.on_appended,
+            stored_session.attempts,
+            on_appended=hub.on_appended,
             owner=hub.lease.owner,
             handle=handle,
             guards=team.active_guards,
@@ -222,15 +228,15 @@ class SessionDriver:
         owner = self._hub.lease.owner
         return await self._hub.log.claim(self._id, owner, clock().wall(), is_gone=is_gone)
 
-    async def _clear_away(self, stored: Stored) -> None:
+    async def _clear_away(self, stored_session: Stored) -> None:
         """Clear away what an owner has left that died as soon as the session had ended."""
-        if stored.owner is not None and await self._claim() is not None:
+        if stored_session.owner is not None and await self._claim() is not None:
             await self._hub.saver.adelete_thread(self._id)
             await self._hub.log.release(self._id, self._hub.lease.owner)
 
-    async def _close_orphan(self, stored: Stored) -> None:
+    async def _close_orphan(self, stored_session: Stored) -> None:
         """Close an inner session whose outer one is no longer in the round that it serves."""
-        hub, record = self._hub, stored.record
+        hub, record = self._hub, stored_session.record
         outer = await hub.log.load(record.parent.session_id) if record.parent is not None else None
         if record.parent is not None and outer is not None and _serves(record.parent, outer.state):
             return
@@ -239,7 +245,7 @@ class SessionDriver:
             return
         # No rule is asked any more, and the inner team may be unknown here.
         rules = Rules(TransitionGraph(record.creator))
-        state = await load_state(hub.log, stored)
+        state = await load_state(hub.log, stored_session)
         await OwnedSession(hub.log, record, rules, state, epoch).close("round_over")
         await hub.log.release(self._id, hub.lease.owner)
         self._is_over = True

@@ -48,7 +48,10 @@ class ExecutionHub(Protocol):
 
 
 class Execution:
-    """Runs a session that its hub owns; once the ownership is lost, so is this.
+    """Runs a session that its hub owns; a new ownership has a new execution.
+
+    The log decides what is to be done. A checkpoint is a hint that saves work: it may be behind the
+    log, belong to an older round, or be missing.
 
     `news` is set when something may have come in, or come due.
     """
@@ -77,7 +80,10 @@ class Execution:
         """The interrupts whose decisions the graph was resumed with."""
 
     async def run(self) -> bool:
-        """Do all that there is to do; tell whether the session has ended with that."""
+        """Do all that there is to do; tell whether the session has ended with that.
+
+        Raises `StaleOwner` once another hub has the session, and whatever is wrong with the store.
+        """
         session = self.session
         while True:
             await self._verify()
@@ -101,8 +107,8 @@ class Execution:
         """Raise `StaleOwner` where the session was taken over: a lease that has lapsed tells."""
         number = self._hub.lease.number
         if number is None or number != self._lease_number:
-            stored = await self._hub.log.load(self.session.id)
-            if stored is None or stored.epoch != self.session.epoch:
+            stored_session = await self._hub.log.load(self.session.id)
+            if stored_session is None or stored_session.epoch != self.session.epoch:
                 raise StaleOwner(f"session {self.session.id!r} has another owner by now")
             self._lease_number = number
 
@@ -141,6 +147,7 @@ class Execution:
             return None
         if self._was_running and session.is_running and not await self._may_try_again():
             return None
+        # It costs a read of the store, so it is done once, before anything else is run.
         snapshot = await self._hub.graph_of(session.record).aget_state(self._config)
         if not snapshot.config["configurable"].get("checkpoint_id"):
             if session.state.status == "waiting_decision":
@@ -180,10 +187,14 @@ class Execution:
         """Run the graph until nobody is to speak, or a human is asked."""
         hub, session, team = self._hub, self.session, self.team
         graph = hub.graph_of(session.record)
+        # The fence is asked before each checkpoint, so that a hub which was frozen past its lease
+        # writes nothing into what the next owner does.
         run = Run(new_id(), session.id, fence=self._verify)
         run.is_resumed = isinstance(graph_input, Command)
         hub.subscribers.connect(session, run)
         durability: Literal["exit", "sync"] = "exit" if team.durability == "round" else "sync"
+        # A run that begins a round anew needs nothing of the store, and leaves nothing there unless
+        # it is interrupted. One that is resumed reads its checkpoint from the store.
         if durability == "exit" and isinstance(graph_input, dict):
             hub.checkpoints.buffer(session.id)
         else:
@@ -199,13 +210,14 @@ class Execution:
             )
         try:
             result = await self._accompany(task)
+            # The checkpoint first, then the log: what the log says was asked can be answered.
             if result is not None and result.interrupts:
                 self._is_clean = False
                 await self._verify()
                 await hub.checkpoints.flush(session.id)
         finally:
             hub.checkpoints.discard(session.id)
-            run.has_ended = True
+            run.has_ended = True  # LangGraph may still write what was cut off: it is refused
             session.busy_speakers.clear()
         if result is None:
             # It was broken off: those who asked have not been told what was decided.

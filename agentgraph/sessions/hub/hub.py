@@ -91,6 +91,7 @@ class Hub:
         """Connect, and take over what is unfinished."""
         with use_clock(own_clock or clock()):
             self._context = copy_context()
+        # Tasks of the hub run in this context: with its clock, whoever's call begins them.
         self._context.run(leave_run)  # a hub that a tool opens is no part of the tool's run
         await self.log.open()
         if isinstance(self.saver, LazySaver):
@@ -154,7 +155,11 @@ class Hub:
         """Open a session, or return the one of this id.
 
         `participants` are further humans. They and those of the team are invited; the session
-        opens when all of them, or `required_acks`, have accepted.
+        opens when all of them, or `required_acks`, have accepted within `invite_timeout`. It
+        expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never.
+
+        Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
+        team and for an id that another team's session has.
         """
         self.check_open()
         if isinstance(team, str):
@@ -176,11 +181,11 @@ class Hub:
     async def get(self, id: str) -> Session:
         """Return a session of the store."""
         self.check_open()
-        stored = await self.log.load(id)
-        if stored is None:
+        stored_session = await self.log.load(id)
+        if stored_session is None:
             raise SessionError(f"there is no session {id!r}", code="unknown_session")
-        session = self.handle(stored.record)
-        session.update(await load_state(self.log, stored))
+        session = self.handle(stored_session.record)
+        session.update(await load_state(self.log, stored_session))
         self.wake(id)
         return session
 
@@ -294,7 +299,7 @@ class Hub:
         """Return the graph that runs a session, compiled once."""
         graph = self._graphs.get(record.team)
         if graph is None:
-            graph = self._graphs[record.team] = self.team_of(record).compiled(self.checkpoints)
+            graph = self._graphs[record.team] = self.team_of(record).compile(self.checkpoints)
         return graph
 
     def on_appended(self, session: OwnedSession, envelopes: Sequence[Envelope]) -> None:

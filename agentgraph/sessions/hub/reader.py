@@ -80,8 +80,8 @@ class SessionReader:
 
     @property
     def _now(self) -> SessionState:
-        owned = self._hub.owned_session(self.id)
-        return owned.state if owned is not None else self._state
+        owned_session = self._hub.owned_session(self.id)
+        return owned_session.state if owned_session is not None else self._state
 
     @property
     def quarantine(self) -> Quarantined | None:
@@ -128,14 +128,14 @@ class SessionReader:
     async def refresh(self) -> SessionState:
         """Look at the session again, if another hub drives it."""
         self._hub.check_open()
-        owned = self._hub.owned_session(self.id)
-        if owned is not None:
-            async with owned.lock:  # what the store has already is not to be missed
+        owned_session = self._hub.owned_session(self.id)
+        if owned_session is not None:
+            async with owned_session.lock:  # what the store has already is not to be missed
                 pass
         if self._hub.owned_session(self.id) is None:
-            stored = await self._hub.log.load(self.id)
-            if stored is not None:
-                self._state = await load_state(self._hub.log, stored)
+            stored_session = await self._hub.log.load(self.id)
+            if stored_session is not None:
+                self._state = await load_state(self._hub.log, stored_session)
         return self.state
 
     def update(self, state: SessionState) -> None:

@@ -93,8 +93,14 @@ class Session(SessionReader):
     ) -> Receipt | Envelope:
         """Say something; it is durable when this returns.
 
-        `admitted=True` waits until it has its place in the log and returns its envelope; a round
-        cannot wait for its own session.
+        A text decides who speaks next if its sender has the floor, else it is an interjection. The
+        same sender and `idempotency_key` are accepted once. `admitted=True` waits until it has its
+        place in the log and returns its envelope; a round cannot wait for its own session.
+
+        Raises `ConfigurationError` for what cannot be sent, `SessionClosed` after the end, and
+        `Quarantined` where the session cannot run here.
+
+        >>> await session.send("user", "I was charged twice", idempotency_key="mail-17")
         """
         draft = drafted(
             text_or_draft,
@@ -107,15 +113,18 @@ class Session(SessionReader):
         self._check(sender, draft)
         if admitted and self._is_inside():
             raise InsideRound()
-        envelope_id = await self._put(sender, draft)
+        envelope_id = await self._put_in_inbox(sender, draft)
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Let the supervisor speak."""
-        await self._put(sender, draft)
+        await self._put_in_inbox(sender, draft)
 
     async def settled(self) -> SessionState:
-        """Wait until nothing moves any more by itself: it is closed, or waits for somebody."""
+        """Wait until nothing moves any more by itself: it is closed, or waits for somebody.
+
+        Raises `InsideRound` in a round of the same session, which would wait for itself.
+        """
         if self._is_inside():
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
@@ -158,12 +167,17 @@ class Session(SessionReader):
         except SessionError as error:
             # The same decision may have waited already: of this caller, before its process died.
             fresh = await self._hub.log.read(self.id, position)
-            decisions = [one.event_data for one in fresh if one.event_type == ev.EV_DECISION]
+            decisions = [
+                envelope.event_data for envelope in fresh if envelope.event_type == ev.EV_DECISION
+            ]
             if error.code != "too_late" or draft.event_data not in decisions:
                 raise
 
     async def release(self, agent: str | None = None) -> None:
-        """Give the conversation back to an agent, or to whoever had it before the human."""
+        """Give the conversation back to an agent, or to whoever had it before the human.
+
+        Raises `SessionError` where the session waits for no human.
+        """
         state = await self.refresh()
         agents = [name for name in self.record.agents if name in state.participant_order]
         if agent is not None and agent not in agents:
@@ -198,7 +212,11 @@ class Session(SessionReader):
         await self._request(name, Draft(ev.EV_SESSION_LEFT, {"participant": name}))
 
     def on(self, event_type: str, handler: Callable[[Envelope], Any]) -> Callable[[], None]:
-        """Call a function with each new envelope of a type ("*" is any); the result ends it."""
+        """Call a function with each new envelope of a type ("*" is any); the result ends it.
+
+        It hears of each envelope once, in order, whichever hub appends it, and may be a coroutine
+        function. What it raises is logged.
+        """
         if not callable(handler):
             raise ConfigurationError(f"handler={handler!r}: give a function of an envelope")
         return self._hub.on(self, event_type, handler)
@@ -217,7 +235,7 @@ class Session(SessionReader):
         except SessionClosed:
             return  # somebody else was faster
 
-    async def _put(self, sender: str, draft: Draft) -> str:
+    async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
         fault = self.quarantine
         if fault is not None:
@@ -231,7 +249,7 @@ class Session(SessionReader):
 
         A round that asks its own session does not wait: it would wait for itself.
         """
-        envelope_id = await self._put(sender, draft)
+        envelope_id = await self._put_in_inbox(sender, draft)
         if self._is_inside():
             return
         await self._hub.subscribers.wait_until(self.id, lambda: self._is_taken(envelope_id))

@@ -34,7 +34,10 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Subscribers:
-    """Wakes who waits for a session to change, and passes on what its models say meanwhile."""
+    """Wakes who waits for a session to change, and passes on what its models say meanwhile.
+
+    Live events are lost where nobody reads them, or too slowly. What matters is in the log.
+    """
 
     def __init__(self) -> None:
         self._changes: dict[str, asyncio.Event] = {}
@@ -102,11 +105,11 @@ class Subscribers:
         self.notify()
 
     def _put_in(self, session_id: str) -> Put:
-        async def put(event: Event) -> None:
+        async def put_event(event: Event) -> None:
             for queue in self._queues.get(session_id, ()):
                 _offer(queue, event)
 
-        return put
+        return put_event
 
 
 def _offer(queue: EventQueue, event: Event | None) -> None:
@@ -124,8 +127,8 @@ async def watch(
     async def has_more() -> bool:
         return bool(await log.read(session_id, position, 1))
 
-    stored = await log.load(session_id)
-    state = stored.state if stored is not None else None
+    stored_session = await log.load(session_id)
+    state = stored_session.state if stored_session is not None else None
     is_over = state is not None and state.is_ended
     # Whoever waits for what is far ahead must see the end all the same, should it come before.
     position = after if state is None else min(after, state.sequence)
@@ -188,7 +191,9 @@ class _Subscription:
 class Handlers:
     """The functions that are called with a session's envelopes: with each once, in order.
 
-    `spawn` runs what they return, if that is to be awaited.
+    A hub hears of envelopes in several ways (its own appends, another hub's), some of them twice:
+    the sequence up to which handlers were called keeps them apart. `spawn` runs what they return,
+    if that is to be awaited.
     """
 
     def __init__(self, spawn: Spawn) -> None:

@@ -15,7 +15,11 @@ _INTERVAL_S = 1.0
 
 
 class Sweep:
-    """Looks through the store when a session is due, and every second for what others left."""
+    """Looks through the store when a session is due, and every second for what others left.
+
+    A store without notifications (SQLite, between processes) has no other way to tell that a hub
+    has died with sessions unfinished.
+    """
 
     def __init__(self, log: Log, wake: Callable[[str], None]) -> None:
         self._log = log

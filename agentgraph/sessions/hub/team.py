@@ -39,7 +39,10 @@ class Team(CompiledTeam):
     async def arun(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> TeamResult:
-        """Run one session in memory, until it closes or waits for somebody."""
+        """Run one session in memory, until it closes or waits for somebody.
+
+        Invited humans count as present. What waits for a decision can be read in `state`.
+        """
         async with await Hub.open(teams=[self]) as hub:
             session = await self._open(hub, creator, context)
             await session.send(creator, input)
@@ -98,7 +101,11 @@ class TeamResult:
     @classmethod
     def of(cls, envelopes: Sequence[Envelope], state: SessionState) -> TeamResult:
         """Sum up a session."""
-        texts = [one.text for one in envelopes if one.sender_id not in state.humans and one.text]
+        texts = [
+            envelope.text
+            for envelope in envelopes
+            if envelope.sender_id not in state.humans and envelope.text
+        ]
         usage = [envelope.event_data.get("usage") or {} for envelope in envelopes]
         reason = state.pending_close_reason if state.is_ended else None
         text = texts[-1] if texts else ""

@@ -93,13 +93,13 @@ def _admit(page: Page, entry: Waiting) -> None:
         page.add(sender, draft, envelope_id=entry.envelope_id)
 
 
-def _agent_after_human(page: Page, preferred: str | None) -> str | None:
+def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
     """Return which agent goes on when a human releases the conversation.
 
     It is the preferred one, else whoever had the conversation or spoke before, else the first.
     """
     state = page.state
-    candidates = [preferred, state.conversation.previous_agent_id, state.last_speaker_id]
+    candidates = [preferred_agent, state.conversation.previous_agent_id, state.last_speaker_id]
     candidates += [page.rules.graph.initial_speaker, *state.participant_order]
     agents = [name for name in state.participant_order if name not in state.humans]
     return next((name for name in candidates if name is not None and name in agents), None)

@@ -55,16 +55,16 @@ class RoundLedger:
     def account(self) -> Mapping[str, Any]:
         """What the log has of this input; the folded state has it, so the log is not read."""
         state = self.session.state
-        undoing = state.undoing
+        rollback = state.undoing
         # Each attempt that died may have spent what needs no record; one that failed has told all.
-        died = self.attempt - 1 - sum(state.failures.values())
+        lost_attempts = self.attempt - 1 - sum(state.failures.values())
         return {
             "hops": state.hops,
             "account": state.account,
             "held": _totals(state.held.values()),
-            "dead": SHARE * max(0, died),
+            "dead": SHARE * max(0, lost_attempts),
             "effects": state.effects,
-            "undoing": undoing.get("reason") if undoing.get("round") == self.round else "",
+            "undoing": rollback.get("reason") if rollback.get("round") == self.round else "",
         }
 
     def hold(self, account: object) -> None:
@@ -99,7 +99,7 @@ class RoundLedger:
         """Append a record; it is durable when this returns."""
         outer = self.session.outer_input
         if record.get("kind") == "effect" and outer is not None and outer.effects_ledger:
-            await outer.effects_ledger.write(outer.renamed(record))
+            await outer.effects_ledger.write(outer.outer_record(record))
             return
         place = {"speaker": self.speaker, "round": self.round, "attempt": self.attempt}
         draft = _draft_of(record, place)
@@ -122,7 +122,10 @@ class RoundLedger:
 
 
 async def roll_back(ledger: RoundLedger, reason: str) -> None:
-    """Undo the actions of an input, the last first; does nothing where none is left."""
+    """Undo the actions of an input, the last first; does nothing where none is left.
+
+    The input counts as ended from here on, so that no call of it begins beside its undoing.
+    """
     session, account = ledger.session, _account_to_undo(ledger)
     if account is None or account.saga is None or not account.saga.plan():
         return

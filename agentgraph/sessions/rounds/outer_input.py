@@ -27,14 +27,14 @@ class OuterInput:
     account: Account | None
     """What guards have counted for the outer input; None where no guards hold for it."""
 
-    def renamed(self, record: Mapping[str, object]) -> dict[str, object]:
+    def outer_record(self, record: Mapping[str, object]) -> dict[str, object]:
         """Return a record of the inner session as the outer one names its agent."""
         return {**record, "agent": f"{self.part}/{record['agent']}"}
 
     async def write(self, record: Mapping[str, object]) -> None:
         """Put a decision of the inner session on the outer one's record too."""
         if self.ledger is not None:
-            await self.ledger.write(self.renamed(record))
+            await self.ledger.write(self.outer_record(record))
 
     def join(self, account: Account, session_id: str, guards: Guards | None) -> None:
         """Count in both accounts what the inner session does, under its own guards' deadline."""

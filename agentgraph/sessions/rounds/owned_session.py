@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from langchain_core.callbacks import BaseCallbackHandler
 
@@ -25,7 +25,7 @@ from agentgraph.sessions.state.page import Page, Rules
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
-WhenAppended = Callable[["OwnedSession", Sequence[Envelope]], None]
+AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 
 
 class SessionHandle(Protocol):
@@ -78,7 +78,7 @@ class OwnedSession:
     """How often the present round was begun."""
     may_have_inbox: bool = True
     """Whether the inbox may hold something: it is not read where it cannot."""
-    when_appended: WhenAppended = lambda session, envelopes: None
+    on_appended: AppendHook = lambda session, envelopes: None
     busy_speakers: set[str] = field(default_factory=set)
     """The speakers whose rounds are under way."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -150,7 +150,8 @@ class OwnedSession:
         async with self.lock:
             self.may_have_inbox = False  # before the store is asked: what comes in now is not lost
             entries = await self.log.waiting(self.id)
-            ready = [one for one in entries if may_enter(self.state, one, at_boundary=at_boundary)]
+            state = self.state
+            ready = [entry for entry in entries if may_enter(state, entry, at_boundary=at_boundary)]
             self.may_have_inbox |= len(ready) < len(entries)
             if ready:
                 await self._write(lambda page: admit_all(page, ready))
@@ -180,11 +181,17 @@ class OwnedSession:
         """Append what a human must decide, once the checkpoint has it, and what was used so far."""
         async with self.lock:
             # A checkpoint may be behind the log: who has spoken since then asks nothing more.
-            due = [one for one in questions if one["speaker"] in self.state.due]
-            fresh = [one for one in due if one["id"] not in self.state.interrupts]
+            due, known_ids = self.state.due, self.state.interrupts
+            fresh = [
+                question
+                for question in questions
+                if question["speaker"] in due and question["id"] not in known_ids
+            ]
             if fresh and not self.state.is_ended:
                 notes = [*self._with_usage(fresh, usage_of)]
-                await self._write(lambda page: [page.note(ev.EV_INTERRUPT, one) for one in notes])
+                await self._write(
+                    lambda page: [page.note(ev.EV_INTERRUPT, question) for question in notes]
+                )
 
     def _with_usage(
         self,
@@ -257,6 +264,7 @@ class OwnedSession:
                 self.may_have_inbox = True
 
     async def _append(self, page: Page) -> None:
+        """Append a page, all or nothing, also where the caller is cancelled meanwhile."""
         if not page.envelopes and not page.taken:
             return
         append = asyncio.ensure_future(self._append_page(page))
@@ -287,15 +295,15 @@ class OwnedSession:
             attempts=attempts if attempts != self.attempts else None,
         )
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
-        self.when_appended(self, page.envelopes)
+        self.on_appended(self, page.envelopes)
 
 
-async def load_state(log: Log, stored: Stored) -> SessionState:
+async def load_state(log: Log, stored_session: Stored) -> SessionState:
     """Return a session's state: its snapshot, else what its log folds to."""
-    if stored.state is not None:
-        return stored.state
-    envelopes = await log.read(stored.record.session_id)
-    return folded(SessionState.initial(stored.record), envelopes)
+    if stored_session.state is not None:
+        return stored_session.state
+    envelopes = await log.read(stored_session.record.session_id)
+    return folded(SessionState.initial(stored_session.record), envelopes)
 
 
 _current: ContextVar[OwnedSession | None] = ContextVar("agentgraph_owned_session", default=None)

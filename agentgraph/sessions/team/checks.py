@@ -1,4 +1,7 @@
-"""What is wrong with a team: all of it at once, each with what to do."""
+"""What is wrong with a team: all of it at once, each fault with what to do about it.
+
+The checks compile nothing, so that a mistake shows where the team is written.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ from agentgraph.sessions.team.graph import ADMIT, ASK_HUMAN
 from agentgraph.sessions.team.spec import Durability, Routing, TeamSpec
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
-_RESERVED = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
+_RESERVED_NAMES = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
 
 
 def faults_of(team: TeamSpec) -> list[str]:
     """Return every fault of a team."""
+    # What cannot take part at all has no name and no guards that could be checked.
     members, values = [*_member_faults(team)], [*_value_faults(team)]
     if members or isinstance(team.humans, str):
         return [*members, *values]
@@ -38,6 +42,7 @@ def faults_of(team: TeamSpec) -> list[str]:
 
 
 def _member_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield who cannot take part, and why."""
     if isinstance(team.agents, str) or not team.agents:
         yield "agents: give a list of at least one agent"
         return
@@ -74,6 +79,7 @@ def _value_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _name_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield names that are illegal, reserved, or taken twice in any letter case."""
     names: list[Any] = [participant.name for participant in team.participants]
     if not isinstance(team.supervisor, str | None):
         names.append(team.supervisor_name)
@@ -81,7 +87,7 @@ def _name_faults(team: TeamSpec) -> Iterator[str]:
     for name in [*names, team.name] if team.name else names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
-        elif name in _RESERVED:
+        elif name in _RESERVED_NAMES:
             yield f"nobody can be called {name!r}: the team's graph uses it"
     for name, count in Counter(str(name).lower() for name in names).items():
         if count > 1:
@@ -91,6 +97,7 @@ def _name_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _rule_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield errors of the rules; their warnings are for `check()`."""
     try:
         rules = team.rules
     except ConfigurationError as error:
@@ -98,14 +105,15 @@ def _rule_faults(team: TeamSpec) -> Iterator[str]:
         return
     if isinstance(team.routing, ConversationPipeline):
         agents = [stage.agent_id for stage in team.routing.stages]
-        missing = [name for name in agents if name not in team.names]
-        yield from (f"the stage agent {name!r} is none of the agents" for name in missing)
-    for finding in rules.check(_present(team)):
-        if finding.severity == "error":
-            yield finding.message
+        absent_names = [name for name in agents if name not in team.names]
+        yield from (f"the stage agent {name!r} is none of the agents" for name in absent_names)
+    for fault in rules.check(_present(team)):
+        if fault.severity == "error":
+            yield fault.message
 
 
 def _guard_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield what the guards ask of agents, stages or tools that are not there."""
     if not isinstance(team.guards, Guards):
         return
     yield from stage_faults(team.guards, team.agent_names)
@@ -127,6 +135,7 @@ def _expectation_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _handoff_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield names in aliases, phases and targets that are none of the team."""
     members = (*team.names, *team.humans, HUMAN)
     for field in ("aliases", "phase_map"):
         value = getattr(team, field)

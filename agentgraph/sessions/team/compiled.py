@@ -39,7 +39,11 @@ _STEPS = 1_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledTeam(TeamSpec):
-    """A checked team and its graph, compiled on first use: what a hub drives."""
+    """A checked team and its graph, compiled on first use: what a hub drives.
+
+    Raises `ConfigurationError` with every fault of the fields. One object may be compiled for any
+    number of stores and serve any number of sessions at a time.
+    """
 
     def __post_init__(self) -> None:
         for field in ("agents", "humans"):
@@ -54,9 +58,9 @@ class CompiledTeam(TeamSpec):
     @cached_property
     def graph(self) -> AnyCompiledGraph:
         """The graph, for LangGraph's own tools and as a node; its sessions are in memory."""
-        return self.compiled(InMemorySaver())
+        return self.compile(InMemorySaver())
 
-    def compiled(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
+    def compile(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
         """Compile the graph for a store."""
         return self._builder.compile(saver, store=self._store, name=self.name)
 
@@ -86,10 +90,12 @@ class CompiledTeam(TeamSpec):
 
     @cached_property
     def _store(self) -> BaseStore | None:
+        """The first participant's own: a graph has one, which all its nodes share."""
         stores = (getattr(participant, "store", None) for participant in self.participants)
         return next((store for store in stores if store is not None), None)
 
     def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
+        """Compile a participant for this team: a team, one of our agents, or a foreign graph."""
         guards = self.active_guards
         view = FullTranscript() if supervises and self.view is None else self.view
         fields: Any = {
@@ -113,6 +119,7 @@ class CompiledTeam(TeamSpec):
         return Speaker(graph=foreign, takes_history=False, **fields)
 
     def _membership(self, name: str, supervises: bool) -> Membership:
+        """Return what a participant is told of the others and may do about them."""
         peers = {
             participant.name: participant.description
             for participant in self.participants

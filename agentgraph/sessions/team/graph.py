@@ -73,6 +73,7 @@ def take_turns(speakers: Sequence[Speaker], sessions: Sessions) -> Patcher:
         if not due:
             return await _pause(session, input_note)
         update = {"round": session.state.round, "session": session.id, **input_note}
+        # Several speakers have a task each, so that an interrupt in one leaves the others alone.
         if len(due) == 1:
             return Command(goto=due[0], update=update)
         sent_state = {"round": session.state.round, "session": session.id}
@@ -114,6 +115,7 @@ def _speaker_node(speaker: Speaker, sessions: Sessions) -> Callable[..., Awaitab
 
 def _of_hub(sessions: Sessions) -> OwnedSession | None:
     """Return the session for which a hub, or an outer team, runs this very team's graph."""
+    # The name is compared: a tool may run the graph of another team inside of this one's round.
     session = current_owned_session()
     return session if session is not None and session.record.team == sessions.team_name else None
 

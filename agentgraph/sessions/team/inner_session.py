@@ -42,10 +42,10 @@ async def open_inner(
         # The owner of the outer session owns its inner ones: a former owner must be locked out.
         now = clock().wall()
         session.epoch = await outer.log.claim(session.id, outer.owner, now, force=True)
-        stored = await outer.log.load(session.id)
-        if stored is not None:
-            session.state = await load_state(outer.log, stored)
-    session.owner, session.when_appended = outer.owner, outer.when_appended
+        stored_session = await outer.log.load(session.id)
+        if stored_session is not None:
+            session.state = await load_state(outer.log, stored_session)
+    session.owner, session.on_appended = outer.owner, outer.on_appended
     session.is_in_graph, session.handle, session.outer = True, outer.handle, outer
     outer.inner_ids.add(session_id)
     return session
@@ -76,13 +76,13 @@ async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> Owned
     page = Page(SessionState.initial(record), rules)
     begin_log(page, record)
     await log.create(record, page.envelopes, page.state, runnable=False)
-    stored = await log.load(record.session_id)
-    assert stored is not None  # it was created, or was there
+    stored_session = await log.load(record.session_id)
+    assert stored_session is not None  # it was created, or was there
     return OwnedSession(
         log,
         record,
         rules,
-        await load_state(log, stored),
+        await load_state(log, stored_session),
         may_have_inbox=False,
         guards=team.active_guards,
         effects=team.effects,
@@ -117,7 +117,11 @@ class Outcome:
 
 def outcome_of(envelopes: Sequence[Envelope], people: Collection[str]) -> Outcome:
     """Sum up a session; what people have said is no answer of the team's."""
-    answers = [one for one in envelopes if one.is_substantive and one.sender_id not in people]
+    answers = [
+        envelope
+        for envelope in envelopes
+        if envelope.is_substantive and envelope.sender_id not in people
+    ]
     last = answers[-1] if answers else None
     return Outcome(last, _usage_of(envelopes), _guard_of(envelopes))
 
@@ -134,6 +138,8 @@ def _usage_of(envelopes: Sequence[Envelope]) -> dict[str, dict[str, Any]]:
 
 def _guard_of(envelopes: Sequence[Envelope]) -> str | None:
     last = envelopes[-1].event_data if envelopes else {}
-    failures = (one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED)
+    failures = (
+        envelope.event_data for envelope in envelopes if envelope.event_type == EV_ROUND_FAILED
+    )
     guards = [failure["message"] for failure in failures if failure["code"] == "guard"]
     return guards[-1] if guards and last.get("reason") == guards[-1] else None

@@ -61,7 +61,10 @@ class Membership:
         return Verdict(to_json(asdict(HandoffResult(False, code, reason))).decode(), None)
 
     def judge(self, handoff: Handoff) -> Verdict:
-        """Accept a handoff to a peer, or say why not."""
+        """Accept a handoff to a peer, or say why not; the verdict's text is the tool's result.
+
+        Raises `AgentGraphError` outside of a round: only there it is known who takes part.
+        """
         round = current_round()
         if round is None:
             raise AgentGraphError("a handoff outside of a round", code="outside_round")
@@ -97,6 +100,7 @@ _SUPERVISES = (
 
 
 def _handoff_tool(member: Membership) -> BaseTool:
+    """Return the tool that hands the conversation over to one of the targets in its schema."""
     targets = [*member.peer_descriptions, *member.policy.aliases, HUMAN]
     # The model is shown an enum, but any string is taken and checked by `judge`, so that a wrong
     # target is refused with a typed result. LangChain copies the schema and loses what is no
@@ -139,9 +143,12 @@ class _HandoffArguments(BaseModel):
 
 
 def _silence_tool() -> BaseTool:
+    """Return the tool by which a supervisor ends its turn without a word."""
+
     def stay_silent() -> str:
         return ""
 
+    # It returns directly: the model would be asked for words once more, and find some.
     return StructuredTool.from_function(
         stay_silent,
         name=SILENCE_TOOL,

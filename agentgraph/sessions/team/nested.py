@@ -26,7 +26,10 @@ from agentgraph.sessions.team.spec import TeamSpec
 
 @dataclass(frozen=True, slots=True)
 class TeamSpeaker(Speaker):
-    """A team that speaks."""
+    """A team that speaks.
+
+    Its own rounds have deadlines, so the outer one has none.
+    """
 
     _: KW_ONLY
     team: TeamSpec
@@ -36,16 +39,20 @@ class TeamSpeaker(Speaker):
     async def speak(self, round: Round) -> None:
         """Run a round; an inner session that it leaves open is closed with it."""
         await Speaker.speak(self, round)
-        stored = await round.session.log.load(self._id(round))
-        if stored is not None and not (stored.state and stored.state.is_ended):
+        stored_session = await round.session.log.load(self._id(round))
+        if stored_session is not None and not (
+            stored_session.state and stored_session.state.is_ended
+        ):
             await close_inner(await self._open(round))
 
     async def run(self, round: Round) -> Spoken:
+        """Run the inner session to its end, or go on with one that a dead attempt has begun."""
         ledger, account = round.ledger(), None
         if self.guards is not None:
             account = account_of(self.guards, ledger.input_id, None, ledger, ledger.home)
         inner = await self._open(round)
         inner.outer_input = OuterInput(self.name, self.name, ledger, account)
+        # In a later round it has been given its input: by a dead attempt, or before an interrupt.
         if inner.state.round == 0 and not inner.state.is_ended:
             messages = await view_of(round.session.log, self, round)
             await inner.say(str(messages[-1].text), sender=inner.record.creator)
@@ -55,6 +62,7 @@ class TeamSpeaker(Speaker):
                     config = config_with(round.session.listeners())
                     await self.graph.ainvoke({"round": inner.state.round}, config)
             finally:
+                # One that has not ended waits for a human: its round goes on with it.
                 await release_inner(inner)
         elif inner.state.pending_close_reason == "round_failed":
             # An attempt that died has seen it fail, but has not counted what was used.

@@ -47,6 +47,7 @@ def new_record(
 
     Raises `ConfigurationError` with every fault of the values.
     """
+    # The checks of names and rules need values of the right types, so these come first.
     reader = _Reader()
     reader.faults += _value_faults(session_id, humans, required_acks)
     people = (*team.humans, *([] if reader.faults else humans))
@@ -55,7 +56,7 @@ def new_record(
     if not reader.faults:
         members = tuple(dict.fromkeys((*team.names, *people, creator)))
         findings = team.rules.check(members)
-        reader.faults += [finding.message for finding in findings if finding.severity == "error"]
+        reader.faults += [fault.message for fault in findings if fault.severity == "error"]
     if expectations is None:
         own = team.expectations
         expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
@@ -102,6 +103,7 @@ class _Reader:
 
 
 def _value_faults(session_id: object, humans: object, required_acks: object) -> Iterator[str]:
+    """Yield values of the wrong type: they come from outside, whatever the annotations say."""
     if not isinstance(session_id, str) or not session_id:
         yield f"id={short(session_id)}: give a string"
     if isinstance(humans, str) or not isinstance(humans, Iterable):

@@ -16,10 +16,11 @@ from agentgraph.sessions.team.spec import Routing
 
 
 def orchestrate(routing: Routing, **options: Any) -> Patcher:
-    """Let the nodes of a graph take turns: each is a participant under its node's name.
+    """Return a patcher that lets a graph's nodes take turns: each is a participant of its name.
 
     A node is a compiled graph, an agent's for instance, or a function of messages. The options are
-    those of `Team`; the session of a thread is kept in memory.
+    those of `Team`; the session of a thread is kept in memory. A graph that has edges of its own is
+    refused: they would run nodes that nobody gave the floor.
     """
 
     def patch(graph: AnyGraph) -> AnyGraph:
@@ -48,6 +49,7 @@ class _NodeParticipant:
 
 
 def _participant(name: str, runnable: Any, graph: AnyGraph) -> Participant:
+    # A function is compiled as a graph of one node, since a speaker is run as a graph.
     if isinstance(runnable, CompiledStateGraph):
         participant = ForeignGraph(runnable)
         participant.name = name

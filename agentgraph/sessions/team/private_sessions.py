@@ -51,6 +51,7 @@ class PrivateSessions:
         """Return the session of a run; `takes_input` writes what the run was given to its log."""
         texts = _input_texts(state) if takes_input else []
         place = state.get("place") if takes_input and not state.get("listened") else None
+        # A graph without a thread id has a new session for each run, which its state names.
         thread = str(config.get("configurable", {}).get("thread_id") or "")
         ledger = current_ledger()
         outer = ledger if isinstance(ledger, RoundLedger) else None
@@ -62,7 +63,8 @@ class PrivateSessions:
             key = (thread or session_id or new_id(),)
             session = await self._in_memory(key, begins_anew=bool(texts))
         else:
-            session = await self._resumed(session_id, outer)
+            session = await self._resume(session_id, outer)
+        # A round that is repeated finds its input in the log: only a new inner session takes it.
         is_repeated = outer is not None and place is not None and session.state.round > 0
         if texts and not is_repeated:
             session.sequence_before_run = session.state.sequence
@@ -81,13 +83,14 @@ class PrivateSessions:
         first = f"{outer.session.id}/{outer.round}/{place['path']}"
         for attempt in count(1):
             name = first if attempt == 1 else f"{first}/{attempt}"
-            stored = await outer.session.log.load(name)
-            # One that has failed is not gone on with; one that has ended is not held again.
-            if stored is None or not _has_failed(stored):
+            stored_session = await outer.session.log.load(name)
+            # A try that failed is followed by another; any other session of the place goes on, and
+            # one that has ended has its answer in the log.
+            if stored_session is None or not _has_failed(stored_session):
                 break
         return await self._inner(outer, name)
 
-    async def _resumed(self, session_id: str, outer: RoundLedger | None) -> OwnedSession:
+    async def _resume(self, session_id: str, outer: RoundLedger | None) -> OwnedSession:
         """Return the session that a run was in before it was interrupted."""
         if session_id in self.sessions:
             return self.sessions[session_id]
@@ -132,21 +135,23 @@ class PrivateSessions:
         """Keep a session for the nodes of its run; of too many, the oldest that has ended goes."""
         self.sessions[session.id] = session
         if len(self.sessions) > _MOST_SESSIONS:
-            ended_ids = (name for name, one in self.sessions.items() if one.state.is_ended)
+            candidates = self.sessions.items()
+            ended_ids = (name for name, candidate in candidates if candidate.state.is_ended)
             if (oldest := next(ended_ids, None)) is not None:
                 del self.sessions[oldest]
                 latest_ids = self.latest_ids.items()
                 self.latest_ids = {key: name for key, name in latest_ids if name != oldest}
 
     def _outer_input(self, path: str, outer: RoundLedger | None) -> OuterInput:
+        """Return what a session at a path is a part of, with the account of the guards around."""
         sentry = on_duty() if self.counts_in_outer else None
         account = sentry.account if sentry is not None else None
         part = path.partition("@")[0]
         return OuterInput(part, path, outer, account if isinstance(account, Account) else None)
 
 
-def _has_failed(stored: Stored) -> bool:
-    state = stored.state
+def _has_failed(stored_session: Stored) -> bool:
+    state = stored_session.state
     return state is not None and state.is_ended and state.pending_close_reason == "round_failed"
 
 

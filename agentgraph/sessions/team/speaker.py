@@ -35,7 +35,7 @@ from agentgraph.sessions.state.packet import Spoken, is_silent, packet_of
 from agentgraph.sessions.state.questions import is_storable
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import View, rendered
-from agentgraph.sessions.team.summary import Summarize, summarise, unsummarised
+from agentgraph.sessions.team.summary import Summarize, count_unsummarised, summarise
 from agentgraph.stream import ErrorEvent, emit
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Speaker:
         with inside(round), inside_round(round.key), keeping(ledger), part:
             try:
                 with ledger.intact():
-                    spoken = await within(self.deadline_s, self.run(round))
+                    turn = await within(self.deadline_s, self.run(round))
             except GraphInterrupt as interrupt:
                 if is_storable(interrupt):
                     raise
@@ -83,10 +83,14 @@ class Speaker:
                 if error is ledger.fault:  # the store is away: that is no failure of the round
                     raise
                 return await self._fail(round, *_failure(error))
-        await self._commit(round, spoken)
+        await self._commit(round, turn)
 
     async def run(self, round: Round) -> Spoken:
-        """Run the participant on what it is shown."""
+        """Run the participant on its view of the session, and return what it came to.
+
+        An agent of ours is handed the history with the run and stores none of it; a foreign graph
+        gets it as input, made legal for every provider.
+        """
         session = round.session
         reach = self.view.reach(round.state)
         if self.summarize is not None and reach is not None:
@@ -98,6 +102,7 @@ class Speaker:
         graph_input: dict[str, Any] = {"messages": [], "current_active_agent": active}
         with handed_over(history):
             result = await self.graph.ainvoke(graph_input, config_with(session.listeners()))
+        # `past` has its own messages that a middleware has taken out of the conversation.
         known_ids = {message.id for message in history}
         own = [*(result.get("past") or ()), *result["messages"]]
         fresh = {message.id: message for message in _own_messages(own, known_ids)}
@@ -120,20 +125,21 @@ class Speaker:
         notes, guard = result.get("notes") or (), result.get("stopped_by")
         return Spoken(fresh, notes, stopped_by=guard, usage=self._take_usage(fresh))
 
-    async def _commit(self, round: Round, spoken: Spoken) -> None:
-        if spoken.stopped_by is not None:
-            await round.fail("guard", spoken.stopped_by, spoken.usage)
+    async def _commit(self, round: Round, turn: Spoken) -> None:
+        """Commit a packet; a round that was stopped, or came to nothing, has failed."""
+        if turn.stopped_by is not None:
+            await round.fail("guard", turn.stopped_by, turn.usage)
             return round.end_input(self.audit)
         tools = round.session.rules.graph.routing_tools
-        packet = packet_of(spoken, tools, round.number, round.attempt)
+        packet = packet_of(turn, tools, round.number, round.attempt)
         if is_silent(packet):
             text = f"{self.name} said nothing and decided nothing"
-            return await self._fail(round, "silent", text, spoken.usage)
-        rejections = [note for note in spoken.notes if note["kind"] == "rejected"]
+            return await self._fail(round, "silent", text, turn.usage)
+        rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
             await round.commit(packet, rejections)
         except ConfigurationError as error:  # what no log can hold
-            return await self._fail(round, "payload", str(error), spoken.usage)
+            return await self._fail(round, "payload", str(error), turn.usage)
         round.end_input(self.audit)
 
     async def _fail(
@@ -193,6 +199,7 @@ def _usage_of(run: Run, name: str) -> dict[str, Any]:
 def _transfers(result: Mapping[str, Any], round: Round) -> int:
     """Return how often the conversation moved within the participant itself."""
     notes = result.get("notes") or ()
+    # A handoff to a peer is a hop that the fold counts itself, from the packet's decision.
     people = (HUMAN, *round.state.humans)
     targets = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]
     handoffs = sum(target not in people for target in targets)
@@ -204,6 +211,7 @@ def config_with(listeners: Sequence[BaseCallbackHandler]) -> RunnableConfig | No
     """Return the config of a turn with listeners, beside those around it."""
     if not listeners:
         return None
+    # A config of one's own replaces the callbacks around it, so these are merged in.
     outer: RunnableConfig = {"callbacks": ensure_config().get("callbacks")}
     return {"callbacks": merge_configs(outer, {"callbacks": [*listeners]})["callbacks"]}
 
@@ -214,7 +222,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
     reach = speaker.view.reach(state)
     if reach is not None and speaker.summarize is not None:
         # What no summary has yet is shown, also where a summariser fails; but not without end.
-        reach = min(max(reach, unsummarised(state)), 2 * reach)
+        reach = min(max(reach, count_unsummarised(state)), 2 * reach)
     if reach is None:
         history = await log.read(state.session_id)
         past = [envelope for envelope in history if envelope.sequence <= state.round_began]

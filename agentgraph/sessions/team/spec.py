@@ -37,19 +37,27 @@ class TeamSpec:
     """The fields of a `Team`, unchecked, and what follows from them without compiling anything."""
 
     agents: Sequence[Participant | Graph]
+    """Who may be given the floor: agents, teams, compiled graphs."""
     routing: Routing
+    """Who speaks next."""
     _: KW_ONLY
     name: str = ""
     description: str = ""
     humans: Sequence[str] = ()
+    """The people who are invited to each session, beside its creator."""
     supervisor: Participant | Graph | str | None = None
+    """Who sees all that is said and may intervene; a name is one of the agents."""
     aliases: Mapping[str, str] | None = None
+    """Other names for targets of a handoff."""
     phase_map: Mapping[str, str] | None = None
+    """The phase that a handoff to an agent enters."""
     view: View | None = None
+    """How much of the session a speaker is shown."""
     guards: Guards | Default | None = DEFAULT
     expectations: Sequence[Expectation | Mapping[str, Any]] | Default = DEFAULT
     durability: Durability = "round"
     summarize: Summarize | None = None
+    """Sums up what a window no longer shows."""
     failure_target: str | None = None
     escalations: Mapping[str, Escalate] = field(default_factory=dict)
     _counts_in_outer: bool = field(default=False, init=False)
@@ -85,7 +93,7 @@ class TeamSpec:
     @cached_property
     def inner_teams(self) -> tuple[str, ...]:
         """The names of the participants that are teams themselves."""
-        return tuple(one.name for one in self.participants if isinstance(one, TeamSpec))
+        return tuple(member.name for member in self.participants if isinstance(member, TeamSpec))
 
     @cached_property
     def supervisor_name(self) -> str | None:
@@ -121,9 +129,9 @@ class TeamSpec:
 
     def rules_of(self, record: SessionRecord) -> Rules:
         """Return the rules that a session was begun with; `Quarantined` if they need lost code."""
-        missing = [name for name in record.agents if name not in self.names]
-        if missing:
-            names = ", ".join(map(repr, missing))
+        lost_names = [name for name in record.agents if name not in self.names]
+        if lost_names:
+            names = ", ".join(map(repr, lost_names))
             raise Quarantined(
                 f"session {record.session_id!r} needs {names}, who is no longer in the team "
                 f"{self.name!r}: give the team back its agents"
@@ -163,16 +171,19 @@ class TeamSpec:
     def agent_names(self) -> tuple[str, ...]:
         """The names of all who work in it, within its participants too."""
         members = self._members
-        within = (one.agent_names if isinstance(one, Guarded) else [one.name] for one in members)
+        within = (
+            member.agent_names if isinstance(member, Guarded) else [member.name]
+            for member in members
+        )
         return tuple(dict.fromkeys([*(member.name for member in members), *chain(*within)]))
 
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the team where another one's guards hold for it."""
         policy = self._guards_within(guards)
         members = self._members
-        own = (one.faults_under(policy) for one in members if isinstance(one, Guarded))
-        foreign = (one for one in members if isinstance(one, ForeignGraph))
-        theirs = (faults_in(one.graph, policy, one.name) for one in foreign)
+        own = (member.faults_under(policy) for member in members if isinstance(member, Guarded))
+        foreign = (member for member in members if isinstance(member, ForeignGraph))
+        theirs = (faults_in(member.graph, policy, member.name) for member in foreign)
         return list(chain(*own, *theirs))
 
     def gated_under(self, guards: Guards) -> list[GateAt]:

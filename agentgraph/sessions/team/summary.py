@@ -26,7 +26,7 @@ Summarize: TypeAlias = Callable[[str, Sequence[Envelope]], str | Awaitable[str]]
 _BATCH = 100
 
 
-def unsummarised(state: SessionState) -> int:
+def count_unsummarised(state: SessionState) -> int:
     """Return how many of the messages no summary has."""
     count = int(state.summary["count"]) if state.summary is not None else 0
     return sum(state.said.values()) - count
@@ -35,7 +35,7 @@ def unsummarised(state: SessionState) -> int:
 async def summarise(session: OwnedSession, summarize: Summarize, reach: int) -> None:
     """Bring a session's summary up to the messages before its window, once enough have gone."""
     state = session.state
-    count = unsummarised(state)
+    count = count_unsummarised(state)
     if count < 2 * reach:
         return
     before = state.summary or {"text": "", "upto": 0, "count": 0}

@@ -38,8 +38,12 @@ class Supervisor:
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
         """Run on what others said, after the run that is under way, if one is."""
-        if not any(one.is_substantive and one.sender_id != self.speaker.name for one in envelopes):
+        if not any(
+            envelope.is_substantive and envelope.sender_id != self.speaker.name
+            for envelope in envelopes
+        ):
             return
+        # While a run is under way the flag is all it takes: the task looks again before it ends.
         self.has_news = True
         if self.task is None or self.task.done():
             self.task = self.spawn(self._run_on_news())
@@ -64,9 +68,9 @@ class Supervisor:
         round = Round(session, name, state.round, 1, replace(state, round_began=state.sequence))
         run = Run(new_id(), session.id)
         with inside_run(run), inside(round), inside_round(f"{session.id}/watch/{state.spoke}"):
-            spoken = await within(self.speaker.deadline_s, self.speaker.run(round))
-        packet = packet_of(spoken, (), state.round, 1)
-        if spoken.stopped_by is None and not is_silent(packet):
+            turn = await within(self.speaker.deadline_s, self.speaker.run(round))
+        packet = packet_of(turn, (), state.round, 1)
+        if turn.stopped_by is None and not is_silent(packet):
             try:
                 await self.handle.interject(name, Draft(ev.EV_PACKET, packet))
             except SessionError:
