@@ -24,7 +24,7 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
 from agentgraph.sessions.team.checks import faults_of
-from agentgraph.sessions.team.graph import TeamState, take_turns
+from agentgraph.sessions.team.graph import TeamGraph, TeamState
 from agentgraph.sessions.team.membership import Membership
 from agentgraph.sessions.team.nested import TeamSpeaker
 from agentgraph.sessions.team.opening import new_record
@@ -68,7 +68,8 @@ class CompiledTeam(TeamSpec):
         """Add the team's nodes to a graph that has its state."""
         agents = [agent for agent in self.participants if agent.name in self.names]
         speakers = [self._speaker(agent) for agent in agents]
-        return take_turns(speakers, PrivateSessions(self, self._counts_in_outer))(graph)
+        sessions = PrivateSessions(self, self._counts_in_outer)
+        return TeamGraph(self.name, speakers, sessions).add_to(graph)
 
     @cached_property
     def supervisor_speaker(self) -> Speaker | None:

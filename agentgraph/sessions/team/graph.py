@@ -8,6 +8,7 @@ is where they join. What is decided stands in the log, so a run can be begun ane
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
@@ -18,7 +19,7 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from agentgraph.errors import SessionError
-from agentgraph.patching import AnyGraph, Patcher
+from agentgraph.patching import AnyGraph
 from agentgraph.sessions.rounds.owned_session import OwnedSession, current_owned_session
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.team.inner_session import close_inner, outcome_of
@@ -50,11 +51,6 @@ class TeamState(TypedDict, total=False):
 class Sessions(Protocol):
     """Finds the session of a graph that runs without a hub."""
 
-    @property
-    def team_name(self) -> str:
-        """Return the team whose sessions these are."""
-        ...
-
     async def find(
         self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
     ) -> OwnedSession:
@@ -62,13 +58,33 @@ class Sessions(Protocol):
         ...
 
 
-def take_turns(speakers: Sequence[Speaker], sessions: Sessions) -> Patcher:
-    """Return a patcher that has a graph take turns as its session's rules say."""
+@dataclass(frozen=True, slots=True)
+class TeamGraph:
+    """The nodes of a team's graph."""
 
-    async def admit(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        session = _of_hub(sessions) or await sessions.find(state, config, takes_input=True)
+    team_name: str
+    speakers: Sequence[Speaker]
+    sessions: Sessions
+
+    def add_to(self, graph: AnyGraph) -> AnyGraph:
+        """Add the nodes to a graph, which has the state of a team."""
+        state = graph.state_schema  # the nodes' own would clash with another kind of messages
+        names = [speaker.name for speaker in self.speakers]
+        ends = (*names, ASK_HUMAN, END)
+        for speaker in self.speakers:
+            node = self.speaker_node(speaker)
+            graph.add_node(speaker.name, node, destinations=(ADMIT,), input_schema=state)
+        graph.add_node(ADMIT, self.admit, destinations=ends, input_schema=state)
+        graph.add_node(ASK_HUMAN, self.ask_human, destinations=(ADMIT,), input_schema=state)
+        graph.add_edge(START, ADMIT)
+        return graph
+
+    async def admit(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
+        """Admit what waits, and give the turn to all who are to speak now; end where nobody is."""
+        session = self._of_hub() or await self.sessions.find(state, config, takes_input=True)
         input_note = _input_note(state)
         await session.admit()
+        names = {speaker.name for speaker in self.speakers}
         due = [name for name in session.due if name in names]
         if not due:
             return await _pause(session, input_note)
@@ -79,45 +95,31 @@ def take_turns(speakers: Sequence[Speaker], sessions: Sessions) -> Patcher:
         sent_state = {"round": session.state.round, "session": session.id}
         return Command(goto=[Send(name, sent_state) for name in due], update=update)
 
-    async def ask_human(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        session = _of_hub(sessions) or await sessions.find(state, config)
+    async def ask_human(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
+        """Have the graph's caller answer for the human whose turn it is."""
+        session = self._of_hub() or await self.sessions.find(state, config)
         human = session.state.expected_next_speaker
         answer = interrupt({"waits_for": human, "session": session.id})
         await session.say(str(answer), sender=str(human))
         return Command(goto=ADMIT)
 
-    names = {speaker.name for speaker in speakers}
+    def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:
+        """Return the node in which a speaker has its turn."""
 
-    def patch(graph: AnyGraph) -> AnyGraph:
-        state = graph.state_schema  # the nodes' own would clash with another kind of messages
-        for speaker in speakers:
-            node = _speaker_node(speaker, sessions)
-            graph.add_node(speaker.name, node, destinations=(ADMIT,), input_schema=state)
-        ends = (*names, ASK_HUMAN, END)
-        graph.add_node(ADMIT, admit, destinations=ends, input_schema=state)
-        graph.add_node(ASK_HUMAN, ask_human, destinations=(ADMIT,), input_schema=state)
-        graph.add_edge(START, ADMIT)
-        return graph
+        async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
+            session = self._of_hub() or await self.sessions.find(state, config)
+            round = Round.begin(session, speaker.name)
+            if round is not None:  # else the checkpoint is behind the log, which has this turn
+                await speaker.speak(round)
+            return Command(goto=ADMIT)
 
-    return Patcher(patch)
+        return speak
 
-
-def _speaker_node(speaker: Speaker, sessions: Sessions) -> Callable[..., Awaitable[Command[Any]]]:
-    async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        session = _of_hub(sessions) or await sessions.find(state, config)
-        round = Round.begin(session, speaker.name)
-        if round is not None:  # else the checkpoint is behind the log, which has this turn already
-            await speaker.speak(round)
-        return Command(goto=ADMIT)
-
-    return speak
-
-
-def _of_hub(sessions: Sessions) -> OwnedSession | None:
-    """Return the session for which a hub, or an outer team, runs this very team's graph."""
-    # The name is compared: a tool may run the graph of another team inside of this one's round.
-    session = current_owned_session()
-    return session if session is not None and session.record.team == sessions.team_name else None
+    def _of_hub(self) -> OwnedSession | None:
+        """Return the session for which a hub, or an outer team, runs this very team's graph."""
+        # The name is compared: a tool may run the graph of another team inside of this one's round.
+        session = current_owned_session()
+        return session if session is not None and session.record.team == self.team_name else None
 
 
 def _input_note(state: TeamState) -> dict[str, Any]:

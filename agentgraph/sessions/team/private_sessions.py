@@ -40,11 +40,6 @@ class PrivateSessions:
     latest_ids: dict[tuple[str, ...], str] = field(default_factory=dict)
     """The last session at each place: once it has ended, the next input begins another."""
 
-    @property
-    def team_name(self) -> str:
-        """The team whose sessions these are."""
-        return self.team.name
-
     async def find(
         self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
     ) -> OwnedSession:
