@@ -225,7 +225,8 @@ class Execution:
         elif result.interrupts:
             snapshot = await graph.aget_state(self._config)
             usage_of = partial(usage_of_waiting, run, session.state.participant_order)
-            await session.write_interrupts(questions(snapshot, session.state.round), usage_of)
+            pending = questions(snapshot, session.state.round)
+            await session.write_interrupts(pending, usage_of)
         else:
             self._answered_ids.clear()
             if not self._is_clean:
