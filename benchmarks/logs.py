@@ -20,10 +20,12 @@ import psycopg
 from agentgraph import Team
 from agentgraph.sessions import packet_envelope
 from agentgraph.sessions.log import Log, open_log
+from agentgraph.sessions.rounds.admission import begin_log
+from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.team.private_session import begun, opened
+from agentgraph.sessions.team.inner_session import open_session
 from benchmarks.ag2_channel import open_channel, open_store
 from benchmarks.ag2_channel import open_hub as open_their_hub
 from benchmarks.measure import Row
@@ -124,15 +126,15 @@ async def _commit(store: Store) -> list[float]:
     team = team_of_two()
     seconds: list[float] = []
     async with _open_log(store) as log:
-        live = await begun(log, team, team.record(SESSION, creator="user", humans=()))
-        await live.hear("Begin.", sender="user")
+        session = await open_session(log, team, team.record(SESSION, creator="user", humans=()))
+        await session.say("Begin.", sender="user")
         for _ in range(PACKETS):
             began = perf_counter()
-            round = live.begin(live.state.due[0])
+            round = Round.begin(session, session.state.due[0])
             assert round is not None
-            await live.commit(round, PACKET, ())
+            await round.commit(PACKET, ())
             seconds.append(perf_counter() - began)
-        assert live.state.turn_count == PACKETS
+        assert session.state.turn_count == PACKETS
     return seconds
 
 
@@ -142,7 +144,8 @@ def _told() -> tuple[SessionRecord, list[Page]]:
     team = team_of_two()
     record = team.record(SESSION, creator="user", humans=())
     rules = team.rules_of(record)
-    pages = [opened(record, Page(SessionState.initial(record), rules))]
+    pages = [Page(SessionState.initial(record), rules)]
+    begin_log(pages[0], record)
     draft = packet_envelope(PACKET["body"])
     for number in range(PACKETS):
         page = Page(pages[-1].state, rules)

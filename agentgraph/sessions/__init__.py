@@ -3,6 +3,7 @@
 from agentgraph.sessions.audit import Audit, audit_of
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Receipt, Session
+from agentgraph.sessions.hub.team import Team, TeamResult
 from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, register_log
 from agentgraph.sessions.state.draft import Draft, packet_envelope, text_envelope
 from agentgraph.sessions.state.envelope import (
@@ -42,7 +43,6 @@ from agentgraph.sessions.state.rules import SessionExplanation
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import FullTranscript, View, WindowedSummary
 from agentgraph.sessions.team.orchestrate import orchestrate
-from agentgraph.sessions.team.team import Team, TeamResult
 from agentgraph.sessions.tools import (
     current_session,
     delete_context,

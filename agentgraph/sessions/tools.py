@@ -1,25 +1,23 @@
-"""What a tool may say to its session while it runs."""
+"""What a tool may do with the session that it runs in."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ConfigurationError
 from agentgraph.outcomes import current_notes, take_note
 from agentgraph.routing.values import short
 from agentgraph.running import idempotency_key
-from agentgraph.sessions.hub.round import Round, current_round
+from agentgraph.sessions.hub.session import Session
+from agentgraph.sessions.rounds.round import Round, current_round
 from agentgraph.sessions.state.payload import canonical
-
-if TYPE_CHECKING:
-    from agentgraph.sessions.hub.session import Session
 
 
 def current_session() -> Session:
     """Return the session that a tool runs in."""
-    handle: Session | None = _round("current_session()").live.handle
-    if handle is None:
+    handle = _round("current_session()").session.handle
+    if not isinstance(handle, Session):
         raise AgentGraphError(
             "the team's graph runs without a hub: its session has no handle", code="no_hub"
         )
@@ -29,8 +27,8 @@ def current_session() -> Session:
 def set_context(key: str, value: Any) -> None:
     """Set a context variable, together with the round: the next speaker sees it, or nobody."""
     _round("set_context()")
-    held = canonical({key: value}, "the context")
-    _note("set", key, held[key])
+    variables = canonical({key: value}, "the context")
+    _note("set", key, variables[key])
 
 
 def delete_context(key: str) -> None:
@@ -40,18 +38,18 @@ def delete_context(key: str) -> None:
 
 
 def report_progress(message: str, *, fraction: float | None = None) -> None:
-    """Tell at once, in the session's log, how far a tool is."""
+    """Write to the session's log at once how far a tool is, from 0.0 to 1.0."""
     round = _round("report_progress()")
     is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not isinstance(message, str) or (fraction is not None and not is_number):
-        told = f"report_progress({short(message)}, fraction={short(fraction)})"
-        raise ConfigurationError(f"{told}: give a text, and a number or None", code="report")
+        call = f"report_progress({short(message)}, fraction={short(fraction)})"
+        raise ConfigurationError(f"{call}: give a text, and a number or None", code="report")
     report = {"task_id": _task(round), "agent": round.speaker, "round": round.number}
     report |= {"attempt": round.attempt, "message": message, "fraction": fraction}
-    round.live.tasks.report(canonical(report, "the report"))
+    round.session.tasks.report(canonical(report, "the report"))
 
 
-def _note(kind: Any, key: str, value: Any) -> None:
+def _note(kind: Literal["set", "delete"], key: str, value: Any) -> None:
     notes = current_notes() or ()
     if not take_note({"key": f"{_call()}/{len(notes)}", "kind": kind, "name": key, "value": value}):
         raise AgentGraphError(
@@ -74,11 +72,11 @@ def _task(round: Round) -> str:
         return f"{round.key}/{round.speaker}"
 
 
-def _round(what: str) -> Round:
+def _round(call: str) -> Round:
     round = current_round()
     if round is None:
         raise AgentGraphError(
-            f"{what} was called outside of a session's round: call it in a tool of a team's "
+            f"{call} was called outside of a session's round: call it in a tool of a team's "
             "agent, or use the session's own methods",
             code="outside_round",
         )

@@ -55,6 +55,13 @@ def heard(messages: Sequence[BaseMessage]) -> str:
     return next(str(m.text) for m in reversed(messages) if isinstance(m, HumanMessage))
 
 
+def hub_of(session: Session) -> Hub:
+    """Return the hub that a session is a handle of."""
+    hub = session._hub
+    assert isinstance(hub, Hub)
+    return hub
+
+
 @asynccontextmanager
 async def held(
     team: Team, *, url: str | None = None, clock: FakeClock | None = None, **fields: Any

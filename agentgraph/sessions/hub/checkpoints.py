@@ -1,4 +1,4 @@
-"""The checkpoints of rounds, which matter only where somebody is asked something."""
+"""The checkpoints of rounds, which are needed only where a human is asked something."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _Saver: TypeAlias = BaseCheckpointSaver[Any]
 
 
 @dataclass(slots=True)
-class _Held:
-    """What a run has written so far, and how to write it elsewhere."""
+class _Buffer:
+    """What a run has written so far, and how to write it to the store."""
 
-    scratch: InMemorySaver = field(default_factory=InMemorySaver)
+    memory: InMemorySaver = field(default_factory=InMemorySaver)
     writes: list[Callable[[_Saver], Awaitable[object]]] = field(default_factory=list)
 
 
-class HeldSaver(BaseCheckpointSaver[Any]):
-    """Hold back what runs write, until it is known whether it is worth keeping.
+class BufferedSaver(BaseCheckpointSaver[Any]):
+    """Buffer what a run writes in memory, until it is known whether the store needs it.
 
-    A run that comes to its end leaves no checkpoint behind: one that would be written there, only
-    to be deleted at once, is not written at all. Nor is one looked for where a run begins anew.
+    A run that comes to its end leaves no checkpoint behind: what would be written, only to be
+    deleted at once, is not written at all. Nor is the store read where a run begins anew.
     """
 
     def __init__(self, saver: _Saver) -> None:
         super().__init__(serde=saver.serde)
         self._saver = saver
         self._allowlist: frozenset[tuple[str, ...]] = frozenset()
-        self._held: dict[str, _Held] = {}
+        self._buffers: dict[str, _Buffer] = {}
 
-    def hold(self, thread_id: str) -> None:
-        """Begin to hold back what is written of a thread."""
-        self._held[thread_id] = _Held()
+    def buffer(self, thread_id: str) -> None:
+        """Begin to buffer a thread, as an empty one."""
+        self._buffers[thread_id] = _Buffer()
 
-    def drop(self, thread_id: str) -> None:
-        """Forget what was held back."""
-        self._held.pop(thread_id, None)
+    def discard(self, thread_id: str) -> None:
+        """Drop a thread's buffer, if it has one."""
+        self._buffers.pop(thread_id, None)
 
-    async def keep(self, thread_id: str) -> None:
-        """Write what was held back."""
-        held = self._held.pop(thread_id, None)
-        for write in held.writes if held is not None else ():
+    async def flush(self, thread_id: str) -> None:
+        """Write a thread's buffer to the store, if it has one."""
+        buffer = self._buffers.pop(thread_id, None)
+        for write in buffer.writes if buffer is not None else ():
             await write(self._saver)
 
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HeldSaver:
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BufferedSaver:
         """Return a saver of the same threads that may load these types too."""
         clone = copy(self)
         clone._allowlist = self._allowlist | frozenset(extra_allowlist)
@@ -78,8 +78,8 @@ class HeldSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         saver = self._saver if config is None else self._of(config)
-        async for found in saver.alist(config, filter=filter, before=before, limit=limit):
-            yield found
+        async for checkpoint in saver.alist(config, filter=filter, before=before, limit=limit):
+            yield checkpoint
 
     async def aput(
         self,
@@ -91,8 +91,8 @@ class HeldSaver(BaseCheckpointSaver[Any]):
         def write(saver: _Saver) -> Awaitable[RunnableConfig]:
             return saver.aput(config, checkpoint, metadata, new_versions)
 
-        saved: RunnableConfig = await self._write(config, write)
-        return saved
+        config_of_checkpoint: RunnableConfig = await self._write(config, write)
+        return config_of_checkpoint
 
     async def aput_writes(
         self,
@@ -114,16 +114,18 @@ class HeldSaver(BaseCheckpointSaver[Any]):
     async def _write(
         self, config: RunnableConfig, write: Callable[[_Saver], Awaitable[Any]]
     ) -> Any:
-        held = self._held.get(_thread(config))
-        if held is not None:
-            held.writes.append(write)
+        # The write goes to the memory too: the run itself reads its checkpoints back.
+        buffer = self._buffers.get(_thread(config))
+        if buffer is not None:
+            buffer.writes.append(write)
         return await write(self._of(config))
 
     def _of(self, config: RunnableConfig) -> _Saver:
-        held = self._held.get(_thread(config))
-        if held is None:
+        """Return what a thread is read from: its buffer, where it has one."""
+        buffer = self._buffers.get(_thread(config))
+        if buffer is None:
             return self._saver
-        return held.scratch.with_allowlist(self._allowlist) if self._allowlist else held.scratch
+        return buffer.memory.with_allowlist(self._allowlist) if self._allowlist else buffer.memory
 
 
 def _thread(config: RunnableConfig) -> str:

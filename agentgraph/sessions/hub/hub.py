@@ -1,4 +1,4 @@
-"""The hub: the sessions of a store, as one process sees and drives them."""
+"""The hub: opens the sessions of a store, and drives them from this process."""
 
 from __future__ import annotations
 
@@ -16,48 +16,58 @@ from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import leave_run
-from agentgraph.sessions.hub.audience import Audience
-from agentgraph.sessions.hub.checkpoints import HeldSaver
-from agentgraph.sessions.hub.conductor import Conductor
-from agentgraph.sessions.hub.handlers import Handler, Handlers
-from agentgraph.sessions.hub.lease import Pulse, new_owner
-from agentgraph.sessions.hub.live import LiveSession, load_state
+from agentgraph.sessions.hub.checkpoints import BufferedSaver
+from agentgraph.sessions.hub.driver import SessionDriver
+from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.session import Session
+from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
+from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
+from agentgraph.sessions.rounds.admission import begin_log
+from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.page import Page, ask_again
-from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState, Status
-from agentgraph.sessions.team.private_session import opened
-from agentgraph.sessions.team.team import Team
+from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.storage import LazySaver, open_saver
 
 _LEASE_S = 30.0
 
 
 class Hub:
-    """Open one with `await Hub.open(url, teams=[…])`, best in an `async with`."""
+    """The sessions of one store. Any number of hubs, in any process, may share a store.
+
+    >>> async with await Hub.open("sqlite:///agents.db", teams=[team]) as hub:
+    ...     session = await hub.session(team)
+    """
 
     def __init__(
-        self, log: Log, saver: BaseCheckpointSaver[Any], teams: Sequence[Team], lease_s: float
+        self,
+        log: Log,
+        saver: BaseCheckpointSaver[Any],
+        teams: Sequence[CompiledTeam],
+        lease_s: float,
     ) -> None:
         self.log = log
         self.saver = saver
-        self.held = HeldSaver(saver)
-        self.owner = new_owner()
-        self.audience = Audience()
-        self.pulse = Pulse(self, lease_s)
-        self._teams: dict[str, Team] = {}
+        self.checkpoints = BufferedSaver(saver)
+        self.subscribers = Subscribers()
+        self.lease = Lease(log, lease_s, self.wake_all)
+        self._sweep = Sweep(log, self.wake)
+        self._teams: dict[str, CompiledTeam] = {}
         self._graphs: dict[str, AnyCompiledGraph] = {}
-        self._conductors: dict[str, Conductor] = {}
+        self._drivers: dict[str, SessionDriver] = {}
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._context: Context = copy_context()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers = Handlers(self.spawn)
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._closed = False
-        self._closing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._close_task: asyncio.Task[None] | None = None
         for team in teams:
             self.register(team)
 
@@ -66,7 +76,7 @@ class Hub:
         cls,
         url: str | None = None,
         *,
-        teams: Sequence[Team] = (),
+        teams: Sequence[CompiledTeam] = (),
         clock: Clock | None = None,
         lease_s: float = _LEASE_S,
     ) -> Hub:
@@ -82,34 +92,35 @@ class Hub:
         """Connect, and take over what is unfinished."""
         with use_clock(own_clock or clock()):
             self._context = copy_context()
+        # Tasks of the hub run in this context: with its clock, whoever's call begins them.
         self._context.run(leave_run)  # a hub that a tool opens is no part of the tool's run
         await self.log.open()
         if isinstance(self.saver, LazySaver):
             await self.saver.aopen()
-        await self.spawn(self.pulse.beat())
+        await self.spawn(self.lease.prolong())
         self._unsubscribe = self.log.subscribe(self._on_changed)
-        self.spawn(self.pulse.keep_alive())
-        self.spawn(self.pulse.watch_time())
-        await self.spawn(self.look())
+        self.spawn(self.lease.keep_alive())
+        self.spawn(self._sweep.run())
+        await self.spawn(self._sweep.wake_unfinished())
 
     async def aclose(self) -> None:
-        """Break off all rounds, which go on in the next hub, and let go of the store."""
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
+        """Break off all rounds, which go on in the next hub, and release the store."""
+        if self._close_task is None:
+            self._close_task = asyncio.ensure_future(self._close())
         # Brought to its end whoever gives up on it: half closed, it would keep its lease for ever.
-        await asyncio.shield(self._closing)
+        await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._unsubscribe()
-        for conductor in list(self._conductors.values()):
-            await conductor.stop()
+        for driver in list(self._drivers.values()):
+            await driver.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.log.release_all(self.owner)
-        self.audience.close()
+        await self.log.release_all(self.lease.owner)
+        self.subscribers.close()
         await self.log.close()
 
     async def __aenter__(self) -> Self:
@@ -118,21 +129,20 @@ class Hub:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def register(self, team: Team) -> None:
+    def register(self, team: CompiledTeam) -> None:
         """Make a team's agents known; two of one name are refused."""
         is_new = team.name not in self._teams
-        known = self._teams.setdefault(team.name, team)
-        if known is not team:
+        if self._teams.setdefault(team.name, team) is not team:
             raise ConfigurationError(
                 f"two teams are called {team.name!r}: give one another name", code="team_name"
             )
         if is_new:
-            for conductor in list(self._conductors.values()):
-                conductor.try_again()
+            for driver in list(self._drivers.values()):
+                driver.try_again()
 
     async def session(
         self,
-        team: Team | str,
+        team: CompiledTeam | str,
         *,
         creator: str = "user",
         id: str | None = None,
@@ -146,11 +156,15 @@ class Hub:
         """Open a session, or return the one of this id.
 
         `participants` are further humans. They and those of the team are invited; the session
-        opens when all of them, or `required_acks`, have accepted.
+        opens when all of them, or `required_acks`, have accepted within `invite_timeout`. It
+        expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never.
+
+        Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
+        team and for an id that another team's session has.
         """
         self.check_open()
         if isinstance(team, str):
-            team = self._known_team(team)
+            team = self._team(team)
         self.register(team)
         record = self._context.copy().run(
             team.record,
@@ -163,46 +177,46 @@ class Hub:
             invite_timeout=invite_timeout,
             required_acks=required_acks,
         )
-        return await self._created(team, record)
+        return await self._create(team, record)
 
     async def get(self, id: str) -> Session:
         """Return a session of the store."""
         self.check_open()
-        stored = await self.log.load(id)
-        if stored is None:
+        stored_session = await self.log.load(id)
+        if stored_session is None:
             raise SessionError(f"there is no session {id!r}", code="unknown_session")
-        session = self.handle(stored.record)
-        session.see(await load_state(self.log, stored))
-        self.conductor(id).wake()
+        session = self.handle(stored_session.record)
+        session.update(await load_state(self.log, stored_session))
+        self.wake(id)
         return session
 
     async def sessions(self, status: str | None = None) -> list[SessionSummary]:
         """List the sessions of the store, the oldest first."""
         self.check_open()
         if status is not None and status not in get_args(Status):
-            known = ", ".join(get_args(Status))
-            raise ConfigurationError(f"there is no status {status!r}: there are {known}")
+            statuses = ", ".join(get_args(Status))
+            raise ConfigurationError(f"there is no status {status!r}: there are {statuses}")
         return await self.log.sessions(status)
 
     async def fork(self, session: Session, at: int) -> Session:
         """Begin a session that is the same up to an envelope; it goes on when it is used."""
-        record = session.record
+        record, run_in_context = session.record, self._context.copy().run
         envelopes = await self.log.read(record.session_id, 0, at)
-        forked = self._context.copy().run(session.forked, new_id(), at)
-        copies = [replace(one, session_id=forked.session_id) for one in envelopes]
-        page = Page(session.state_at(copies, forked), self.team_of(record).rules_of(record))
-        self._context.copy().run(ask_again, page)
+        parent = Parent(record.session_id, at=at)
+        created_at = run_in_context(lambda: clock().wall())
+        fork = replace(record, session_id=new_id(), parent=parent, created_at=created_at)
+        copies = [replace(envelope, session_id=fork.session_id) for envelope in envelopes]
+        page = Page(fold_all(SessionState.initial(fork), copies), self.rules_of(record))
+        run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
-        await self.log.create(forked, copies, state, due_at=next_due(forked, state), runnable=False)
-        handle = self.handle(forked)
+        await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)
+        handle = self.handle(fork)
         await handle.refresh()
         return handle
 
-    async def _created(self, team: Team, record: SessionRecord) -> Session:
-        rules = team.rules_of(record)
-        page = self._context.copy().run(
-            lambda: opened(record, Page(SessionState.initial(record), rules))
-        )
+    async def _create(self, team: CompiledTeam, record: SessionRecord) -> Session:
+        page = Page(SessionState.initial(record), team.rules_of(record))
+        self._context.copy().run(begin_log, page, record)
         due_at = next_due(record, page.state)
         if not await self.log.create(record, page.envelopes, page.state, due_at=due_at):
             session = await self.get(record.session_id)
@@ -213,11 +227,21 @@ class Hub:
                 )
             return session
         session = self.handle(record)
-        session.see(page.state)
-        self.pulse.schedule(due_at)
+        session.update(page.state)
+        self._sweep.schedule(due_at)
         return session
 
-    # What conductors and sessions ask of their hub.
+    def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
+        """Call a handler with each new envelope of a type; the result ends it."""
+        self._handlers.add(session.id, event_type, handler, after=session.state.sequence)
+        return partial(self._handlers.remove, session.id, event_type, handler)
+
+    # What sessions and their drivers ask of their hub.
+
+    def check_open(self) -> None:
+        """Refuse what a closed hub is asked."""
+        if self._is_closed:
+            raise SessionError("the hub is closed: open another one", code="hub_closed")
 
     def handle(self, record: SessionRecord) -> Session:
         """Return the one handle of a session."""
@@ -226,25 +250,30 @@ class Hub:
             session = self._sessions[record.session_id] = Session(self, record)
         return session
 
-    def conductor(self, session_id: str) -> Conductor:
-        """Return the one conductor of a session."""
-        conductor = self._conductors.get(session_id)
-        if conductor is None:
-            conductor = self._conductors[session_id] = Conductor(self, session_id)
-        return conductor
+    def wake(self, session_id: str) -> None:
+        """Have a session looked at: something may have come in, or come due."""
+        driver = self._drivers.get(session_id)
+        if driver is None:
+            driver = self._drivers[session_id] = SessionDriver(self, session_id)
+        driver.wake()
+
+    def wake_all(self) -> None:
+        """Have all sessions looked at that have a driver."""
+        for driver in list(self._drivers.values()):
+            driver.wake()
 
     def dismiss(self, session_id: str) -> None:
-        """Forget the conductor of a session that has ended: a hub sees many of them."""
-        self._conductors.pop(session_id, None)
+        """Forget the driver of a session that has ended: a hub sees many of them."""
+        self._drivers.pop(session_id, None)
 
-    def live(self, session_id: str) -> LiveSession | None:
-        """Return the session as its owner has it, if that is this hub."""
-        conductor = self.driven(session_id)
-        return conductor.live if conductor is not None else None
+    def known_driver(self, session_id: str) -> SessionDriver | None:
+        """Return the driver of a session, None where none was needed yet, or any more."""
+        return self._drivers.get(session_id)
 
-    def driven(self, session_id: str) -> Conductor | None:
-        """Return the conductor of a session, None where none was needed yet, or any more."""
-        return self._conductors.get(session_id)
+    def owned_session(self, session_id: str) -> OwnedSession | None:
+        """Return a session as its owner has it, None where this hub does not own it."""
+        driver = self._drivers.get(session_id)
+        return driver.session if driver is not None else None
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something as long as the hub is open."""
@@ -253,7 +282,7 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def team_of(self, record: SessionRecord) -> Team:
+    def team_of(self, record: SessionRecord) -> CompiledTeam:
         """Return the team whose code a session needs."""
         team = self._teams.get(record.team)
         if team is None:
@@ -263,85 +292,68 @@ class Hub:
             )
         return team
 
+    def rules_of(self, record: SessionRecord) -> Rules:
+        """Return a session's rules; `Quarantined` where they need code that this hub has not."""
+        return self.team_of(record).rules_of(record)
+
     def graph_of(self, record: SessionRecord) -> AnyCompiledGraph:
         """Return the graph that runs a session, compiled once."""
         graph = self._graphs.get(record.team)
         if graph is None:
-            graph = self._graphs[record.team] = self.team_of(record).compiled(self.held)
+            graph = self._graphs[record.team] = self.team_of(record).compile(self.checkpoints)
         return graph
 
-    def on_appended(self, live: LiveSession, envelopes: Sequence[Envelope]) -> None:
-        """Tell whoever waits what has been appended."""
-        session = self._sessions.get(live.id)
-        if session is not None:
-            session.see(live.state)
-            self._tell_handlers(session, envelopes)
-        conductor = self._conductors.get(live.id)
-        if conductor is not None:
-            conductor.look(envelopes)
-        self.pulse.schedule(live.due_at)
-        self.audience.tell_change(live.id)
-
-    def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
-        """Call a handler with each new envelope of a type; the result ends it."""
-        self._handlers.add(session.id, event_type, handler, after=session.state.sequence)
-        return partial(self._handlers.remove, session.id, event_type, handler)
-
-    # The hub's own tasks.
+    def on_appended(self, session: OwnedSession, envelopes: Sequence[Envelope]) -> None:
+        """Pass on what was appended, to all who wait for it."""
+        handle = self._sessions.get(session.id)
+        if handle is not None:
+            handle.update(session.state)
+            self._notify_handlers(handle, envelopes)
+        driver = self._drivers.get(session.id)
+        if driver is not None:
+            driver.notice(envelopes)
+        self._sweep.schedule(session.due_at)
+        self.subscribers.notify(session.id)
 
     def _on_changed(self, session_id: str | None) -> None:
-        if self._closed:
+        """Take note that some hub, of this process or another, has changed the store."""
+        if self._is_closed:
             return
-        for listened in self._handlers.sessions:
-            if session_id in (None, listened) and self.live(listened) is None:
-                self.spawn(self._catch_up(listened))
+        for name in self._handlers.session_ids:
+            if session_id in (None, name) and self.owned_session(name) is None:
+                self.spawn(self._catch_up(name))
         if session_id is None:
-            self.spawn(self.look())
-        elif session_id in self._conductors and not isinstance(session_id, AppendNotice):
-            self._conductors[session_id].wake()
-        self.audience.tell_change(session_id)
+            self.spawn(self._sweep.wake_unfinished())
+        elif session_id in self._drivers and not isinstance(session_id, AppendNotice):
+            self._drivers[session_id].wake()
+        self.subscribers.notify(session_id)
 
-    def wake_all(self) -> None:
-        """Have all conductors look at their sessions."""
-        for conductor in list(self._conductors.values()):
-            conductor.wake()
-
-    async def look(self) -> None:
-        """See to all sessions that need somebody."""
-        for session_id in await self.log.unfinished_sessions(clock().wall()):
-            self.conductor(session_id).wake()
-
-    def _tell_handlers(self, session: Session, envelopes: Sequence[Envelope]) -> None:
+    def _notify_handlers(self, session: Session, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
             if envelope.event_type == EV_HANDOFF:
                 self._escalate(session, envelope)
-        told = self._handlers.told(session.id)
-        if told is not None and envelopes and envelopes[0].sequence > told + 1:
+        position = self._handlers.sequence_of(session.id)
+        if position is not None and envelopes and envelopes[0].sequence > position + 1:
             self.spawn(self._catch_up(session.id))  # another hub had the session until now
         else:
-            self._handlers.tell(session.id, envelopes)
+            self._handlers.notify(session.id, envelopes)
 
     async def _catch_up(self, session_id: str) -> None:
-        """Let handlers hear what another hub has appended."""
-        told = self._handlers.told(session_id)
-        if told is not None:
-            self._handlers.tell(session_id, await self.log.read(session_id, told))
+        """Call handlers with what another hub has appended."""
+        position = self._handlers.sequence_of(session_id)
+        if position is not None:
+            self._handlers.notify(session_id, await self.log.read(session_id, position))
 
     def _escalate(self, session: Session, envelope: Envelope) -> None:
-        way = str(envelope.event_data.get("channel_escalation") or "same")
+        channel = str(envelope.event_data.get("channel_escalation") or "same")
         team = self._teams.get(session.record.team)
-        escalate = team.escalations.get(way) if team is not None else None
+        escalate = team.escalations.get(channel) if team is not None else None
         if escalate is not None:
             self._handlers.call(partial(escalate, session), envelope)
 
-    def _known_team(self, name: str) -> Team:
+    def _team(self, name: str) -> CompiledTeam:
         team = self._teams.get(name)
         if team is None:
-            known = ", ".join(self._teams) or "none"
-            raise SessionError(f"there is no team {name!r}: there are {known}", code="unknown_team")
+            names = ", ".join(self._teams) or "none"
+            raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
-
-    def check_open(self) -> None:
-        """Refuse what a closed hub is asked."""
-        if self._closed:
-            raise SessionError("the hub is closed: open another one", code="hub_closed")

@@ -1,36 +1,36 @@
-"""One session, for whoever takes part in it or looks on."""
+"""A session, for whoever takes part in it or looks on: the handle that a hub gives."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, overload
 
-from agentgraph.clock import clock, new_id
-from agentgraph.display import code, escaped, panel, row
-from agentgraph.errors import (
-    ConfigurationError,
-    InsideRound,
-    Quarantined,
-    SessionClosed,
-    SessionError,
-)
+from agentgraph.clock import new_id
+from agentgraph.errors import ConfigurationError, InsideRound, SessionClosed, SessionError
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.sessions.hub.live import load_state
-from agentgraph.sessions.hub.round import current_round
-from agentgraph.sessions.hub.watching import stream, watch
+from agentgraph.sessions.hub.reader import ReaderHub, SessionReader
+from agentgraph.sessions.hub.subscribers import Handler
 from agentgraph.sessions.log import InboxEntry
+from agentgraph.sessions.rounds.admission import may_enter
+from agentgraph.sessions.rounds.round import current_round
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft, draft_faults, make_draft
 from agentgraph.sessions.state.envelope import Envelope, Priority
-from agentgraph.sessions.state.fold import fold_all
-from agentgraph.sessions.state.record import Parent, SessionRecord
-from agentgraph.sessions.state.rules import SessionExplanation, explain_last
+from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.stream import Event
 
-if TYPE_CHECKING:
-    from agentgraph.sessions.hub.hub import Hub
+
+class SessionHub(ReaderHub, Protocol):
+    """What a session needs of its hub."""
+
+    async def fork(self, session: Session, at: int) -> Session:
+        """Begin a session that is the same up to an envelope."""
+        ...
+
+    def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
+        """Call a handler with each new envelope of a type; the result ends it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,52 +40,16 @@ class Receipt:
     id: str
 
 
-class Session:
-    """A handle on a session; any hub of its store gives one."""
+class Session(SessionReader):
+    """A handle on a session; any hub of its store gives one.
 
-    def __init__(self, hub: Hub, record: SessionRecord) -> None:
-        self._hub = hub
-        self.record = record
-        self._state = SessionState.initial(record)
+    What it is asked goes to the session's inbox and is durable when the call returns, whichever hub
+    of the store drives the session.
+    """
 
-    def __repr__(self) -> str:
-        return f"Session({self.id!r}, {self.state.status})"
-
-    def _repr_html_(self) -> str:
-        state = self.state
-        shown = [row("status", code(state.status)), *state.open_questions_html()]
-        shown.append(row("with", escaped(", ".join(state.participant_order))))
-        if state.context_vars:
-            shown.append(row("context", code(state.context_vars)))
-        if state.is_ended:
-            shown.append(row("closed", code(state.pending_close_reason)))
-        return panel(f"{self.record.team} {self.id}", *shown)
-
-    @property
-    def id(self) -> str:
-        """The id under which any hub of the store finds it."""
-        return self.record.session_id
-
-    @property
-    def state(self) -> SessionState:
-        """The state; where another hub drives the session, as it was when last looked at."""
-        return self._now.detached_copy()
-
-    @property
-    def _now(self) -> SessionState:
-        live = self._hub.live(self.id)
-        return live.state if live is not None else self._state
-
-    @property
-    def quarantine(self) -> Quarantined | None:
-        """Why it cannot run here, if it cannot."""
-        try:
-            if not self.record.serves:  # what runs within another session's round has its code
-                self._hub.team_of(self.record).rules_of(self.record)
-        except Quarantined as fault:
-            return fault
-        conductor = self._hub.driven(self.id)
-        return conductor.quarantine if conductor is not None else None
+    def __init__(self, hub: SessionHub, record: SessionRecord) -> None:
+        super().__init__(hub, record)
+        self._hub: SessionHub = hub
 
     @overload
     async def send(
@@ -129,8 +93,14 @@ class Session:
     ) -> Receipt | Envelope:
         """Say something; it is durable when this returns.
 
-        `admitted=True` waits until it has its place in the log and returns its envelope; a round
-        cannot wait for its own session.
+        A text decides who speaks next if its sender has the floor, else it is an interjection. The
+        same sender and `idempotency_key` are accepted once. `admitted=True` waits until it has its
+        place in the log and returns its envelope; a round cannot wait for its own session.
+
+        Raises `ConfigurationError` for what cannot be sent, `SessionClosed` after the end, and
+        `Quarantined` where the session cannot run here.
+
+        >>> await session.send("user", "I was charged twice", idempotency_key="mail-17")
         """
         draft = make_draft(
             text_or_draft,
@@ -143,74 +113,71 @@ class Session:
         self._check(sender, draft)
         if admitted and self._is_inside():
             raise InsideRound()
-        envelope_id = await self._put(sender, draft)
+        envelope_id = await self._put_in_inbox(sender, draft)
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Let the supervisor speak."""
-        await self._put(sender, draft)
+        await self._put_in_inbox(sender, draft)
 
     async def settled(self) -> SessionState:
-        """Wait until nothing moves any more by itself: it is closed, or waits for somebody."""
+        """Wait until nothing moves any more by itself: it is closed, or waits for somebody.
+
+        Raises `InsideRound` in a round of the same session, which would wait for itself.
+        """
         if self._is_inside():
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
-        self._hub.conductor(self.id).wake()
-        await self._hub.audience.until(self.id, self._has_settled)
+        self._hub.wake(self.id)
+        await self._hub.subscribers.wait_until(self.id, self._has_settled)
         return self.state
-
-    async def history(self, after: int = 0) -> list[Envelope]:
-        """Return the envelopes after a sequence."""
-        self._hub.check_open()
-        return await self._hub.log.read(self.id, _sequence(after))
-
-    def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
-        """Yield the envelopes after a sequence, those to come too; it ends with the session."""
-        return watch(self._hub, self.id, _sequence(after))
-
-    def stream(self, after: int = 0) -> AsyncGenerator[Envelope | Event, None]:
-        """Yield envelopes, and what happens live in the rounds that this hub runs.
-
-        Live events have their round and attempt: those of an attempt that was given up are void.
-        """
-        return stream(self._hub, self.id, _sequence(after))
 
     async def set_context(self, key: str, value: Any) -> None:
         """Set a context variable at once, also while a round is under way."""
         if not isinstance(key, str):
             raise ConfigurationError(f"key={key!r}: give a string", code="draft")
-        await self._context({"set": {key: value}, "delete": []})
+        await self._request_context({"set": {key: value}, "delete": []})
 
     async def delete_context(self, key: str) -> None:
         """Delete a context variable at once."""
-        await self._context({"set": {}, "delete": [key]})
+        await self._request_context({"set": {}, "delete": [key]})
 
     async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
-        """Decide what an interrupt asks; its round goes on."""
+        """Decide what an interrupt asks; its round goes on.
+
+        Raises `SessionError` where nothing waits for this decision, or somebody else was faster.
+        """
         await self.refresh()
-        asked = self._now.interrupts.get(interrupt_id)
-        if asked is None or "decision" in asked:
-            waiting = [key for key, one in self._now.interrupts.items() if "decision" not in one]
-            known = ", ".join(waiting) or "nothing"
+        interrupts = self._now.interrupts
+        pending_ids = [key for key, question in interrupts.items() if "decision" not in question]
+        if interrupt_id not in pending_ids:
+            ids = ", ".join(pending_ids) or "nothing"
             raise SessionError(
-                f"nothing waits for a decision on {interrupt_id!r}: what waits is {known}",
+                f"nothing waits for a decision on {interrupt_id!r}: what waits is {ids}",
                 code="unknown_interrupt",
             )
         draft = Draft(ev.EV_DECISION, {"interrupt_id": interrupt_id, "decision": decision})
-        by = self.record.creator if sender is None else sender
-        self._check_sender(by)
-        seen = self._now.sequence
+        decider = self.record.creator if sender is None else sender
+        if faults := self._sender_faults(decider):
+            raise ConfigurationError(faults, code="draft")
+        position = self._now.sequence
         try:
-            await self._ask(by, draft, or_else="somebody else has decided it otherwise meanwhile")
-        except SessionError as late:
+            text = "somebody else has decided it otherwise meanwhile"
+            await self._request(decider, draft, or_else=text)
+        except SessionError as error:
             # The same decision may have waited already: of this caller, before its process died.
-            told = await self._hub.log.read(self.id, seen)
-            made = [one.event_data for one in told if one.event_type == ev.EV_DECISION]
-            if late.code != "too_late" or draft.event_data not in made:
+            fresh = await self._hub.log.read(self.id, position)
+            decisions = [
+                envelope.event_data for envelope in fresh if envelope.event_type == ev.EV_DECISION
+            ]
+            if error.code != "too_late" or draft.event_data not in decisions:
                 raise
 
     async def release(self, agent: str | None = None) -> None:
-        """Give the conversation back to an agent, or to whoever had it before the human."""
+        """Give the conversation back to an agent, or to whoever had it before the human.
+
+        Raises `SessionError` where the session waits for no human.
+        """
         state = await self.refresh()
         agents = [name for name in self.record.agents if name in state.participant_order]
         if agent is not None and agent not in agents:
@@ -222,28 +189,13 @@ class Session:
                 f"the session waits for no human: it is {state.status}", code="not_waiting"
             )
         draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
-        await self._ask(self.record.creator, draft, or_else="it waits for no human any more")
-
-    def can_send(self, name: str) -> bool:
-        """Tell whether what somebody says now would be their turn."""
-        state = self._now
-        if state.is_ended or state.status in ("pending", "closing"):
-            return False
-        return name in state.due or (state.round == 0 and name == state.creator_id)
+        await self._request(self.record.creator, draft, or_else="it waits for no human any more")
 
     async def fork(self, at: int) -> Session:
         """Begin a session that is the same up to an envelope; it goes on when it is used."""
         await self.refresh()
         self._check_sequence(at)
         return await self._hub.fork(self, at)
-
-    async def explain(self, sequence: int) -> SessionExplanation:
-        """Say what was decided on an envelope, and why no other rule did it."""
-        await self.refresh()
-        self._check_sequence(sequence)
-        envelopes = await self._hub.log.read(self.id, 0, sequence)
-        rules = self._hub.team_of(self.record).rules_of(self.record)
-        return explain_last(self.record, rules, envelopes)
 
     async def join(self, name: str) -> None:
         """Accept an invitation."""
@@ -257,10 +209,14 @@ class Session:
         """Let a participant go; a turn of theirs has failed."""
         if name not in self._now.participant_order:
             raise SessionError(f"{name!r} takes no part here", code="stranger")
-        await self._ask(name, Draft(ev.EV_SESSION_LEFT, {"participant": name}))
+        await self._request(name, Draft(ev.EV_SESSION_LEFT, {"participant": name}))
 
     def on(self, event_type: str, handler: Callable[[Envelope], Any]) -> Callable[[], None]:
-        """Call a function with each new envelope of a type ("*" is any); the result ends it."""
+        """Call a function with each new envelope of a type ("*" is any); the result ends it.
+
+        It hears of each envelope once, in order, whichever hub appends it, and may be a coroutine
+        function. What it raises is logged.
+        """
         if not callable(handler):
             raise ConfigurationError(f"handler={handler!r}: give a function of an envelope")
         return self._hub.on(self, event_type, handler)
@@ -275,87 +231,63 @@ class Session:
             return
         draft = Draft(ev.EV_SESSION_CLOSED, {"reason": reason}, priority=Priority.URGENT)
         try:
-            await self._ask(self.record.creator, draft)
+            await self._request(self.record.creator, draft)
         except SessionClosed:
             return  # somebody else was faster
 
-    async def refresh(self) -> SessionState:
-        """Look at the session again, if another hub drives it."""
-        self._hub.check_open()
-        live = self._hub.live(self.id)
-        if live is not None:
-            async with live.lock:  # what the store has already is not to be missed
-                pass
-        if self._hub.live(self.id) is None:
-            stored = await self._hub.log.load(self.id)
-            if stored is not None:
-                self._state = await load_state(self._hub.log, stored)
-        return self.state
-
-    def see(self, state: SessionState) -> None:
-        """Take note of a state."""
-        self._state = state
-
-    def forked(self, session_id: str, at: int) -> SessionRecord:
-        """Return the record of a fork."""
-        parent = Parent(self.id, at=at)
-        return replace(self.record, session_id=session_id, parent=parent, created_at=clock().wall())
-
-    def state_at(self, envelopes: Sequence[Envelope], record: SessionRecord) -> SessionState:
-        """Return the state after envelopes."""
-        return fold_all(SessionState.initial(record), envelopes)
-
-    async def _put(self, sender: str, draft: Draft) -> str:
+    async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
         fault = self.quarantine
         if fault is not None:
             raise fault
-        waiting = InboxEntry(new_id(), sender, draft)
-        envelope_id = await self._hub.log.enqueue(self.id, waiting)
-        self._hub.conductor(self.id).wake()
+        envelope_id = await self._hub.log.enqueue(self.id, InboxEntry(new_id(), sender, draft))
+        self._hub.wake(self.id)
         return envelope_id
 
-    async def _ask(self, sender: str, draft: Draft, or_else: str = "") -> None:
-        """Ask for something, and wait until it is done unless a round asks it of itself."""
-        asked = await self._put(sender, draft)
+    async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
+        """Put a request in the inbox, and wait until it is carried out or refused.
+
+        A round that asks its own session does not wait: it would wait for itself.
+        """
+        envelope_id = await self._put_in_inbox(sender, draft)
         if self._is_inside():
             return
-        await self._hub.audience.until(self.id, lambda: self._is_taken(asked))
-        if or_else and await self._hub.log.find(self.id, asked) is None:
+        await self._hub.subscribers.wait_until(self.id, lambda: self._is_taken(envelope_id))
+        if or_else and await self._hub.log.find(self.id, envelope_id) is None:
             raise SessionError(or_else, code="too_late")
 
-    async def _context(self, updates: Mapping[str, Any]) -> None:
+    async def _request_context(self, updates: Mapping[str, Any]) -> None:
         draft = Draft(ev.EV_CONTEXT_SET, updates)
         self._check(self.record.creator, draft)
-        await self._ask(self.record.creator, draft)
+        await self._request(self.record.creator, draft)
 
     async def _answer(self, name: str, event_type: str) -> None:
         if name not in self.record.invited:
             raise SessionError(f"{name!r} was not invited", code="stranger")
-        needed = len(self.record.invited)
+        count = len(self.record.invited)
         if self.record.required_acks is not None:
-            needed = min(needed, self.record.required_acks)
-        await self._ask(name, Draft(event_type, {}, metadata={"needed": needed}))
+            count = min(count, self.record.required_acks)
+        await self._request(name, Draft(event_type, {}, metadata={"needed": count}))
 
     async def _admitted(self, envelope_id: str) -> Envelope:
-        found: list[Envelope] = []
+        matches: list[Envelope] = []
 
-        async def is_there() -> bool:
+        async def is_in_log() -> bool:
             envelope = await self._hub.log.find(self.id, envelope_id)
             if envelope is not None:
-                found.append(envelope)
+                matches.append(envelope)
             elif self._now.is_ended:
                 raise SessionClosed(f"session {self.id!r} ended before this was admitted")
             elif (fault := self.quarantine) is not None:
                 raise fault
             return envelope is not None
 
-        await self._hub.audience.until(self.id, is_there)
-        return found[0]
+        await self._hub.subscribers.wait_until(self.id, is_in_log)
+        return matches[0]
 
     async def _is_taken(self, envelope_id: str) -> bool:
-        waiting = await self._hub.log.inbox(self.id)
-        if any(one.envelope_id == envelope_id for one in waiting):
+        entries = await self._hub.log.inbox(self.id)
+        if any(entry.envelope_id == envelope_id for entry in entries):
             if (fault := self.quarantine) is not None:
                 raise fault  # it is accepted, and carried out once the session runs again
             return False
@@ -365,62 +297,45 @@ class Session:
     async def _has_settled(self) -> bool:
         if (fault := self.quarantine) is not None:
             raise fault
-        conductor = self._hub.driven(self.id)
-        if conductor is not None and not conductor.is_resting:
+        driver = self._hub.known_driver(self.id)
+        if driver is not None and not driver.is_resting:
             return False
         # Before the state: what another hub takes in meanwhile is in the one or the other.
-        waiting = await self._hub.log.inbox(self.id)
+        entries = await self._hub.log.inbox(self.id)
         state = await self.refresh()
         if state.is_ended:
             return True
         if state.is_runnable:
             return False
-        may_enter = state.status in ("active", "waiting_human")
-        return not any(may_enter or one.draft.event_type not in ev.SUBSTANTIVE for one in waiting)
+        return not any(may_enter(state, entry) for entry in entries)
 
     def _check(self, sender: str, draft: Draft) -> None:
         faults = [*draft_faults(draft), *self._sender_faults(sender)]
-        here = self._here
-        strangers = [name for name in draft.audience or () if name not in (*here, HUMAN)]
+        names = (*self._senders, HUMAN)
+        strangers = [name for name in draft.audience or () if name not in names]
         faults += [f"audience: {name!r} takes no part in the session" for name in strangers]
         if faults:
             raise ConfigurationError(faults, code="draft")
         if self._now.is_ended:
             raise SessionClosed(f"session {self.id!r} is {self._now.status}")
 
-    def _check_sender(self, sender: str) -> None:
-        if faults := self._sender_faults(sender):
-            raise ConfigurationError(faults, code="draft")
-
     def _sender_faults(self, sender: str) -> list[str]:
-        here = self._here
-        if sender in here or (sender is not None and sender == self.record.supervisor):
+        senders = self._senders
+        if sender in senders or (sender is not None and sender == self.record.supervisor):
             return []
-        return [f"{sender!r} takes no part in the session: there are {', '.join(here)}"]
+        return [f"{sender!r} takes no part in the session: there are {', '.join(senders)}"]
 
     @property
-    def _here(self) -> tuple[str, ...]:
+    def _senders(self) -> tuple[str, ...]:
+        """Who takes part now, and the creator, who may speak without being a participant."""
         state, record = self._now, self.record
         own = () if state.creator_id in (*record.agents, *record.humans) else (state.creator_id,)
         return (*state.participant_order, *own)
-
-    def _check_sequence(self, sequence: object) -> None:
-        is_number = isinstance(sequence, int) and not isinstance(sequence, bool)
-        if not is_number or not 1 <= int(sequence) <= self._now.sequence:  # type: ignore[call-overload]
-            raise SessionError(
-                f"there is no envelope {sequence!r}: there are 1 to {self._now.sequence}",
-                code="unknown_sequence",
-            )
 
     def _is_inside(self) -> bool:
         """Tell whether a round of this session, or of one inside of it, waits for this code."""
         round = current_round()
         if round is None:
             return False
-        return self.id in (round.live.id, getattr(round.live.handle, "id", None))
-
-
-def _sequence(after: object) -> int:
-    if isinstance(after, int) and not isinstance(after, bool):
-        return after
-    raise ConfigurationError(f"after={after!r}: give the sequence of an envelope, a whole number")
+        handle = round.session.handle
+        return self.id in (round.session.id, handle.id if handle is not None else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeGuard
 
@@ -20,7 +21,7 @@ from agentgraph.sessions.state.input_account import (
     begin_input,
     charge_turn,
 )
-from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
+from agentgraph.sessions.state.state import SessionState, Status, fold_in_place
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """What an event does to the state. Its data may be anything that JSON has: it must never raise."""

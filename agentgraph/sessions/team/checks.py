@@ -1,36 +1,33 @@
-"""What is wrong with a team: all of it at once, each with what to do."""
+"""What is wrong with a team: all of it at once, each fault with what to do about it.
+
+The checks compile nothing, so that a mistake shows where the team is written.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
 from agentgraph.guards.checks import schema_faults, stage_faults
 from agentgraph.participant import as_participant
-from agentgraph.phases import ConversationPipeline, ConversationRouter
+from agentgraph.phases import ConversationPipeline
 from agentgraph.phases.handoff import Escalation
-from agentgraph.routing import TransitionGraph
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state.expectations import read_expectations
 from agentgraph.sessions.team.graph import ADMIT, ASK_HUMAN
-
-if TYPE_CHECKING:
-    from agentgraph.sessions.team.team import Team
-
-
-Routing: TypeAlias = TransitionGraph | ConversationRouter | ConversationPipeline
-Durability: TypeAlias = Literal["round", "step"]
+from agentgraph.sessions.team.spec import Durability, Routing, TeamSpec
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
-_TAKEN = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
+_RESERVED_NAMES = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
 
 
-def faults_of(team: Team) -> list[str]:
+def faults_of(team: TeamSpec) -> list[str]:
     """Return every fault of a team."""
+    # What cannot take part at all has no name and no guards that could be checked.
     members, values = [*_member_faults(team)], [*_value_faults(team)]
     if members or isinstance(team.humans, str):
         return [*members, *values]
@@ -44,18 +41,19 @@ def faults_of(team: Team) -> list[str]:
     ]
 
 
-def _member_faults(team: Team) -> Iterator[str]:
+def _member_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield who cannot take part, and why."""
     if isinstance(team.agents, str) or not team.agents:
         yield "agents: give a list of at least one agent"
         return
     members = [*team.agents]
     if team.supervisor is not None and not isinstance(team.supervisor, str):
         members.append(team.supervisor)
-    for given in members:
-        participant = as_participant(given)
+    for member in members:
+        participant = as_participant(member)
         if participant is None:
-            yield f"{given!r} cannot take part: give an Agent, a Team or a compiled graph"
-        elif getattr(given, "checkpointer", None) is True:
+            yield f"{member!r} cannot take part: give an Agent, a Team or a compiled graph"
+        elif getattr(member, "checkpointer", None) is True:
             yield (
                 f"the graph {participant.name!r} is compiled with checkpointer=True and would "
                 "keep a history of its own beside the session's: compile it without"
@@ -67,7 +65,7 @@ def _member_faults(team: Team) -> Iterator[str]:
         )
 
 
-def _value_faults(team: Team) -> Iterator[str]:
+def _value_faults(team: TeamSpec) -> Iterator[str]:
     if team.durability not in get_args(Durability):
         yield f"durability={team.durability!r}: use 'round' or 'step'"
     if not isinstance(team.guards, Guards | Default | None):
@@ -80,16 +78,16 @@ def _value_faults(team: Team) -> Iterator[str]:
         yield f"summarize={team.summarize!r} cannot be called"
 
 
-def _name_faults(team: Team) -> Iterator[str]:
-    names: list[Any] = [one.name for one in team.participants]
-    watcher = team.supervisor_name
+def _name_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield names that are illegal, reserved, or taken twice in any letter case."""
+    names: list[Any] = [participant.name for participant in team.participants]
     if not isinstance(team.supervisor, str | None):
-        names.append(watcher)
+        names.append(team.supervisor_name)
     names += team.humans
     for name in [*names, team.name] if team.name else names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
-        elif name in _TAKEN:
+        elif name in _RESERVED_NAMES:
             yield f"nobody can be called {name!r}: the team's graph uses it"
     for name, count in Counter(str(name).lower() for name in names).items():
         if count > 1:
@@ -98,22 +96,24 @@ def _name_faults(team: Team) -> Iterator[str]:
         yield f"supervisor={team.supervisor!r} is none of the agents"
 
 
-def _rule_faults(team: Team) -> Iterator[str]:
+def _rule_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield errors of the rules; their warnings are for `check()`."""
     try:
         rules = team.rules
     except ConfigurationError as error:
         yield from error.faults
         return
     if isinstance(team.routing, ConversationPipeline):
-        known = team.names
-        missing = [s.agent_id for s in team.routing.stages if s.agent_id not in known]
-        yield from (f"the stage agent {name!r} is none of the agents" for name in missing)
-    for finding in rules.check(_present(team)):
-        if finding.severity == "error":
-            yield finding.message
+        agents = [stage.agent_id for stage in team.routing.stages]
+        absent_names = [name for name in agents if name not in team.names]
+        yield from (f"the stage agent {name!r} is none of the agents" for name in absent_names)
+    for fault in rules.check(_present(team)):
+        if fault.severity == "error":
+            yield fault.message
 
 
-def _guard_faults(team: Team) -> Iterator[str]:
+def _guard_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield what the guards ask of agents, stages or tools that are not there."""
     if not isinstance(team.guards, Guards):
         return
     yield from stage_faults(team.guards, team.agent_names)
@@ -121,12 +121,12 @@ def _guard_faults(team: Team) -> Iterator[str]:
     yield from schema_faults(team.gates_under(team.guards))
 
 
-def _present(team: Team) -> tuple[str, ...]:
+def _present(team: TeamSpec) -> tuple[str, ...]:
     # The creator is named when a session is opened; "user" is the usual one.
     return (*team.names, *team.humans, "user")
 
 
-def _expectation_faults(team: Team) -> Iterator[str]:
+def _expectation_faults(team: TeamSpec) -> Iterator[str]:
     if not isinstance(team.expectations, Default):
         try:
             read_expectations(team.expectations, _present(team))
@@ -134,26 +134,27 @@ def _expectation_faults(team: Team) -> Iterator[str]:
             yield from error.faults
 
 
-def _handoff_faults(team: Team) -> Iterator[str]:
-    known = (*team.names, *team.humans, HUMAN)
-    for what in ("aliases", "phase_map"):
-        given = getattr(team, what)
-        if given is not None and not isinstance(given, Mapping):
-            yield f"{what}={given!r}: give a mapping"
+def _handoff_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield names in aliases, phases and targets that are none of the team."""
+    members = (*team.names, *team.humans, HUMAN)
+    for field in ("aliases", "phase_map"):
+        value = getattr(team, field)
+        if value is not None and not isinstance(value, Mapping):
+            yield f"{field}={value!r}: give a mapping"
     if isinstance(team.aliases, Mapping):
         for alias, name in team.aliases.items():
-            if name not in known:
+            if name not in members:
                 yield f"the alias {alias!r} stands for {name!r}, who is none of the team"
     if isinstance(team.phase_map, Mapping):
         for name in team.phase_map:
-            if name not in known:
+            if name not in members:
                 yield f"phase_map has {name!r}, who is none of the team"
-    if team.failure_target is not None and team.failure_target not in known:
+    if team.failure_target is not None and team.failure_target not in members:
         yield f"failure_target={team.failure_target!r} is none of the team"
     yield from _escalation_faults(team)
 
 
-def _escalation_faults(team: Team) -> Iterator[str]:
+def _escalation_faults(team: TeamSpec) -> Iterator[str]:
     ways = get_args(Escalation)[1:]
     for way, handler in team.escalations.items():
         if way not in ways:

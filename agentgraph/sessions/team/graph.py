@@ -8,9 +8,10 @@ is where they join. What is decided stands in the log, so a run can be begun ane
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import UntrackedValue
 from langgraph.graph import END, START
@@ -18,17 +19,14 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from agentgraph.errors import SessionError
-from agentgraph.patching import AnyGraph, Patcher
-from agentgraph.sessions.hub.live import LiveSession
-from agentgraph.sessions.team.outcome import outcome_of
-from agentgraph.sessions.team.private_session import last_heard, left
+from agentgraph.patching import AnyGraph
+from agentgraph.sessions.rounds.owned_session import OwnedSession, current_owned_session
+from agentgraph.sessions.rounds.round import Round
+from agentgraph.sessions.team.inner_session import close_inner, outcome_of
 from agentgraph.sessions.team.speaker import Speaker
 
 ADMIT = "admit"
 ASK_HUMAN = "ask_human"
-
-Table: TypeAlias = Callable[..., Awaitable[LiveSession]]
-"""Finds the session that a run is of."""
 
 
 class TeamState(TypedDict, total=False):
@@ -36,11 +34,11 @@ class TeamState(TypedDict, total=False):
 
     messages: Annotated[list[AnyMessage], UntrackedValue]
     listened: Annotated[bool, UntrackedValue]
-    """Whether this run has heard what it was given."""
+    """Whether this run has taken its input."""
     place: Annotated[Mapping[str, str], UntrackedValue]
     """Where in an agent this is, and in which turn."""
     heard: str | None
-    """The last message that was heard, where messages are kept and have ids."""
+    """The last message that was taken, where messages are kept and have ids."""
     session: str
     team_usage: Annotated[Mapping[str, Any], UntrackedValue]
     """The tokens that this run has used, by agent."""
@@ -50,74 +48,106 @@ class TeamState(TypedDict, total=False):
     """The round that is under way: a checkpoint of another one is out of date."""
 
 
-def take_turns(speakers: Sequence[Speaker], table: Table) -> Patcher:
-    """Make a graph take turns as its session's rules say."""
+class Sessions(Protocol):
+    """Finds the session of a graph that runs without a hub."""
 
-    async def admit(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        live = await table(state, config, listens=True)
-        heard = last_heard(state)
-        await live.admit()
-        due = [name for name in live.due if name in known]
-        if not due:
-            return await _pause(live, heard)
-        update = {"round": live.state.round, "session": live.id, **heard}
-        if len(due) == 1:
-            return Command(goto=due[0], update=update)
-        sent = {"round": live.state.round, "session": live.id}
-        return Command(goto=[Send(name, sent) for name in due], update=update)
+    async def find(
+        self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
+    ) -> OwnedSession:
+        """Return the session of a run; `takes_input` writes what the run was given to its log."""
+        ...
 
-    async def ask_human(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        live = await table(state, config)
-        human = live.state.expected_next_speaker
-        said = interrupt({"waits_for": human, "session": live.id})
-        await live.hear(str(said), sender=str(human))
-        return Command(goto=ADMIT)
 
-    known = {speaker.name for speaker in speakers}
+@dataclass(frozen=True, slots=True)
+class TeamGraph:
+    """The nodes of a team's graph."""
 
-    def patch(graph: AnyGraph) -> AnyGraph:
+    team_name: str
+    speakers: Sequence[Speaker]
+    sessions: Sessions
+
+    def add_to(self, graph: AnyGraph) -> AnyGraph:
+        """Add the nodes to a graph, which has the state of a team."""
         state = graph.state_schema  # the nodes' own would clash with another kind of messages
-        for speaker in speakers:
-            node = _node(speaker, table)
+        names = [speaker.name for speaker in self.speakers]
+        ends = (*names, ASK_HUMAN, END)
+        for speaker in self.speakers:
+            node = self.speaker_node(speaker)
             graph.add_node(speaker.name, node, destinations=(ADMIT,), input_schema=state)
-        ends = (*known, ASK_HUMAN, END)
-        graph.add_node(ADMIT, admit, destinations=ends, input_schema=state)
-        graph.add_node(ASK_HUMAN, ask_human, destinations=(ADMIT,), input_schema=state)
+        graph.add_node(ADMIT, self.admit, destinations=ends, input_schema=state)
+        graph.add_node(ASK_HUMAN, self.ask_human, destinations=(ADMIT,), input_schema=state)
         graph.add_edge(START, ADMIT)
         return graph
 
-    return Patcher(patch)
+    async def admit(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
+        """Admit what waits, and give the turn to all who are to speak now; end where nobody is."""
+        session = self._of_hub() or await self.sessions.find(state, config, takes_input=True)
+        input_note = _input_note(state)
+        await session.admit()
+        names = {speaker.name for speaker in self.speakers}
+        due = [name for name in session.due if name in names]
+        if not due:
+            return await _pause(session, input_note)
+        update = {"round": session.state.round, "session": session.id, **input_note}
+        # Several speakers have a task each, so that an interrupt in one leaves the others alone.
+        if len(due) == 1:
+            return Command(goto=due[0], update=update)
+        sent_state = {"round": session.state.round, "session": session.id}
+        return Command(goto=[Send(name, sent_state) for name in due], update=update)
 
-
-def _node(speaker: Speaker, table: Table) -> Callable[..., Awaitable[Command[Any]]]:
-    async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
-        live = await table(state, config)
-        round = live.begin(speaker.name)
-        if round is not None:  # else a checkpoint is behind the log: it has been said already
-            await speaker.speak(round)
+    async def ask_human(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
+        """Have the graph's caller answer for the human whose turn it is."""
+        session = self._of_hub() or await self.sessions.find(state, config)
+        human = session.state.expected_next_speaker
+        answer = interrupt({"waits_for": human, "session": session.id})
+        await session.say(str(answer), sender=str(human))
         return Command(goto=ADMIT)
 
-    return speak
+    def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:
+        """Return the node in which a speaker has its turn."""
+
+        async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
+            session = self._of_hub() or await self.sessions.find(state, config)
+            round = Round.begin(session, speaker.name)
+            if round is not None:  # else the checkpoint is behind the log, which has this turn
+                await speaker.speak(round)
+            return Command(goto=ADMIT)
+
+        return speak
+
+    def _of_hub(self) -> OwnedSession | None:
+        """Return the session for which a hub, or an outer team, runs this very team's graph."""
+        # The name is compared: a tool may run the graph of another team inside of this one's round.
+        session = current_owned_session()
+        return session if session is not None and session.record.team == self.team_name else None
 
 
-async def _pause(live: LiveSession, heard: Mapping[str, Any]) -> Command[Any]:
+def _input_note(state: TeamState) -> dict[str, Any]:
+    """Return the update which says that the run's input was taken, and is not to be taken again."""
+    messages = convert_to_messages(list(state.get("messages") or ()))
+    return {"listened": True, "heard": messages[-1].id if messages else state.get("heard")}
+
+
+async def _pause(session: OwnedSession, input_note: Mapping[str, Any]) -> Command[Any]:
     """End the run: a caller in the graph gets the last words, a hub reads the log."""
-    if not live.inside_graph:
-        return Command(goto=END, update=dict(heard))
-    waits_for = live.state.expected_next_speaker if live.state.status == "waiting_human" else None
-    if waits_for and (live.record.parent is not None or waits_for != live.record.creator):
-        return Command(goto=ASK_HUMAN, update=dict(heard))
-    if live.around is not None and live.around.ledger is not None:
-        await left(live)
-    came = outcome_of(await live.log.read(live.id, live.heard_at), live.people)
-    if live.state.pending_close_reason == "round_failed":
-        if live.around is not None:
-            came.charge(live.around.part)
+    if not session.is_in_graph:
+        return Command(goto=END, update=dict(input_note))
+    state, outer_input = session.state, session.outer_input
+    waits_for = state.expected_next_speaker if state.status == "waiting_human" else None
+    if waits_for and (session.record.parent is not None or waits_for != session.record.creator):
+        return Command(goto=ASK_HUMAN, update=dict(input_note))
+    if outer_input is not None and outer_input.ledger is not None:
+        await close_inner(session)
+    envelopes = await session.log.read(session.id, session.sequence_before_run)
+    outcome = outcome_of(envelopes, session.people)
+    if session.state.pending_close_reason == "round_failed":
+        if outer_input is not None:
+            outcome.record_usage(outer_input.part)
         raise SessionError("a round of the team failed for good", code="round_failed")
-    if live.around is not None:
-        live.around.count_hops(live.state.hops)
-    update = {"team_usage": came.used, "stopped_by": came.stopped_by, **heard}
-    if came.last is not None and came.stopped_by is None:
-        last = came.last
+    if outer_input is not None:
+        outer_input.count_hops(session.state.hops)
+    update = {"team_usage": outcome.usage, "stopped_by": outcome.stopped_by, **input_note}
+    if outcome.last is not None and outcome.stopped_by is None:
+        last = outcome.last
         update["messages"] = [AIMessage(last.text, id=last.envelope_id, name=last.sender_id)]
     return Command(goto=END, update=update)

@@ -10,16 +10,17 @@ from langgraph.graph.state import CompiledStateGraph
 from agentgraph.errors import ConfigurationError
 from agentgraph.participant import ForeignGraph, Participant
 from agentgraph.patching import AnyGraph, Patcher, add_state
-from agentgraph.sessions.team.checks import Routing
+from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.graph import TeamState
-from agentgraph.sessions.team.team import Team
+from agentgraph.sessions.team.spec import Routing
 
 
 def orchestrate(routing: Routing, **options: Any) -> Patcher:
-    """Let the nodes of a graph take turns: each is a participant under its node's name.
+    """Return a patcher that lets a graph's nodes take turns: each is a participant of its name.
 
     A node is a compiled graph, an agent's for instance, or a function of messages. The options are
-    those of `Team`; the session of a thread is kept in memory.
+    those of `Team`; the session of a thread is kept in memory. A graph that has edges of its own is
+    refused: they would run nodes that nobody gave the floor.
     """
 
     def patch(graph: AnyGraph) -> AnyGraph:
@@ -33,13 +34,13 @@ def orchestrate(routing: Routing, **options: Any) -> Patcher:
         graph.nodes.clear()
         graph.edges.clear()
         add_state(graph, TeamState)
-        return Team(members, routing, **options).taking_turns(graph)
+        return CompiledTeam(members, routing, **options).add_to(graph)
 
     return Patcher(patch)
 
 
-class _Named:
-    """A node as a participant."""
+class _NodeParticipant:
+    """A function of messages as a participant."""
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
@@ -48,12 +49,13 @@ class _Named:
 
 
 def _participant(name: str, runnable: Any, graph: AnyGraph) -> Participant:
+    # A function is compiled as a graph of one node, since a speaker is run as a graph.
     if isinstance(runnable, CompiledStateGraph):
-        found = ForeignGraph(runnable)
-        found.name = name
-        return found
-    alone: AnyGraph = StateGraph(graph.state_schema)
-    alone.add_node(name, runnable)
-    alone.add_edge(START, name)
-    alone.add_edge(name, END)
-    return _Named(name, alone.compile(name=name))
+        participant = ForeignGraph(runnable)
+        participant.name = name
+        return participant
+    single: AnyGraph = StateGraph(graph.state_schema)
+    single.add_node(name, runnable)
+    single.add_edge(START, name)
+    single.add_edge(name, END)
+    return _NodeParticipant(name, single.compile(name=name))

@@ -1,23 +1,23 @@
-"""The summary of what a window no longer shows: made in steps, so that a turn costs the same."""
+"""The summary of what is older than a view's window.
+
+It is made in steps of bounded length, so that a turn costs the same however long the session is.
+"""
 
 from __future__ import annotations
 
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from langgraph.errors import GraphBubbleUp
 
 from agentgraph.errors import kind_of
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState
-
-if TYPE_CHECKING:
-    from agentgraph.sessions.hub.live import LiveSession
-
 
 log = logging.getLogger("agentgraph")
 
@@ -27,47 +27,47 @@ Summarize: TypeAlias = Callable[[str, Sequence[Envelope]], str | Awaitable[str]]
 _BATCH = 100
 
 
-def unsummarised(state: SessionState) -> int:
+def count_unsummarised(state: SessionState) -> int:
     """Return how many of the messages no summary has."""
-    done = int(state.summary["count"]) if state.summary is not None else 0
-    return sum(state.said.values()) - done
+    count = int(state.summary["count"]) if state.summary is not None else 0
+    return sum(state.said.values()) - count
 
 
-async def summarise(live: LiveSession, summarize: Summarize, reach: int) -> None:
+async def summarise(session: OwnedSession, summarize: Summarize, reach: int) -> None:
     """Bring a session's summary up to the messages before its window, once enough have gone."""
-    state = live.state
-    waiting = unsummarised(state)
-    if waiting < 2 * reach:
+    state = session.state
+    count = count_unsummarised(state)
+    if count < 2 * reach:
         return
     before = state.summary or {"text": "", "upto": 0, "count": 0}
-    older = await _said_after(live, before["upto"], min(waiting - reach, 2 * reach))
+    older = await _said_after(session, before["upto"], min(count - reach, 2 * reach))
     try:
         text = await _summary(summarize, before["text"], older)
-        told = {"text": text, "upto": older[-1].sequence, "count": before["count"] + len(older)}
-        draft = Draft(ev.EV_SUMMARY, told, audience=())
+        data = {"text": text, "upto": older[-1].sequence, "count": before["count"] + len(older)}
+        draft = Draft(ev.EV_SUMMARY, data, audience=())
     except GraphBubbleUp:
         raise
     except Exception as error:  # it must not stop the session: it is asked again in the next turn
-        log.warning("the summariser of session %s failed: %s", live.id, kind_of(error))
+        log.warning("the summariser of session %s failed: %s", session.id, kind_of(error))
         return
-    await live.note(draft)
+    await session.note(draft)
 
 
 async def _summary(summarize: Summarize, before: str, older: Sequence[Envelope]) -> str:
     # Everybody is shown a summary, so what only some may see is not in it.
-    public = [one for one in older if one.audience is None]
+    public = [envelope for envelope in older if envelope.audience is None]
     if not public:
         return before
-    made = summarize(before, public)
-    text = await made if inspect.isawaitable(made) else made
+    result = summarize(before, public)
+    text = await result if inspect.isawaitable(result) else result
     if not isinstance(text, str):
         raise TypeError(f"a summary is a string, not {type(text).__name__}")
     return text
 
 
-async def _said_after(live: LiveSession, after: int, count: int) -> list[Envelope]:
-    found: list[Envelope] = []
-    while len(found) < count and (read := await live.log.read(live.id, after, _BATCH)):
-        found += [one for one in read if one.is_substantive]
-        after = read[-1].sequence
-    return found[:count]
+async def _said_after(session: OwnedSession, after: int, count: int) -> list[Envelope]:
+    messages: list[Envelope] = []
+    while len(messages) < count and (batch := await session.log.read(session.id, after, _BATCH)):
+        messages += [envelope for envelope in batch if envelope.is_substantive]
+        after = batch[-1].sequence
+    return messages[:count]

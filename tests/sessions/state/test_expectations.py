@@ -36,7 +36,7 @@ from agentgraph.sessions import (
     Team,
 )
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import PATIENCE_S, after, agent, of_type, settled, until
+from tests.sessions.talk import PATIENCE_S, after, agent, hub_of, of_type, settled, until
 
 NAMES = ("turn_within", "reply_within", "max_silence", "acks_within")
 
@@ -446,7 +446,7 @@ async def test_what_a_fork_shares_with_its_past_is_not_expected_of_it() -> None:
     )
     async with stage(team=team, expectations=()) as one:
         await after(one.session, "user", "hello")
-        hub = one.session._hub
+        hub = hub_of(one.session)
         other = await hub.session(team, ttl="1h")
         await after(other, "user", "hello")
         one.clock.advance(1_000)

@@ -47,6 +47,7 @@ from tests.sessions.talk import (
     ample,
     asked,
     held,
+    hub_of,
     of_type,
     settled,
     talk,
@@ -357,7 +358,7 @@ async def test_a_payload_that_json_lacks_is_refused_wherever_it_comes_in(name: s
         with pytest.raises(ConfigurationError):
             await session.set_context("x", value)
         with pytest.raises(ConfigurationError):
-            await session._hub.session("desk", context={"x": value})
+            await hub_of(session).session("desk", context={"x": value})
         with pytest.raises(ConfigurationError):
             await session.send("user", packet_envelope("x", context_set={"x": value}))
         assert len(await session.history()) == 1
@@ -491,7 +492,7 @@ async def test_a_tool_may_send_and_read_but_not_wait_for_its_own_session() -> No
         state = await after(session, "user", "hello")
         assert met[2] is True and state.context_vars == {"from_inside": 1}
         assert met[0] in [one.envelope_id for one in await session.history()]
-        fork = await session._hub.get(met[1])
+        fork = await hub_of(session).get(met[1])
         assert (await fork.history())[-1].text == "hello"
         await still_works(session)
 

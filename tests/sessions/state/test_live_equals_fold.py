@@ -214,7 +214,7 @@ class World:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        hub._closed = True
+        hub._is_closed = True
         if self.url is not None:
             await hub.log.close()
         self.clock.advance(LEASE_S + 1)
@@ -291,7 +291,8 @@ class World:
                 await session.close()
 
     async def check_if_resting(self) -> None:
-        if self.hub.conductor("s").is_resting:
+        driver = self.hub.known_driver("s")
+        if driver is None or driver.is_resting:
             await self.check()
 
     async def _send(

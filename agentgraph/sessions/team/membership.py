@@ -1,4 +1,4 @@
-"""A participant's place in a team: whom it may hand over to, and what it is told of the others."""
+"""Membership: what a participant has in its team, to know the others and hand over to them."""
 
 from __future__ import annotations
 
@@ -17,45 +17,43 @@ from agentgraph.outcomes import Handoff
 from agentgraph.participant import HANDOFF_TOOL, SILENCE_TOOL, Verdict
 from agentgraph.phases import HandoffPolicy, HandoffRequest, HandoffResult, validate_handoff
 from agentgraph.phases.handoff import HandoffCode
-from agentgraph.sessions.hub.round import current_round
+from agentgraph.sessions.rounds.round import current_round
 
 HUMAN = "human"
 
 
 @dataclass(frozen=True)
-class TeamSeat:
-    """One participant's place."""
+class Membership:
+    """What one participant is given in a team: tools, a prompt, and the check of its handoffs."""
 
     name: str
-    others: Mapping[str, str]
+    peer_descriptions: Mapping[str, str]
     """The names of the other participants, and what each is good for."""
     policy: HandoffPolicy
     offers_handoff: bool
     is_supervisor: bool = False
     effects: MutableMapping[str, Effect] = field(default_factory=dict)
-    """How the actions of all in the team are undone: each place adds its own."""
+    """How the actions of all in the team are undone: each member adds its own."""
 
     @cached_property
     def peers(self) -> frozenset[str]:
-        """The names to which a `Handoff` may lead from here."""
+        """The names to which a `Handoff` of this participant may lead."""
         return frozenset({*self.policy.participants, *self.policy.aliases, HUMAN})
 
     @cached_property
     def tools(self) -> Sequence[BaseTool]:
-        """The tools that come with the place."""
+        """The tools that members have beside their own."""
         handoff = [_handoff_tool(self)] if self.offers_handoff or self.is_supervisor else []
-        return [*handoff, *([_silence()] if self.is_supervisor else [])]
+        return [*handoff, *([_silence_tool()] if self.is_supervisor else [])]
 
     @cached_property
     def prompt(self) -> str:
-        """Where it is, for its model."""
-        others = ", ".join(
-            f"{name} ({about})" if about else name for name, about in self.others.items()
+        """What the participant's model must know of the team."""
+        peers = ", ".join(
+            f"{name} ({about})" if about else name for name, about in self.peer_descriptions.items()
         )
-        told = f"You are {self.name}. Others here: {others or 'nobody'}."
-        if self.is_supervisor:
-            return f"{told} {_SUPERVISES}"
-        return f"{told} {_MARKS}"
+        text = f"You are {self.name}. Others here: {peers or 'nobody'}."
+        return f"{text} {_SUPERVISES if self.is_supervisor else _MARKS}"
 
     def refuse(self, guard: str, reason: str) -> Verdict:
         """Refuse a handoff that a guard does not let through."""
@@ -63,13 +61,16 @@ class TeamSeat:
         return Verdict(to_json(asdict(HandoffResult(False, code, reason))).decode(), None)
 
     def judge(self, handoff: Handoff) -> Verdict:
-        """Accept a handoff to a peer, or say why not."""
-        now = current_round()
-        if now is None:
+        """Accept a handoff to a peer, or say why not; the verdict's text is the tool's result.
+
+        Raises `AgentGraphError` outside of a round: only there it is known who takes part.
+        """
+        round = current_round()
+        if round is None:
             raise AgentGraphError("a handoff outside of a round", code="outside_round")
-        state = now.state
-        named = self.policy.aliases.get(handoff.target, handoff.target)
-        human = named if named in state.humans else None
+        state = round.state
+        target_name = self.policy.aliases.get(handoff.target, handoff.target)
+        human = target_name if target_name in state.humans else None
         request = HandoffRequest(
             # Whoever is human can be asked in any phase, by their own name too.
             HUMAN if human is not None else handoff.target,
@@ -78,17 +79,17 @@ class TeamSeat:
             handoff.next_phase,
             handoff.channel_escalation,  # type: ignore[arg-type]  # checked there
         )
-        policy = now.policy(self.policy)
+        policy = round.policy(self.policy)
         # The guards count hops, over all levels: the state has none of this round's.
         result = validate_handoff(request, policy, caller=self.name, phase=state.phase)
         text = to_json(asdict(result)).decode()
         if not result.accepted:
             return Verdict(text, None)
         target = result.new_agent_id or human or HUMAN
-        accepted = Handoff(
+        accepted_handoff = Handoff(
             target, handoff.reason, handoff.summary, result.new_phase, handoff.channel_escalation
         )
-        return Verdict(text, accepted, is_hop=result.new_agent_id is not None)
+        return Verdict(text, accepted_handoff, is_hop=result.new_agent_id is not None)
 
 
 _MARKS = "What they say begins with [their name]; answer without such a mark."
@@ -98,16 +99,18 @@ _SUPERVISES = (
 )
 
 
-def _handoff_tool(seat: TeamSeat) -> BaseTool:
-    reachable = [*seat.others, *seat.policy.aliases, HUMAN]
-    # Shown as an enum and judged by the seat: a stranger is refused with a typed result. What is
-    # no metadata of the field is lost where LangChain copies the schema.
-    shown = WithJsonSchema({"type": "string", "enum": list(dict.fromkeys(reachable))})
+def _handoff_tool(member: Membership) -> BaseTool:
+    """Return the tool that hands the conversation over to one of the targets in its schema."""
+    targets = [*member.peer_descriptions, *member.policy.aliases, HUMAN]
+    # The model is shown an enum, but any string is taken and checked by `judge`, so that a wrong
+    # target is refused with a typed result. LangChain copies the schema and loses what is no
+    # metadata of a field.
+    target_schema = WithJsonSchema({"type": "string", "enum": list(dict.fromkeys(targets))})
     about_target = "Who goes on; 'human' asks for a person."
     schema: Any = create_model(
         "HandoffConversation",
-        __base__=_Wish,
-        target=(Annotated[str, shown], Field(description=about_target)),
+        __base__=_HandoffArguments,
+        target=(Annotated[str, target_schema], Field(description=about_target)),
     )
 
     def hand_over(
@@ -120,16 +123,16 @@ def _handoff_tool(seat: TeamSeat) -> BaseTool:
         return Handoff(target, reason, summary, next_phase, channel_escalation)
 
     about = "Hand the conversation over to somebody else, who goes on at once."
-    told = "; ".join(f"{name}: {text}" for name, text in seat.others.items() if text)
+    peers = "; ".join(f"{name}: {text}" for name, text in member.peer_descriptions.items() if text)
     return StructuredTool(
         name=HANDOFF_TOOL,
-        description=f"{about} {told}".strip(),
+        description=f"{about} {peers}".strip(),
         func=hand_over,
         args_schema=schema,
     )
 
 
-class _Wish(BaseModel):
+class _HandoffArguments(BaseModel):
     target: str
     reason: str = Field(description="Why the conversation moves.")
     summary: str = Field(description="What the other needs to know of it so far.")
@@ -139,10 +142,13 @@ class _Wish(BaseModel):
     )
 
 
-def _silence() -> BaseTool:
+def _silence_tool() -> BaseTool:
+    """Return the tool by which a supervisor ends its turn without a word."""
+
     def stay_silent() -> str:
         return ""
 
+    # It returns directly: the model would be asked for words once more, and find some.
     return StructuredTool.from_function(
         stay_silent,
         name=SILENCE_TOOL,

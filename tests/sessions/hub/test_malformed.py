@@ -35,11 +35,11 @@ from agentgraph.sessions import (
     packet_envelope,
     text_envelope,
 )
-from agentgraph.sessions.hub.handlers import Handlers
-from agentgraph.sessions.hub.round import Round, current_round
+from agentgraph.sessions.hub.subscribers import Handlers
 from agentgraph.sessions.log import InboxEntry
+from agentgraph.sessions.rounds.round import Round, current_round
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, until
+from tests.sessions.talk import PATIENCE_S, after, agent, held, hub_of, of_type, settled, until
 
 ODD = [
     {"context_updates": [1]},
@@ -180,7 +180,7 @@ async def test_a_supervisor_does_not_reopen_what_a_word_before_has_closed() -> N
         await hub.log.enqueue(session.id, InboxEntry("last-word", "user", text_envelope("bye")))
         late = packet_envelope("Wait!", handoff=Handoff("b", "not yet"))
         await hub.log.enqueue(session.id, InboxEntry("too-late", "boss", late))
-        hub.conductor(session.id).wake()
+        hub.wake(session.id)
         state = await settled(session)
         assert (state.status, state.pending_close_reason) == ("closed", "over")
         said = [one for one in await session.history() if one.is_substantive]
@@ -267,8 +267,8 @@ async def test_a_turn_that_is_committed_again_does_nothing() -> None:
         (packet,) = await of_type(session, EV_PACKET)
         (round,) = rounds
         data = {key: value for key, value in packet.event_data.items() if key != "decision"}
-        await round.live.commit(round, data, ())
-        await round.live.fail(round, "error", "too late", {})
+        await round.commit(data, ())
+        await round.fail("error", "too late", {})
         assert await session.history() == before
 
 
@@ -302,7 +302,7 @@ async def test_a_handler_hears_once_what_is_told_twice() -> None:
     handlers = Handlers(asyncio.ensure_future)
     handlers.add(session.id, "*", lambda envelope: heard.append(envelope.sequence), after=1)
     for told_now in (told[:3], told[:2], told):
-        handlers.tell(session.id, told_now)
+        handlers.notify(session.id, told_now)
     assert heard == [2, 3, 4]
 
 
@@ -322,7 +322,7 @@ def asking() -> Team:
 
 async def left_open(session: Session) -> list[str]:
     """Return the sessions that are open beside one."""
-    known = await session._hub.sessions()
+    known = await hub_of(session).sessions()
     return [one.session_id for one in known if one.status not in ("closed", "expired")]
 
 

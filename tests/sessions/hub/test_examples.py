@@ -14,7 +14,7 @@ import pytest
 from agentgraph import Envelope
 from agentgraph.stream import TokenEvent
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ("quick_start", "analysis", "human_in_the_loop", "parallel_reviewers")
 
 

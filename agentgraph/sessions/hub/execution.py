@@ -1,0 +1,257 @@
+"""The execution of one session while a hub owns it: round after round, until it rests."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Command
+
+from agentgraph.clock import new_id
+from agentgraph.errors import StaleOwner
+from agentgraph.patching import AnyCompiledGraph
+from agentgraph.running import Run, inside_run
+from agentgraph.sessions.hub.checkpoints import BufferedSaver
+from agentgraph.sessions.hub.lease import Lease
+from agentgraph.sessions.hub.subscribers import Subscribers
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
+from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
+from agentgraph.sessions.state.packet import interrupt_requests
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.team.compiled import CompiledTeam
+from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
+from agentgraph.sessions.team.supervisor import Supervisor
+
+_STEPS = 1_000_000
+"""LangGraph's own limit per run; the session's rules and guards end it long before."""
+
+GraphInput: TypeAlias = dict[str, Any] | Command[Any] | Literal["next step"]
+"""What the graph is run with: a round, decisions, or nothing, to go on from its last step."""
+
+
+class ExecutionHub(Protocol):
+    """What an execution needs of its hub."""
+
+    log: Log
+    saver: BaseCheckpointSaver[Any]
+    checkpoints: BufferedSaver
+    lease: Lease
+    subscribers: Subscribers
+
+    def graph_of(self, record: SessionRecord) -> AnyCompiledGraph:
+        """Return the graph that runs a session."""
+        ...
+
+
+class Execution:
+    """Runs a session that its hub owns; a new ownership has a new execution.
+
+    The log decides what is to be done. A checkpoint is a hint that saves work: it may be behind the
+    log, belong to an older round, or be missing.
+
+    `news` is set when something may have come in, or come due.
+    """
+
+    def __init__(
+        self,
+        hub: ExecutionHub,
+        session: OwnedSession,
+        team: CompiledTeam,
+        lease_number: int | None,
+        news: asyncio.Event,
+        supervisor: Supervisor | None,
+    ) -> None:
+        self.session = session
+        self.team = team
+        self.supervisor = supervisor
+        self._hub = hub
+        self._lease_number = lease_number
+        self._news = news
+        self._was_running = session.is_running
+        """Whether the owner before this one has left a round under way."""
+        self._has_looked_back = False
+        self._is_clean = False
+        """Whether the store has no checkpoint of the session."""
+        self._answered_ids: set[str] = set()
+        """The interrupts whose decisions the graph was resumed with."""
+
+    async def run(self) -> bool:
+        """Do all that there is to do; tell whether the session has ended with that.
+
+        Raises `StaleOwner` once another hub has the session, and whatever is wrong with the store.
+        """
+        session = self.session
+        while True:
+            await self._verify()
+            await session.catch_up()
+            if session.state.status == "closing":
+                await session.finish()
+            if session.state.is_ended:
+                await self._clear_away()
+                return True
+            graph_input = await self._next_input()
+            if graph_input is not None:
+                await self._run_graph(graph_input)
+            elif session.state.is_ended:
+                continue
+            elif not self._news.is_set():
+                return False
+            else:
+                self._news.clear()
+
+    async def _verify(self) -> None:
+        """Raise `StaleOwner` where the session was taken over: a lease that has lapsed tells."""
+        number = self._hub.lease.number
+        if number is None or number != self._lease_number:
+            stored_session = await self._hub.log.load(self.session.id)
+            if stored_session is None or stored_session.epoch != self.session.epoch:
+                raise StaleOwner(f"session {self.session.id!r} has another owner by now")
+            self._lease_number = number
+
+    async def _delete_checkpoints(self) -> None:
+        """Delete the checkpoints, unless they are another owner's by now."""
+        await self._verify()
+        await self._hub.saver.adelete_thread(self.session.id)
+        self._is_clean = True
+
+    async def _clear_away(self) -> None:
+        await self._delete_checkpoints()
+        await self._hub.log.release(self.session.id, self._hub.lease.owner)
+
+    async def _next_input(self) -> GraphInput | None:
+        """Return what the graph is to be run with, None where there is nothing to do."""
+        session = self.session
+        if not self._has_looked_back:
+            self._has_looked_back = True
+            graph_input = await self._look_back()
+            if graph_input is not None:
+                return graph_input
+        if session.state.status == "waiting_decision":
+            decisions = session.state.decisions.items()
+            new = {key: value for key, value in decisions if key not in self._answered_ids}
+            self._answered_ids |= new.keys()
+            return Command(resume=new) if new else None
+        # Here to see whether anybody is to speak; the graph admits again at each later boundary.
+        await session.admit()
+        return {"round": session.state.round} if session.due else None
+
+    async def _look_back(self) -> GraphInput | None:
+        """See what an owner before this one has left: the log decides, a checkpoint is a hint."""
+        session = self.session
+        is_waiting = session.state.status == "waiting_decision"
+        if not session.due and not is_waiting:
+            return None
+        if self._was_running and session.is_running and not await self._may_try_again():
+            return None
+        # It costs a read of the store, so it is done once, before anything else is run.
+        snapshot = await self._hub.graph_of(session.record).aget_state(self._config)
+        if not snapshot.config["configurable"].get("checkpoint_id"):
+            if session.state.status == "waiting_decision":
+                await self._ask_again()
+            return None
+        is_current = snapshot.values.get("round") == session.state.round
+        pending = interrupt_requests(snapshot, session.state.round)
+        if is_current and any(question["speaker"] in session.due for question in pending):
+            await session.write_interrupts(pending)  # asked, and not yet in the log
+            return None
+        if is_current and session.due and snapshot.next and self.team.durability == "step":
+            return "next step"
+        if not is_current or session.due:
+            await self._delete_checkpoints()
+            if session.state.status == "waiting_decision":
+                await self._ask_again()
+        return None
+
+    async def _may_try_again(self) -> bool:
+        session = self.session
+        await session.count_attempt()
+        if session.attempts <= ATTEMPTS:
+            return True
+        self._hub.graph_of(session.record)  # compiled, as only then it is known how to undo
+        await give_up(session, "crashed", f"the process died {ATTEMPTS} times in this round")
+        return False
+
+    async def _ask_again(self) -> None:
+        """Run a round again whose questions have no checkpoint any more."""
+        session = self.session
+        for name in {question["speaker"] for question in session.state.interrupts.values()}:
+            round = Round.begin(session, str(name))
+            if round is not None:
+                await round.fail("checkpoint_lost", "what was asked is asked again", {})
+
+    async def _run_graph(self, graph_input: GraphInput) -> None:
+        """Run the graph until nobody is to speak, or a human is asked."""
+        hub, session, team = self._hub, self.session, self.team
+        graph = hub.graph_of(session.record)
+        # The fence is asked before each checkpoint, so that a hub which was frozen past its lease
+        # writes nothing into what the next owner does.
+        run = Run(new_id(), session.id, fence=self._verify)
+        run.is_resumed = isinstance(graph_input, Command)
+        hub.subscribers.connect(session, run)
+        durability: Literal["exit", "sync"] = "exit" if team.durability == "round" else "sync"
+        # A run that begins a round anew needs nothing of the store, and leaves nothing there unless
+        # it is interrupted. One that is resumed reads its checkpoint from the store.
+        if durability == "exit" and isinstance(graph_input, dict):
+            hub.checkpoints.buffer(session.id)
+        else:
+            self._is_clean = False
+        with inside_run(run), inside_session(session):
+            task = asyncio.ensure_future(
+                graph.ainvoke(
+                    None if graph_input == "next step" else graph_input,
+                    self._config,
+                    durability=durability,
+                    version="v2",
+                )
+            )
+        try:
+            result = await self._accompany(task)
+            # The checkpoint first, then the log: what the log says was asked can be answered.
+            if result is not None and result.interrupts:
+                self._is_clean = False
+                await self._verify()
+                await hub.checkpoints.flush(session.id)
+        finally:
+            hub.checkpoints.discard(session.id)
+            run.has_ended = True  # LangGraph may still write what was cut off: it is refused
+            session.busy_speakers.clear()
+        if result is None:
+            # It was broken off: those who asked have not been told what was decided.
+            self._answered_ids.clear()
+        elif result.interrupts:
+            snapshot = await graph.aget_state(self._config)
+            usage_of = partial(usage_of_waiting, run, session.state.participant_order)
+            pending = interrupt_requests(snapshot, session.state.round)
+            await session.write_interrupts(pending, usage_of)
+        else:
+            self._answered_ids.clear()
+            if not self._is_clean:
+                await self._delete_checkpoints()
+
+    async def _accompany(self, task: asyncio.Future[Any]) -> Any:
+        """Wait for a run; meanwhile admit what need not wait, and break off where that ends it."""
+        session = self.session
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            while not task.done():
+                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+                if news.done() and not task.done():
+                    self._news.clear()
+                    await self._verify()
+                    await session.catch_up()
+                    is_over = any(name not in session.state.due for name in session.busy_speakers)
+                    if session.state.is_ended or is_over:
+                        return None
+                    news = asyncio.ensure_future(self._news.wait())
+            return task.result()
+        finally:
+            news.cancel()
+            await cancel_and_wait(task)
+
+    @property
+    def _config(self) -> RunnableConfig:
+        return {"configurable": {"thread_id": self.session.id}, "recursion_limit": _STEPS}

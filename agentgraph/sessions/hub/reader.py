@@ -1,0 +1,156 @@
+"""What can be read of a session: its state, its envelopes, and why something was decided."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Protocol
+
+from agentgraph.display import code, escaped, panel, row
+from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.sessions.hub.driver import SessionDriver
+from agentgraph.sessions.hub.subscribers import Subscribers, stream, watch
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.stream import Event
+
+
+class ReaderHub(Protocol):
+    """What a reader needs of its hub."""
+
+    log: Log
+    subscribers: Subscribers
+
+    def check_open(self) -> None:
+        """Raise where the hub is closed."""
+        ...
+
+    def rules_of(self, record: SessionRecord) -> Rules:
+        """Return a session's rules; `Quarantined` where they need code that the hub has not."""
+        ...
+
+    def wake(self, session_id: str) -> None:
+        """Have a session looked at: something may have come in, or come due."""
+        ...
+
+    def known_driver(self, session_id: str) -> SessionDriver | None:
+        """Return the driver of a session, None where none was needed yet, or any more."""
+        ...
+
+    def owned_session(self, session_id: str) -> OwnedSession | None:
+        """Return a session as its owner has it, None where this hub does not own it."""
+        ...
+
+
+class SessionReader:
+    """The reading side of a `Session`: nothing in here changes the session."""
+
+    def __init__(self, hub: ReaderHub, record: SessionRecord) -> None:
+        self._hub = hub
+        self.record = record
+        self._state = SessionState.initial(record)
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, {self.state.status})"
+
+    def _repr_html_(self) -> str:
+        state = self.state
+        rows = [row("status", code(state.status)), *state.open_questions_html()]
+        rows.append(row("with", escaped(", ".join(state.participant_order))))
+        if state.context_vars:
+            rows.append(row("context", code(state.context_vars)))
+        if state.is_ended:
+            rows.append(row("closed", code(state.pending_close_reason)))
+        return panel(f"{self.record.team} {self.id}", *rows)
+
+    @property
+    def id(self) -> str:
+        """The id under which any hub of the store finds it."""
+        return self.record.session_id
+
+    @property
+    def state(self) -> SessionState:
+        """The state; where another hub drives the session, as it was when last looked at."""
+        return self._now.detached_copy()
+
+    @property
+    def _now(self) -> SessionState:
+        owned_session = self._hub.owned_session(self.id)
+        return owned_session.state if owned_session is not None else self._state
+
+    @property
+    def quarantine(self) -> Quarantined | None:
+        """Why it cannot run here, if it cannot."""
+        try:
+            if not self.record.serves:  # what runs within another session's round has its code
+                self._hub.rules_of(self.record)
+        except Quarantined as fault:
+            return fault
+        driver = self._hub.known_driver(self.id)
+        return driver.quarantine if driver is not None else None
+
+    async def history(self, after: int = 0) -> list[Envelope]:
+        """Return the envelopes after a sequence."""
+        self._hub.check_open()
+        return await self._hub.log.read(self.id, _sequence(after))
+
+    def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
+        """Yield the envelopes after a sequence, those to come too; it ends with the session."""
+        return watch(self._hub.log, self._hub.subscribers, self.id, _sequence(after))
+
+    def stream(self, after: int = 0) -> AsyncGenerator[Envelope | Event, None]:
+        """Yield envelopes, and what happens live in the rounds that this hub runs.
+
+        Live events have their round and attempt: those of an attempt that was given up are void.
+        """
+        hub, position = self._hub, _sequence(after)
+        return stream(hub.log, hub.subscribers, self.id, position, partial(hub.wake, self.id))
+
+    def can_send(self, name: str) -> bool:
+        """Tell whether what somebody says now would be their turn."""
+        state = self._now
+        if state.is_ended or state.status in ("pending", "closing"):
+            return False
+        return name in state.due or (state.round == 0 and name == state.creator_id)
+
+    async def explain(self, sequence: int) -> SessionExplanation:
+        """Say what was decided on an envelope, and why no other rule did it."""
+        await self.refresh()
+        self._check_sequence(sequence)
+        envelopes = await self._hub.log.read(self.id, 0, sequence)
+        return explain_last(self.record, self._hub.rules_of(self.record), envelopes)
+
+    async def refresh(self) -> SessionState:
+        """Look at the session again, if another hub drives it."""
+        self._hub.check_open()
+        owned_session = self._hub.owned_session(self.id)
+        if owned_session is not None:
+            async with owned_session.lock:  # what the store has already is not to be missed
+                pass
+        if self._hub.owned_session(self.id) is None:
+            stored_session = await self._hub.log.load(self.id)
+            if stored_session is not None:
+                self._state = await load_state(self._hub.log, stored_session)
+        return self.state
+
+    def update(self, state: SessionState) -> None:
+        """Take note of a newer state."""
+        self._state = state
+
+    def _check_sequence(self, sequence: object) -> None:
+        is_number = isinstance(sequence, int) and not isinstance(sequence, bool)
+        if not is_number or not 1 <= int(sequence) <= self._now.sequence:  # type: ignore[call-overload]
+            raise SessionError(
+                f"there is no envelope {sequence!r}: there are 1 to {self._now.sequence}",
+                code="unknown_sequence",
+            )
+
+
+def _sequence(after: object) -> int:
+    if isinstance(after, int) and not isinstance(after, bool):
+        return after
+    raise ConfigurationError(f"after={after!r}: give the sequence of an envelope, a whole number")

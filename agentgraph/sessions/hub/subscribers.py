@@ -1,0 +1,257 @@
+"""Who follows the sessions of a hub: waiters for a change, readers of live events, and handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from agentgraph.errors import SessionError
+from agentgraph.running import Run, current_run
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.rounds.round import current_attempt
+from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
+from agentgraph.stream import Event
+from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
+
+logger = logging.getLogger("agentgraph")
+
+_QUEUE_SIZE = 64
+_BATCH = 200
+
+EventQueue: TypeAlias = asyncio.Queue[Event | None]
+"""The live events of a session; None at the end."""
+Item: TypeAlias = Envelope | Event
+Handler: TypeAlias = Callable[[Envelope], Any]
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Subscribers:
+    """Wakes who waits for a session to change, and passes on what its models say meanwhile.
+
+    Live events are lost where nobody reads them, or too slowly. What matters is in the log.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[str, asyncio.Event] = {}
+        self._queues: dict[str, set[EventQueue]] = defaultdict(set)
+        self._is_closed = False
+
+    async def wait_until(
+        self, session_id: str, is_ready: Callable[[], Coroutine[Any, Any, bool]]
+    ) -> None:
+        """Wait until something holds; it is asked again after each change of a session."""
+        while True:
+            # Before it is asked: what changes meanwhile is not missed.
+            change = self._changes.setdefault(session_id, asyncio.Event())
+            if await is_ready():
+                self.notify(session_id)  # nothing is kept of a session that nobody waits for
+                return
+            if self._is_closed:
+                raise SessionError("the hub is closed", code="hub_closed")
+            await change.wait()
+
+    def notify(self, session_id: str | None = None) -> None:
+        """Wake all who wait for a change of a session, or of any."""
+        for name in [session_id] if session_id is not None else list(self._changes):
+            change = self._changes.pop(name, None)
+            if change is not None:
+                change.set()
+
+    def subscribe(self, session_id: str) -> EventQueue:
+        """Return a queue for a session's live events; in a full one they replace the oldest."""
+        queue: EventQueue = asyncio.Queue(_QUEUE_SIZE)
+        self._queues[session_id].add(queue)
+        return queue
+
+    def unsubscribe(self, session_id: str, queue: EventQueue) -> None:
+        """Put no more events in a queue."""
+        self._queues[session_id].discard(queue)
+        if not self._queues[session_id]:
+            del self._queues[session_id]
+
+    def connect(self, session: OwnedSession, run: Run) -> None:
+        """Pass on a run's events while anybody reads them; readers may come and go.
+
+        The callbacks for tokens are asked for turn by turn: a turn without a reader needs none.
+        """
+        emitter = EventEmitter(run, session.record.team, self._put_in(session.id), current_attempt)
+
+        def has_readers() -> bool:
+            return bool(self._queues.get(session.id))
+
+        async def tell(event: Event) -> None:
+            if has_readers():
+                await emitter.emit(event)
+
+        def listeners() -> Sequence[BaseCallbackHandler]:
+            return [ModelCallbacks(emitter)] if current_run() is run and has_readers() else []
+
+        run.tell, session.listeners = tell, listeners
+
+    def close(self) -> None:
+        """End all queues, and wake all who wait."""
+        self._is_closed = True
+        for queues in self._queues.values():
+            for queue in queues:
+                _offer(queue, None)
+        self.notify()
+
+    def _put_in(self, session_id: str) -> PutEvent:
+        async def put_event(event: Event) -> None:
+            for queue in self._queues.get(session_id, ()):
+                _offer(queue, event)
+
+        return put_event
+
+
+def _offer(queue: EventQueue, event: Event | None) -> None:
+    """Put an event, in place of the oldest where there is no room: what matters is in the log."""
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(event)
+
+
+async def watch(
+    log: Log, subscribers: Subscribers, session_id: str, after: int
+) -> AsyncGenerator[Envelope, None]:
+    """Yield envelopes in order, until the session is closed."""
+
+    async def has_more() -> bool:
+        return bool(await log.read(session_id, position, 1))
+
+    stored_session = await log.load(session_id)
+    state = stored_session.state if stored_session is not None else None
+    is_over = state is not None and state.is_ended
+    # Whoever waits for what is far ahead must see the end all the same, should it come before.
+    position = after if state is None else min(after, state.sequence)
+    while True:
+        batch = await log.read(session_id, position, _BATCH)
+        for envelope in batch:
+            position = envelope.sequence
+            if position > after:
+                yield envelope
+            if envelope.event_type == EV_SESSION_CLOSED:
+                return
+        if not batch:
+            if is_over:
+                return
+            await subscribers.wait_until(session_id, has_more)
+
+
+async def stream(
+    log: Log, subscribers: Subscribers, session_id: str, after: int, wake: Callable[[], None]
+) -> AsyncGenerator[Item, None]:
+    """Yield envelopes, and live events between them; `wake` is called once events are awaited."""
+    events = subscribers.subscribe(session_id)
+    items: asyncio.Queue[Item | BaseException | None] = asyncio.Queue(1)
+
+    async def put_envelopes() -> None:
+        try:
+            async for envelope in watch(log, subscribers, session_id, after):
+                await items.put(envelope)
+        except Exception as error:
+            await items.put(error)
+        else:
+            await items.put(None)
+
+    async def put_events() -> None:
+        while (event := await events.get()) is not None:
+            await items.put(event)
+
+    tasks = [asyncio.ensure_future(put_envelopes()), asyncio.ensure_future(put_events())]
+    wake()
+    try:
+        while (item := await items.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        subscribers.unsubscribe(session_id, events)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """The handlers of one session, and the sequence up to which they were called."""
+
+    sequence: int
+    entries: list[tuple[str, Handler]] = field(default_factory=list)
+
+
+class Handlers:
+    """The functions that are called with a session's envelopes: with each once, in order.
+
+    A hub hears of envelopes in several ways (its own appends, another hub's), some of them twice:
+    the sequence up to which handlers were called keeps them apart. `spawn` runs what they return,
+    if that is to be awaited.
+    """
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._subscriptions: dict[str, _Subscription] = {}
+
+    def add(self, session_id: str, event_type: str, handler: Handler, after: int) -> None:
+        """Call a handler with what comes after a sequence."""
+        subscription = self._subscriptions.setdefault(session_id, _Subscription(after))
+        subscription.entries.append((event_type, handler))
+
+    def remove(self, session_id: str, event_type: str, handler: Handler) -> None:
+        """Call a handler no more."""
+        subscription = self._subscriptions.get(session_id)
+        if subscription is not None and (event_type, handler) in subscription.entries:
+            subscription.entries.remove((event_type, handler))
+            if not subscription.entries:
+                del self._subscriptions[session_id]
+
+    @property
+    def session_ids(self) -> Sequence[str]:
+        """The sessions that have handlers."""
+        return [*self._subscriptions]
+
+    def sequence_of(self, session_id: str) -> int | None:
+        """Return the sequence up to which handlers were called, None where there are none."""
+        subscription = self._subscriptions.get(session_id)
+        return None if subscription is None else subscription.sequence
+
+    def notify(self, session_id: str, envelopes: Sequence[Envelope]) -> None:
+        """Call the handlers with those of these envelopes that are new to them."""
+        subscription = self._subscriptions.get(session_id)
+        if subscription is None:
+            return
+        fresh = [envelope for envelope in envelopes if envelope.sequence > subscription.sequence]
+        if not fresh:
+            return
+        subscription.sequence = fresh[-1].sequence
+        for envelope in fresh:
+            for event_type, handler in list(subscription.entries):
+                if event_type in (envelope.event_type, "*"):
+                    self.call(handler, envelope)
+        if fresh[-1].event_type == EV_SESSION_CLOSED:
+            self._subscriptions.pop(session_id, None)
+
+    def call(self, handler: Handler, envelope: Envelope) -> None:
+        """Call a handler; what it raises is logged, and does not stop the session."""
+
+        async def finish(result: Any) -> None:
+            try:
+                await result
+            except Exception:
+                logger.exception("a handler of %s failed", envelope.event_type)
+
+        try:
+            result = handler(envelope)
+        except Exception:
+            logger.exception("a handler of %s failed", envelope.event_type)
+            return
+        if inspect.isawaitable(result):
+            self._spawn(finish(result))

@@ -1,0 +1,151 @@
+"""The `Team` that users write: a compiled team that can also run itself, on a hub of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from agentgraph.contexts import run_sync
+from agentgraph.display import code, escaped, panel, prose, row, shortened
+from agentgraph.sessions.hub.hub import Hub
+from agentgraph.sessions.hub.session import Session
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.team.compiled import CompiledTeam
+from agentgraph.stream import Event
+from agentgraph.usage import Usage
+
+Escalate: TypeAlias = Callable[[Session, Envelope], Awaitable[None] | None]
+"""Given the session and the envelope of the handoff, once that stands in the log."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Team(CompiledTeam):
+    """Participants, and rules that say who of them speaks next.
+
+    `durability="round"` runs a round that broke off again from its start, `"step"` from its last
+    step. After a round that failed for good `failure_target` goes on, an agent or `"human"`;
+    without one the session closes. `escalations` has a function for each `channel_escalation` of a
+    handoff beside `same`.
+
+    >>> team = Team([researcher, writer], sequence(["researcher", "writer"]))
+    >>> team.run("A page on tidal power").text
+    """
+
+    escalations: Mapping[str, Escalate] = field(default_factory=dict)
+
+    async def arun(
+        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+    ) -> TeamResult:
+        """Run one session in memory, until it closes or waits for somebody.
+
+        Invited humans count as present. What waits for a decision can be read in `state`.
+        """
+        async with await Hub.open(teams=[self]) as hub:
+            session = await self._open(hub, creator, context)
+            await session.send(creator, input)
+            await session.settled()
+            return TeamResult.of(await session.history(), session.state)
+
+    async def astream(
+        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Envelope | Event, None]:
+        """Run one session in memory and yield all that happens in it."""
+        async with await Hub.open(teams=[self]) as hub:
+            session = await self._open(hub, creator, context)
+            async for item in _stream_until_settled(session, creator, input):
+                yield item
+
+    def run(
+        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+    ) -> TeamResult:
+        """Run one session; works in a notebook as well as in a script."""
+        return run_sync(self.arun(input, creator=creator, context=context))
+
+    def mermaid(self) -> str:
+        """Draw the rules, as Mermaid text."""
+        return self.rules.mermaid()
+
+    def svg(self) -> str:
+        """Draw the rules, as an SVG picture that stands by itself."""
+        return self.rules.svg()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {
+            "text/plain": repr(self),
+            "text/vnd.mermaid": self.mermaid(),
+            "image/svg+xml": self.svg(),
+        }
+
+    async def _open(self, hub: Hub, creator: str, context: Mapping[str, Any] | None) -> Session:
+        session = await hub.session(self, creator=creator, context=context, ttl=None)
+        for name in session.record.invited:
+            await session.join(name)  # nobody else is there to answer for them
+        return session
+
+
+@dataclass(frozen=True, slots=True)
+class TeamResult:
+    """What a run of a team came to."""
+
+    text: str
+    """What an agent said last."""
+    close_reason: str | None
+    """Why the session closed; None where it waits for somebody."""
+    envelopes: tuple[Envelope, ...]
+    state: SessionState
+    usage: Usage = field(default_factory=Usage)
+
+    @classmethod
+    def of(cls, envelopes: Sequence[Envelope], state: SessionState) -> TeamResult:
+        """Sum up a session."""
+        texts = [
+            envelope.text
+            for envelope in envelopes
+            if envelope.sender_id not in state.humans and envelope.text
+        ]
+        usage = [envelope.event_data.get("usage") or {} for envelope in envelopes]
+        reason = state.pending_close_reason if state.is_ended else None
+        text = texts[-1] if texts else ""
+        return cls(text, reason, tuple(envelopes), state, Usage.of_records(usage))
+
+    def _repr_html_(self) -> str:
+        senders = [envelope.sender_id for envelope in self.envelopes if envelope.is_substantive]
+        rows = [prose(self.text)] if self.text else []
+        rows.append(row("spoke", escaped(shortened(" → ".join(senders)))))
+        if self.close_reason is not None:
+            rows.append(row("closed", code(self.close_reason)))
+        else:
+            rows += self.state.open_questions_html()
+        if self.usage.total_tokens:
+            rows.append(row("used", escaped(self.usage.summary())))
+        return panel(self.state.last_speaker_id or "nobody", *rows)
+
+
+async def _stream_until_settled(
+    session: Session, sender: str, text: str
+) -> AsyncGenerator[Envelope | Event, None]:
+    """Say something and yield what happens until nothing moves any more by itself."""
+    last = 0
+    items = session.stream(after=session.state.sequence)
+    next_item = asyncio.ensure_future(anext(items, None))
+    await session.send(sender, text)
+    settled_task = asyncio.ensure_future(session.settled())
+    try:
+        while True:
+            await asyncio.wait({next_item, settled_task}, return_when=asyncio.FIRST_COMPLETED)
+            if not next_item.done() and last >= session.state.sequence:
+                return
+            item = await next_item
+            if item is None:
+                return
+            last = item.sequence if isinstance(item, Envelope) else last
+            yield item
+            next_item = asyncio.ensure_future(anext(items, None))
+    finally:
+        for task in (next_item, settled_task):
+            task.cancel()
+        await asyncio.gather(next_item, settled_task, return_exceptions=True)
+        await items.aclose()

@@ -1,0 +1,157 @@
+"""Admission: what of a session's inbox may enter its log now, in which order, and as what.
+
+This is the only place that knows how something sent becomes an envelope of the log. It works on a
+`Page`, so nothing here writes: `OwnedSession` appends the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from agentgraph.sessions.log import InboxEntry
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.page import Page
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.state import SessionState
+
+_REQUESTS = frozenset(
+    {
+        ev.EV_DECISION,
+        ev.EV_SESSION_CLOSED,
+        ev.EV_SESSION_INVITE_ACK,
+        ev.EV_SESSION_INVITE_REJECT,
+        ev.EV_SESSION_LEFT,
+        ev.EV_SESSION_RELEASED,
+    }
+)
+"""What asks the session to do something, and says nothing in it."""
+
+
+def may_enter(state: SessionState, entry: InboxEntry, *, at_boundary: bool = True) -> bool:
+    """Tell whether an entry of the inbox need not wait.
+
+    What somebody says enters between rounds only, and not while the session waits for a decision or
+    for its participants. All else enters at any time.
+    """
+    if entry.draft.event_type not in ev.SUBSTANTIVE:
+        return True
+    return at_boundary and state.status in ("active", "waiting_human")
+
+
+def admit_all(page: Page, entries: Collection[InboxEntry]) -> None:
+    """Admit entries of the inbox, the most urgent first."""
+    for entry in sorted(entries, key=_urgency):
+        _admit(page, entry)
+
+
+def admit_rest(page: Page, entries: Collection[InboxEntry]) -> None:
+    """Put before the session's end what it has accepted; the end itself answers requests."""
+    for entry in sorted(entries, key=_urgency):
+        if entry.envelope_id not in page.admitted_ids:
+            page.admitted_ids.add(entry.envelope_id)
+            if entry.draft.event_type not in _REQUESTS:
+                page.add(entry.sender_id, entry.draft, envelope_id=entry.envelope_id)
+
+
+def begin_log(page: Page, record: SessionRecord) -> None:
+    """Begin the log of a new session: it invites its participants, or opens at once."""
+    for name in record.invited:
+        data = {"invitee": name, "creator": record.creator}
+        page.note(ev.EV_SESSION_INVITE, data, audience=[name])
+    if not record.invited:
+        _open(page)
+
+
+def _admit(page: Page, entry: InboxEntry) -> None:
+    page.admitted_ids.add(entry.envelope_id)
+    draft, sender = entry.draft, entry.sender_id
+    data, state = draft.event_data, page.state
+    kind = draft.event_type
+    if kind == ev.EV_SESSION_CLOSED:
+        page.close(data["reason"])
+    elif kind == ev.EV_DECISION:
+        question = state.interrupts.get(str(data["interrupt_id"]))
+        if question is not None and "decision" not in question:
+            page.add(sender, draft, envelope_id=entry.envelope_id)
+    elif kind == ev.EV_SESSION_RELEASED:
+        agent = _agent_after_human(page, data["agent"])
+        if state.status == "waiting_human" and agent is not None:
+            page.release(agent, envelope_id=entry.envelope_id)
+    elif kind in (ev.EV_SESSION_INVITE_ACK, ev.EV_SESSION_INVITE_REJECT):
+        _answer_invite(page, entry)
+    elif kind == ev.EV_SESSION_LEFT:
+        _leave(page, data["participant"])
+    elif kind in ev.SUBSTANTIVE:
+        updates = data.get("context_updates") if kind == ev.EV_PACKET else None
+        if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):
+            # A packet of somebody without the floor is not folded as a turn, so its context
+            # updates go ahead of it as an envelope of their own.
+            page.add(sender, Draft(ev.EV_CONTEXT_SET, updates, audience=draft.audience))
+        page.say(sender, draft, envelope_id=entry.envelope_id)
+    else:
+        page.add(sender, draft, envelope_id=entry.envelope_id)
+
+
+def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
+    """Return which agent goes on when a human releases the conversation.
+
+    It is the preferred one, else whoever had the conversation or spoke before, else the first.
+    """
+    state = page.state
+    candidates = [preferred_agent, state.conversation.previous_agent_id, state.last_speaker_id]
+    candidates += [page.rules.graph.initial_speaker, *state.participant_order]
+    agents = [name for name in state.participant_order if name not in state.humans]
+    return next((name for name in candidates if name is not None and name in agents), None)
+
+
+def _answer_invite(page: Page, entry: InboxEntry) -> None:
+    """Count an answer to an invitation, and open or close the session by it."""
+    state, invitee = page.state, entry.sender_id
+    if state.status != "pending" or invitee in state.acks:
+        return
+    page.add(invitee, entry.draft, envelope_id=entry.envelope_id)
+    if entry.draft.event_type == ev.EV_SESSION_INVITE_REJECT:
+        page.close("invite_rejected")
+    elif len(page.state.acks) >= int(entry.draft.metadata.get("needed", 0)) or _all_accepted(page):
+        _open(page)
+
+
+def _all_accepted(page: Page) -> bool:
+    """Tell whether all who were invited, and have not left again, have accepted."""
+    state = page.state
+    invitees = [name for name in state.humans if name != state.creator_id]
+    present: Sequence[str] = [name for name in invitees if name in state.participant_order]
+    return all(name in state.acks for name in present)
+
+
+def _open(page: Page) -> None:
+    first = page.rules.graph.initial_speaker
+    first = page.state.creator_id if first == "human" else first
+    data = {
+        "creator": page.state.creator_id,
+        "participants": list(page.state.participant_order),
+        "initial_speaker": first,
+    }
+    page.note(ev.EV_SESSION_OPENED, data)
+
+
+def _leave(page: Page, name: str) -> None:
+    """Let a participant go; if it was their turn, that turn has failed."""
+    if name not in page.state.participant_order:
+        return
+    was_due = name in page.state.due
+    page.note(ev.EV_SESSION_LEFT, {"participant": name})
+    if all(present in page.state.humans for present in page.state.participant_order):
+        page.close("no_participants")
+    elif page.state.status == "pending" and _all_accepted(page):
+        _open(page)  # the session does not wait for somebody who has left
+    if was_due:
+        failure = {"speaker": name, "round": page.state.round, "attempt": 0, "code": "left"}
+        page.fail({**failure, "message": f"{name} left the session"}, final=True)
+
+
+def _urgency(entry: InboxEntry) -> tuple[bool, int, int]:
+    """Order the inbox by priority, then arrival; a request to close comes last."""
+    closes = entry.draft.event_type == ev.EV_SESSION_CLOSED
+    return closes, -entry.draft.priority, entry.order

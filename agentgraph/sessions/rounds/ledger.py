@@ -1,0 +1,168 @@
+"""The log of a session as the guards of one round write to it, and undo from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from agentgraph.errors import ConfigurationError, kind_of
+from agentgraph.guards import SHARE
+from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.nodes.undo import undo_last
+from agentgraph.guards.place import Place
+from agentgraph.guards.records.account import Account
+from agentgraph.guards.records.registry import account_of
+from agentgraph.interception import LedgerUnavailable
+from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import EV_AUDIT
+from agentgraph.sessions.state.payload import clip
+
+_LONGEST_RESULT = 4_000
+"""The longest result that a repeated round is given again: the log has it in an envelope."""
+
+
+@dataclass(slots=True)
+class RoundLedger:
+    """What the guards of a round must not forget, in the log before it happens.
+
+    It is the `Ledger` that guards find around a speaker in a session.
+    """
+
+    session: OwnedSession
+    speaker: str
+    """Whose turn it is."""
+    round: int
+    attempt: int
+    input_id: str
+    """The input from outside that the round serves."""
+    fault: Exception | None = None
+    """Why the log could not be written to."""
+
+    @property
+    def id_scope(self) -> object:
+        """The store: a session of the same id in another store is another one."""
+        return self.session.log
+
+    @property
+    def round_key(self) -> str:
+        """The attempt at the round."""
+        return f"{self.round}/{self.attempt}"
+
+    @property
+    def account(self) -> Mapping[str, Any]:
+        """What the log has of this input; the folded state has it, so the log is not read."""
+        state = self.session.state
+        rollback = state.undoing
+        # Each attempt that died may have spent what needs no record; one that failed has told all.
+        lost_attempts = self.attempt - 1 - sum(state.failures.values())
+        return {
+            "hops": state.hops,
+            "account": state.account,
+            "held": _totals(state.held.values()),
+            "dead": SHARE * max(0, lost_attempts),
+            "effects": state.effects,
+            "undoing": rollback.get("reason") if rollback.get("round") == self.round else "",
+        }
+
+    def retain(self, account: object) -> None:
+        """Keep what is counted for this input while its session is at work here."""
+        session = self.session
+        assert isinstance(account, Account)  # the port knows no account of guards
+        if session.outer_input is not None and account.parent is None:
+            session.outer_input.join(account, session.id, session.guards)
+        session.account = account
+
+    @property
+    def own_account(self) -> Account | None:
+        """The account of the input, where guards keep one here."""
+        account = self.session.account
+        return account if account is not None and account.input_id == self.input_id else None
+
+    def take_packet_fields(self) -> dict[str, Any]:
+        """Return what guards have counted and who acted, for the envelope that ends the round."""
+        account = self.own_account
+        balance = account.balance() if account is not None else {}
+        path = self.session.agent_paths.take(self.speaker)
+        return {"account": balance, "path": path} if balance else {}
+
+    def act(self, agent: str, *, asks: bool) -> None:
+        """Note that an agent acts, or asks its model; it is written with the round."""
+        self.session.agent_paths.add(self.speaker, agent, asks_model=asks)
+        outer = self.session.outer_input
+        if outer is not None and outer.ledger is not None:
+            outer.ledger.act(f"{outer.part}/{agent}", asks=asks)
+
+    async def write(self, record: Mapping[str, object]) -> None:
+        """Append a record; it is durable when this returns."""
+        outer = self.session.outer_input
+        if record.get("kind") == "effect" and outer is not None and outer.effects_ledger:
+            await outer.effects_ledger.write(outer.outer_record(record))
+            return
+        place = {"speaker": self.speaker, "round": self.round, "attempt": self.attempt}
+        draft = _draft_of(record, place)
+        try:
+            await self.session.note(draft)
+        except Exception as error:
+            self.fault = error
+            raise LedgerUnavailable(f"the log cannot be written to: {kind_of(error)}") from error
+        if record.get("kind") == "decision" and outer is not None:
+            await outer.write(record)
+
+    @contextmanager
+    def intact(self) -> Iterator[None]:
+        """Raise what went wrong with the log in here, whoever has caught it on the way."""
+        try:
+            yield
+        finally:
+            if self.fault is not None:
+                raise self.fault
+
+
+async def roll_back(ledger: RoundLedger, reason: str) -> None:
+    """Undo the actions of an input, the last first; does nothing where none is left.
+
+    The input counts as ended from here on, so that no call of it begins beside its undoing.
+    """
+    session, account = ledger.session, _account_to_undo(ledger)
+    if account is None or account.saga is None or not account.saga.plan():
+        return
+    account.closed_by = account.closed_by or reason
+    site = Site(account.policy, Place(ledger.speaker), account, session.id, ledger)
+    with ledger.intact():
+        async with account.undo_lock:
+            while await undo_last(site, session.effects):
+                pass
+
+
+def _account_to_undo(ledger: RoundLedger) -> Account | None:
+    """Return the account of the input; a process that has done nothing for it yet opens one."""
+    session = ledger.session
+    if ledger.own_account is None and session.guards is not None and session.state.effects:
+        return account_of(session.guards, ledger.input_id, None, ledger, ledger.id_scope)
+    return ledger.own_account
+
+
+def _draft_of(record: Mapping[str, object], place: Mapping[str, object]) -> Draft:
+    entry = record.get("entry")
+    if not isinstance(entry, Mapping) or entry.get("state") == "started":
+        return Draft(EV_AUDIT, {**record, **place})
+    # The action has happened: that the log has no room for all of it is no reason to lose that.
+    short_entry = {key: value for key, value in entry.items() if key != "args"}
+    if isinstance(short_entry.get("result"), str):
+        short_entry["result"] = clip(short_entry["result"], _LONGEST_RESULT)
+    try:
+        return Draft(EV_AUDIT, {**record, **place, "entry": short_entry})
+    except ConfigurationError:
+        return Draft(EV_AUDIT, {**record, **place, "entry": {**short_entry, "beside": {}}})
+
+
+def _totals(reservations: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    totals: defaultdict[str, float] = defaultdict(float)
+    for shares in reservations:
+        for budget, share in shares.items():
+            totals[budget] += share
+    return totals

@@ -1,0 +1,326 @@
+"""A session as its owner has it: the one place that appends to its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from agentgraph.guards import Effect, Guards
+from agentgraph.guards.records.account import Account
+from agentgraph.sessions.log import InboxConflict, Log, StoredSession
+from agentgraph.sessions.rounds.admission import admit_all, admit_rest, may_enter
+from agentgraph.sessions.rounds.outer_input import OuterInput
+from agentgraph.sessions.rounds.tasks import Tasks
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.draft import Draft, text_envelope
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.expectations import next_due, overdue
+from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.page import Page
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules
+from agentgraph.sessions.state.state import SessionState
+
+AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
+
+
+class SessionHandle(Protocol):
+    """What a participant holds of a session, as those below the hub need it."""
+
+    @property
+    def id(self) -> str:
+        """Return the session's id."""
+        ...
+
+    async def interject(self, sender: str, draft: Draft) -> None:
+        """Let the supervisor speak."""
+        ...
+
+
+@dataclass(slots=True)
+class AgentPaths:
+    """Who acted in the rounds under way, for their packets and whoever reads them."""
+
+    _visits: dict[str, list[list[Any]]] = field(default_factory=dict)
+    """By speaker: each agent that acted, and its model calls until another agent acted."""
+
+    def add(self, speaker: str, agent: str, *, asks_model: bool) -> None:
+        """Note that an agent acts, or asks its model."""
+        visits = self._visits.setdefault(speaker, [])
+        if not visits or visits[-1][0] != agent:
+            visits.append([agent, 0])
+        visits[-1][1] += asks_model
+
+    def take(self, speaker: str) -> list[list[Any]]:
+        """Return the path of a speaker's round, and forget it: it is written once."""
+        return self._visits.pop(speaker, [])
+
+
+@dataclass(slots=True)
+class OwnedSession:
+    """A session's state and lease, and every way in which its log grows.
+
+    All appends go through one lock and start from `state`, so what they append is decided on the
+    newest envelope. The epoch lets the store refuse an owner that has lost its lease.
+    """
+
+    log: Log
+    record: SessionRecord
+    rules: Rules
+    state: SessionState
+    epoch: int | None = None
+    """The number of this ownership; None where nobody else can own the session."""
+    attempts: int = 0
+    """How often the present round was begun."""
+    may_have_inbox: bool = True
+    """Whether the inbox may hold something: it is not read where it cannot."""
+    on_appended: AppendHook = lambda session, envelopes: None
+    busy_speakers: set[str] = field(default_factory=set)
+    """The speakers whose rounds are under way."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    owner: str | None = None
+    is_in_graph: bool = False
+    """Whether the caller of the team's graph waits for an answer, and no hub reads the log."""
+    handle: SessionHandle | None = None
+    """The handle on it, or on the session around it; None where no hub drives either."""
+    listeners: Callable[[], Sequence[BaseCallbackHandler]] = lambda: ()
+    """Returns the callbacks for the models of a turn that begins."""
+    due_at: float | None = None
+    """When an expectation or a time limit is due, as of the last append."""
+    account: Account | None = None
+    """What guards have counted for the present input, in all its rounds."""
+    sequence_before_run: int = 0
+    """Up to where the log was when the graph's caller gave it an input to answer."""
+    inner_ids: set[str] = field(default_factory=set)
+    """The sessions opened for rounds of this one, which are over when those rounds are."""
+    outer: OwnedSession | None = None
+    """The session whose round this one serves, if it serves one."""
+    outer_input: OuterInput | None = None
+    """What this session is a part of, if it serves a turn of something else."""
+    guards: Guards | None = None
+    """The guards of the team."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """How the actions of the team's agents are undone."""
+    agent_paths: AgentPaths = field(default_factory=AgentPaths)
+    audited_input: str = ""
+    """The input whose begin the audit trail has on record from this process."""
+    tasks: Tasks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tasks = Tasks(self.note)
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.record.session_id
+
+    @property
+    def people(self) -> frozenset[str]:
+        """The participants whom no agent speaks for."""
+        return frozenset({*self.record.people, *self.state.humans})
+
+    @property
+    def counts_in_outer(self) -> bool:
+        """Whether guards count what is done here with an outer input."""
+        return self.outer_input is not None and self.outer_input.account is not None
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        """The agents who are to speak now."""
+        if self.state.status != "active":
+            return ()
+        return tuple(name for name in self.state.due if name not in self.state.humans)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a round is under way, or a decision is to be carried out."""
+        return self.state.is_runnable and self.state.status != "closing"
+
+    async def admit(self, *, at_boundary: bool = True) -> None:
+        """Admit what waits in the inbox.
+
+        Between two rounds that is all that waits; while a round is under way, what moves no floor.
+        """
+        if not self.may_have_inbox or self.state.is_ended:
+            return
+        async with self.lock:
+            self.may_have_inbox = False  # before the store is asked: what comes in now is not lost
+            entries = await self.log.inbox(self.id)
+            state = self.state
+            ready = [entry for entry in entries if may_enter(state, entry, at_boundary=at_boundary)]
+            self.may_have_inbox |= len(ready) < len(entries)
+            if ready:
+                await self._write(lambda page: admit_all(page, ready))
+
+    async def catch_up(self) -> None:
+        """Admit what need not wait for a boundary, and append what the clock has brought."""
+        await self.admit(at_boundary=False)
+        if overdue(self.record, self.state):
+            async with self.lock:
+                # Asked again: who was waited for may have spoken as this waited for the lock.
+                if fires := overdue(self.record, self.state):
+                    await self._write(lambda page: [fire(page) for fire in fires])
+
+    async def end_turn(self, speaker: str, round: int, fill: Callable[[Page], None]) -> None:
+        """Append what a speaker's turn comes to; of a turn that has ended already, nothing."""
+        async with self.lock:
+            self.busy_speakers.discard(speaker)
+            is_due = speaker in self.state.due and round == self.state.round
+            if is_due and not self.state.is_ended:
+                await self._write(fill)
+
+    async def write_interrupts(
+        self,
+        questions: Sequence[Mapping[str, Any]],
+        usage_of: Callable[[str], Mapping[str, Any]] = lambda speaker: {},
+    ) -> None:
+        """Append what a human must decide, once the checkpoint has it, and what was used so far."""
+        async with self.lock:
+            # A checkpoint may be behind the log: who has spoken since then asks nothing more.
+            due, known_ids = self.state.due, self.state.interrupts
+            fresh = [
+                question
+                for question in questions
+                if question["speaker"] in due and question["id"] not in known_ids
+            ]
+            if fresh and not self.state.is_ended:
+                notes = [*self._with_usage(fresh, usage_of)]
+                await self._write(
+                    lambda page: [page.note(ev.EV_INTERRUPT, question) for question in notes]
+                )
+
+    def _with_usage(
+        self,
+        questions: Sequence[Mapping[str, Any]],
+        usage_of: Callable[[str], Mapping[str, Any]],
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield questions, with the first of each speaker what was done until then."""
+        speakers: set[str] = set()
+        for question in questions:
+            speaker = str(question["speaker"])
+            is_first = speaker not in speakers
+            speakers.add(speaker)
+            usage = usage_of(speaker) if is_first else {}
+            path = self.agent_paths.take(speaker) if is_first else []
+            figures = {"usage": dict(usage), "path": path}
+            yield {**question, **{name: value for name, value in figures.items() if value}}
+
+    async def note(self, *drafts: Draft, sender: str = ev.SYSTEM) -> None:
+        """Append what decides nothing."""
+        async with self.lock:
+            if not self.state.is_ended:
+                await self._write(lambda page: [page.add(sender, draft) for draft in drafts])
+
+    async def say(self, *texts: str, sender: str) -> None:
+        """Append texts at once, past the inbox: their sender waits for the answer."""
+        async with self.lock:
+            drafts = [text_envelope(text) for text in texts]
+            await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
+
+    async def count_attempt(self) -> None:
+        """Count that the present round is begun again, before it is."""
+        if self.epoch is not None:
+            self.attempts = await self.log.attempt(self.id, self.epoch)
+
+    async def fail_all(self, failures: Callable[[str], Mapping[str, Any]]) -> None:
+        """Append a final failure of each speaker of the present round."""
+
+        def fill(page: Page) -> None:
+            for speaker in page.state.due:
+                page.fail(failures(speaker), final=True)
+
+        async with self.lock:
+            await self._write(fill)
+
+    async def close(self, reason: str) -> None:
+        """End the session from outside of its rounds."""
+        async with self.lock:
+            if not self.state.is_ended:
+                await self._write(lambda page: page.close(reason))
+
+    async def finish(self) -> None:
+        """Append the end of a session that was decided to end, as a fork may have been."""
+        async with self.lock:
+            await self._write(lambda page: None)
+
+    async def _write(self, fill: Callable[[Page], object]) -> None:
+        """Append a page; one that ends the session takes along what came in before the end."""
+        while True:
+            page = Page(self.state, self.rules)
+            fill(page)
+            if page.ends:
+                admit_rest(page, await self.log.inbox(self.id))
+                for draft in self.tasks.drafts_at_close():
+                    page.add(ev.SYSTEM, draft)
+                page.finish()
+            try:
+                await self._append(page)
+                return
+            except InboxConflict:
+                self.may_have_inbox = True
+
+    async def _append(self, page: Page) -> None:
+        """Append a page, all or nothing, also where the caller is cancelled meanwhile."""
+        if not page.envelopes and not page.admitted_ids:
+            return
+        append = asyncio.ensure_future(self._append_page(page))
+        try:
+            await asyncio.shield(append)
+        except asyncio.CancelledError:
+            # Whoever goes on must know whether it is in the log: it is brought to its end first.
+            while not append.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({append})
+            if not append.cancelled():
+                append.exception()  # retrieved, so that asyncio does not complain
+            raise
+
+    async def _append_page(self, page: Page) -> None:
+        is_new_round = page.state.round != self.state.round
+        has_failed = page.state.failures != self.state.failures and not is_new_round
+        attempts = 1 if is_new_round else self.attempts + has_failed
+        due_at = next_due(self.record, page.state)
+        await self.log.append(
+            self.id,
+            page.envelopes,
+            self.state.sequence,
+            page.state,
+            epoch=self.epoch,
+            due_at=due_at,
+            admitted_ids=page.admitted_ids,
+            attempts=attempts if attempts != self.attempts else None,
+        )
+        self.state, self.attempts, self.due_at = page.state, attempts, due_at
+        self.on_appended(self, page.envelopes)
+
+
+async def load_state(log: Log, stored_session: StoredSession) -> SessionState:
+    """Return a session's state: its snapshot, else what its log folds to."""
+    if stored_session.state is not None:
+        return stored_session.state
+    envelopes = await log.read(stored_session.record.session_id)
+    return fold_all(SessionState.initial(stored_session.record), envelopes)
+
+
+_current: ContextVar[OwnedSession | None] = ContextVar("agentgraph_owned_session", default=None)
+
+
+def current_owned_session() -> OwnedSession | None:
+    """Return the session that the graph around this code runs, None where nobody has said so."""
+    return _current.get()
+
+
+@contextmanager
+def inside_session(session: OwnedSession) -> Iterator[None]:
+    """Run a team's graph on a session."""
+    token = _current.set(session)
+    try:
+        yield
+    finally:
+        _current.reset(token)

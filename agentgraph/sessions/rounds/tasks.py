@@ -1,0 +1,103 @@
+"""Tasks: the tool calls that report how far they are, as a session's log has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from agentgraph.running import at_call_end
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.draft import Draft
+
+Outcome = Literal["completed", "failed", "expired"]
+_END_TYPES = {
+    "completed": ev.EV_TASK_COMPLETED,
+    "failed": ev.EV_TASK_FAILED,
+    "expired": ev.EV_TASK_EXPIRED,
+}
+
+
+@dataclass(slots=True)
+class Tasks:
+    """The open tasks of a session, and the envelopes about them that are not written yet.
+
+    A task begins with the first report of its call and ends with the call. Where the call is cut
+    off, its task ends with the round.
+    """
+
+    write: Callable[..., Awaitable[None]]
+    """Appends drafts to the session's log."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    last_reports: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The last report of each open task, by its id."""
+    ended_rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By speaker, the last round and attempt that ended: a thread may still report from it."""
+    drafts: list[Draft] = field(default_factory=list)
+    """What is to be written."""
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Take a report, from any thread; the first one of a call begins its task."""
+        at_call_end(partial(self._end_with_call, report["task_id"]))
+        self.loop.call_soon_threadsafe(self._add, report)
+
+    async def flush(self) -> None:
+        """Write what has not been written."""
+        drafts, self.drafts = self.drafts, []
+        if drafts:
+            await self.write(*drafts)
+
+    async def end_round(self, speaker: str, round: int, attempt: int, outcome: Outcome) -> None:
+        """End all tasks of a speaker's round."""
+        # Threads report by way of the loop: what they reported before the round ended comes first.
+        await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, no wait
+        self.ended_rounds[speaker] = round, attempt
+        for task_id, report in list(self.last_reports.items()):
+            if report["agent"] == speaker:
+                self._end(task_id, outcome)
+        await self.flush()
+
+    def drafts_at_close(self) -> list[Draft]:
+        """Return what is to be written of all tasks before the session ends with them."""
+        return [*self.drafts, *(_end_of(last, "expired") for last in self.last_reports.values())]
+
+    def _add(self, report: Mapping[str, Any]) -> None:
+        if (report["round"], report["attempt"]) <= self.ended_rounds.get(report["agent"], (0, 0)):
+            return
+        task_id = report["task_id"]
+        if task_id not in self.last_reports:
+            self.drafts.append(Draft(ev.EV_TASK_STARTED, _identity(report)))
+        self.last_reports[task_id] = report
+        self.drafts.append(Draft(ev.EV_TASK_PROGRESS, report))
+        self._flush_soon()
+
+    def _end_with_call(self, task_id: str, went_well: bool) -> None:
+        if task_id in self.last_reports:
+            self._end(task_id, "completed" if went_well else "failed")
+            self._flush_soon()
+
+    def _end(self, task_id: str, outcome: Outcome) -> None:
+        self.drafts.append(_end_of(self.last_reports.pop(task_id), outcome))
+
+    def _flush_soon(self) -> None:
+        # With more drafts than one call adds, a flush is on its way already and takes them along.
+        if len(self.drafts) <= 2:
+            self._flush_task = asyncio.ensure_future(self._try_to_flush())
+
+    async def _try_to_flush(self) -> None:
+        with suppress(Exception):  # the round's own write will raise what is wrong with the log
+            await self.flush()
+
+    _flush_task: asyncio.Task[None] | None = None
+    """Kept, as the loop itself has only a weak reference to it."""
+
+
+def _end_of(report: Mapping[str, Any], outcome: Outcome) -> Draft:
+    return Draft(_END_TYPES[outcome], _identity(report))
+
+
+def _identity(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: report[key] for key in ("task_id", "agent", "round", "attempt")}

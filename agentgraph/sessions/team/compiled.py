@@ -1,0 +1,168 @@
+"""What a team compiles to: a graph of its participants, each in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
+from langgraph.types import Command
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import Guards
+from agentgraph.guards.nodes.foreign_graph import guarded_copy
+from agentgraph.outcomes import Note, NotesState, collect_notes
+from agentgraph.participant import HANDOFF_TOOL, Graph, HasTeamGraph, Participant
+from agentgraph.patching import AnyCompiledGraph, AnyGraph, patched, wrap_node
+from agentgraph.routing import TransitionGraph
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
+from agentgraph.sessions.team.checks import faults_of
+from agentgraph.sessions.team.graph import TeamGraph, TeamState
+from agentgraph.sessions.team.membership import Membership
+from agentgraph.sessions.team.nested import TeamSpeaker
+from agentgraph.sessions.team.opening import new_record
+from agentgraph.sessions.team.private_sessions import PrivateSessions
+from agentgraph.sessions.team.speaker import Speaker
+from agentgraph.sessions.team.spec import TeamSpec
+from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
+
+_STEPS = 1_000
+"""The super-steps of a foreign graph's turn; the team's own limit is far too high for it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledTeam(TeamSpec):
+    """A checked team and its graph, compiled on first use: what a hub drives.
+
+    Raises `ConfigurationError` with every fault of the fields. One object may be compiled for any
+    number of stores and serve any number of sessions at a time.
+    """
+
+    def __post_init__(self) -> None:
+        for field in ("agents", "humans"):
+            value = getattr(self, field)
+            object.__setattr__(self, field, value if isinstance(value, str) else tuple(value))
+        faults = faults_of(self)
+        if faults:
+            raise ConfigurationError(dict.fromkeys(faults))
+        if not self.name:
+            object.__setattr__(self, "name", "-".join(self.names)[:52])
+
+    @cached_property
+    def graph(self) -> AnyCompiledGraph:
+        """The graph, for LangGraph's own tools and as a node; its sessions are in memory."""
+        return self.compile(InMemorySaver())
+
+    def compile(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
+        """Compile the graph for a store."""
+        return self._builder.compile(saver, store=self._store, name=self.name)
+
+    def add_to(self, graph: AnyGraph) -> AnyGraph:
+        """Add the team's nodes to a graph that has its state."""
+        agents = [agent for agent in self.participants if agent.name in self.names]
+        speakers = [self._speaker(agent) for agent in agents]
+        sessions = PrivateSessions(self, self._counts_in_outer)
+        return TeamGraph(self.name, speakers, sessions).add_to(graph)
+
+    @cached_property
+    def supervisor_speaker(self) -> Speaker | None:
+        """The supervisor, ready to be run beside the others."""
+        agent = self.supervising_agent
+        return None if agent is None else self._speaker(agent, supervises=True)
+
+    def record(self, session_id: str, **fields: Any) -> SessionRecord:
+        """Return what is stored of a new session; takes what `new_record` does.
+
+        The supervisor is compiled now: its faults are to show here, and not in a round.
+        """
+        _ = self.supervisor_speaker
+        return new_record(self, session_id, **fields)
+
+    @cached_property
+    def _builder(self) -> AnyGraph:
+        return self.add_to(StateGraph(TeamState))
+
+    @cached_property
+    def _store(self) -> BaseStore | None:
+        """The first participant's own: a graph has one, which all its nodes share."""
+        stores = (getattr(participant, "store", None) for participant in self.participants)
+        return next((store for store in stores if store is not None), None)
+
+    def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
+        """Compile a participant for this team: a team, one of our agents, or a foreign graph."""
+        guards = self.active_guards
+        view = FullTranscript() if supervises and self.view is None else self.view
+        fields: Any = {
+            "name": participant.name,
+            "deadline_s": _longest_turn_s(participant, guards),
+            "view": view or WindowedSummary(),
+            "sees_all": supervises,
+            "audit": None if supervises or guards is None else guards.audit,
+            "summarize": self.summarize,
+        }
+        if isinstance(participant, CompiledTeam):
+            team = participant.under_guards(guards, participant.name)
+            fields |= {"graph": team.graph, "team": team, "guards": guards}
+            self.effects.update(team.effects_at(participant.name))
+            # Each of its rounds has a deadline; all of them together have none.
+            return TeamSpeaker(takes_history=False, **{**fields, "deadline_s": None})
+        if isinstance(participant, HasTeamGraph):
+            graph = participant.graph_in_team(
+                self._membership(participant.name, supervises), guards
+            )
+            return Speaker(graph=graph, takes_history=True, **fields)
+        foreign = _foreign_graph(participant.name, participant.graph, guards)
+        return Speaker(graph=foreign, takes_history=False, **fields)
+
+    def _membership(self, name: str, supervises: bool) -> Membership:
+        """Return what a participant is told of the others and may do about them."""
+        peers = {
+            participant.name: participant.description
+            for participant in self.participants
+            if participant.name not in (name, self.supervisor_name)
+        }
+        peers |= dict.fromkeys(self.humans, "a human")
+        offers_handoff = not isinstance(self.routing, TransitionGraph) or bool(
+            self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
+        )
+        return Membership(name, peers, self.policy, offers_handoff, supervises, self.effects)
+
+
+def _longest_turn_s(participant: Participant, guards: Guards | None) -> float | None:
+    """Return how long a turn may take, by the team's guards and by a participant's own."""
+    own = getattr(participant, "guards", None)
+    policy = own.within(guards) if isinstance(own, Guards) else guards
+    if policy is None:
+        return None
+    deadlines = policy.at(participant.name).deadlines
+    limits = (deadlines.stage_s, deadlines.workflow_s)
+    return min((seconds for seconds in limits if seconds is not None), default=None)
+
+
+def _foreign_graph(name: str, graph: Graph, guards: Guards | None) -> Graph:
+    """Return a copy of a graph that collects notes, and whose models say whose they are."""
+    limit = (getattr(graph, "config", None) or {}).get("recursion_limit", _STEPS)
+    graph = graph if guards is None else guarded_copy(graph, guards, name)
+    if isinstance(graph, CompiledStateGraph):
+        nodes = [node for node in graph.builder.nodes if not node.startswith("__")]
+        graph = patched(graph, *(wrap_node(node, _with_notes, state=NotesState) for node in nodes))
+    tags = {AGENT_TAG: name, FOREIGN_TAG: True}
+    return graph.with_config(metadata=tags, recursion_limit=limit)
+
+
+async def _with_notes(state: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Keep in the graph's state what its tools decide, as our own graphs do."""
+    notes: list[Note] = []
+    with collect_notes(notes):
+        result = await call(state)
+    if not notes:
+        return result
+    update = {"notes": [{**note, "call_id": note.get("call_id", "")} for note in notes]}
+    return [*(result if isinstance(result, list) else [result]), Command(update=update)]

@@ -1,0 +1,128 @@
+"""Opening a session: what is stored of it first, made of the team and of what the caller gives.
+
+All that is wrong with the caller's values is raised at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import Default
+from agentgraph.phases import ConversationPipeline
+from agentgraph.routing.protocols import HUMAN
+from agentgraph.routing.values import short
+from agentgraph.sessions.state.expectations import (
+    DEFAULT_EXPECTATIONS,
+    Expectation,
+    read_expectations,
+)
+from agentgraph.sessions.state.payload import canonical
+from agentgraph.sessions.state.record import Parent, SessionRecord, seconds_of
+from agentgraph.sessions.team.spec import TeamSpec
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
+
+
+def new_record(
+    team: TeamSpec,
+    session_id: str,
+    *,
+    creator: str,
+    humans: Sequence[str] = (),
+    context: Mapping[str, Any] | None = None,
+    expectations: Sequence[Expectation | Mapping[str, Any]] | None = None,
+    ttl: str | float | None = None,
+    invite_timeout: str | float | None = None,
+    required_acks: int | None = None,
+    parent: Parent | None = None,
+) -> SessionRecord:
+    """Return what is stored of a new session; `expectations` are the team's where none are given.
+
+    Raises `ConfigurationError` with every fault of the values.
+    """
+    # The checks of names and rules need values of the right types, so these come first.
+    reader = _Reader()
+    reader.faults += _value_faults(session_id, humans, required_acks)
+    people = (*team.humans, *([] if reader.faults else humans))
+    reader.faults += _people_faults(team, creator, people)
+    members: tuple[str, ...] = ()
+    if not reader.faults:
+        members = tuple(dict.fromkeys((*team.names, *people, creator)))
+        findings = team.rules.check(members)
+        reader.faults += [fault.message for fault in findings if fault.severity == "error"]
+    if expectations is None:
+        own = team.expectations
+        expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
+    variables = reader.read(lambda: canonical({} if context is None else context, "the context"))
+    checks = reader.read(lambda: read_expectations(expectations, members or None))
+    ttl_s = reader.read(lambda: seconds_of("ttl", ttl))
+    timeout_s = reader.read(lambda: seconds_of("invite_timeout", invite_timeout))
+    if reader.faults:
+        raise ConfigurationError(reader.faults, code="session")
+    people = tuple(dict.fromkeys(people))
+    pipeline = team.routing if isinstance(team.routing, ConversationPipeline) else None
+    return SessionRecord(
+        session_id,
+        team.name,
+        creator,
+        team.names,
+        people,
+        team.stored_rules,
+        clock().wall(),
+        phase=pipeline.initial_state().phase if pipeline is not None else "intake",
+        context=variables or {},
+        invited=tuple(name for name in people if name != creator),
+        required_acks=required_acks,
+        invite_timeout_s=timeout_s,
+        ttl_s=ttl_s,
+        expectations=tuple(expectation.to_dict() for expectation in checks or ()),
+        supervisor=team.supervisor_name if team.supervising_agent is not None else None,
+        parent=parent,
+    )
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads values one by one, and keeps the faults of those that cannot be read."""
+
+    faults: list[str] = field(default_factory=list)
+
+    def read(self, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except ConfigurationError as error:
+            self.faults += error.faults
+            return None
+
+
+def _value_faults(session_id: object, humans: object, required_acks: object) -> Iterator[str]:
+    """Yield values of the wrong type: they come from outside, whatever the annotations say."""
+    if not isinstance(session_id, str) or not session_id:
+        yield f"id={short(session_id)}: give a string"
+    if isinstance(humans, str) or not isinstance(humans, Iterable):
+        yield f"participants={short(humans)}: give a list of names"
+    if required_acks is not None and (type(required_acks) is not int or required_acks < 1):
+        yield f"required_acks={short(required_acks)}: give a number from 1 on, or None for all"
+
+
+def _people_faults(team: TeamSpec, creator: object, people: Sequence[object]) -> Iterator[str]:
+    """Yield who cannot be called so: no two may have names that differ by case alone."""
+    by_lower = {name.lower(): name for name in (*team.names, team.supervisor_name or HUMAN)}
+    names: set[str] = set()
+    for name in (*people, *([] if creator in team.names else [creator])):
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() == HUMAN:
+            yield f"nobody can be called {short(name)}: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
+        elif name in names:
+            continue
+        elif name.lower() in by_lower:
+            yield f"{name!r} and {by_lower[name.lower()]!r} are one name: case does not count"
+        else:
+            by_lower[name.lower()] = name
+            names.add(name)

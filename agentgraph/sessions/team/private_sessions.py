@@ -1,0 +1,165 @@
+"""The sessions of a team whose graph is run without a hub: as a node, in Studio, in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+
+from agentgraph.clock import new_id
+from agentgraph.errors import SessionError
+from agentgraph.guards.records.account import Account
+from agentgraph.interception import current_interceptor, current_ledger
+from agentgraph.sessions.log import MemoryLog, StoredSession
+from agentgraph.sessions.rounds.ledger import RoundLedger
+from agentgraph.sessions.rounds.outer_input import OuterInput
+from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.team.graph import TeamState
+from agentgraph.sessions.team.inner_session import open_inner, open_session
+from agentgraph.sessions.team.opening import new_record
+from agentgraph.sessions.team.spec import TeamSpec
+
+_MOST_SESSIONS = 1_000
+
+
+@dataclass(slots=True)
+class PrivateSessions:
+    """Sessions in memory, by thread; those of a team inside of an agent by their place in it.
+
+    Where that agent speaks in a session of a hub, they are inner sessions in the hub's log.
+    """
+
+    team: TeamSpec
+    counts_in_outer: bool = False
+    """Whether the guards around the graph count what is done here."""
+    log: MemoryLog = field(default_factory=MemoryLog)
+    sessions: dict[str, OwnedSession] = field(default_factory=dict)
+    latest_ids: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """The last session at each place: once it has ended, the next input begins another."""
+
+    async def find(
+        self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
+    ) -> OwnedSession:
+        """Return the session of a run; `takes_input` writes what the run was given to its log."""
+        texts = _input_texts(state) if takes_input else []
+        place = state.get("place") if takes_input and not state.get("listened") else None
+        # A graph without a thread id has a new session for each run, which its state names.
+        thread = str(config.get("configurable", {}).get("thread_id") or "")
+        ledger = current_ledger()
+        outer = ledger if isinstance(ledger, RoundLedger) else None
+        session_id = state.get("session")
+        if place is not None:
+            session = await self._at_place(place, thread, outer)
+            session.outer_input = self._outer_input(place["path"], outer)
+        elif texts or not session_id:
+            key = (thread or session_id or new_id(),)
+            session = await self._in_memory(key, begins_anew=bool(texts))
+        else:
+            session = await self._resume(session_id, outer)
+        # A round that is repeated finds its input in the log: only a new inner session takes it.
+        is_repeated = outer is not None and place is not None and session.state.round > 0
+        if texts and not is_repeated:
+            session.sequence_before_run = session.state.sequence
+            await session.say(*texts, sender=session.record.creator)
+        return session
+
+    async def _at_place(
+        self, place: Mapping[str, str], thread: str, outer: RoundLedger | None
+    ) -> OwnedSession:
+        """Return the session of a place in an agent."""
+        if outer is None:
+            path, turn = place["path"], place["turn"]
+            # A delegate's is its own each time, any other goes on from turn to turn.
+            key = (thread, path, turn if "@" in path else "")
+            return await self._in_memory(key, begins_anew=True, name=f"{thread}/{path}/{turn}")
+        first = f"{outer.session.id}/{outer.round}/{place['path']}"
+        for attempt in count(1):
+            name = first if attempt == 1 else f"{first}/{attempt}"
+            stored_session = await outer.session.log.load(name)
+            # A try that failed is followed by another; any other session of the place goes on, and
+            # one that has ended has its answer in the log.
+            if stored_session is None or not _has_failed(stored_session):
+                break
+        return await self._inner(outer, name)
+
+    async def _resume(self, session_id: str, outer: RoundLedger | None) -> OwnedSession:
+        """Return the session that a run was in before it was interrupted."""
+        if session_id in self.sessions:
+            return self.sessions[session_id]
+        if outer is not None:
+            prefix = f"{outer.session.id}/{outer.round}/"
+            is_stored = await outer.session.log.load(session_id) is not None
+            if is_stored and session_id.startswith(prefix):
+                session = await self._inner(outer, session_id)
+                path = session_id.removeprefix(prefix)
+                session.outer_input = self._outer_input(path, outer)
+                return session
+        raise SessionError(
+            f"the session {session_id!r} of the team {self.team.name!r} was in the memory of "
+            "another process: hold it on a hub, or have its agent speak in a team that is",
+            code="session_lost",
+        )
+
+    async def _in_memory(
+        self, key: tuple[str, ...], begins_anew: bool, name: str = ""
+    ) -> OwnedSession:
+        """Return the last session of a place; `begins_anew`: not one that has ended."""
+        session = self.sessions.get(self.latest_ids.get(key, ""))
+        if session is None or (session.state.is_ended and begins_anew):
+            first = name = name or key[0]
+            attempt = 1
+            while await self.log.load(name) is not None:
+                attempt += 1
+                name = f"{first}~{attempt}"
+            record = new_record(self.team, name, creator="user")
+            session = await open_session(self.log, self.team, record)
+            session.is_in_graph = True
+            self._remember(session)
+            self.latest_ids[key] = name
+        return session
+
+    async def _inner(self, outer: RoundLedger, name: str) -> OwnedSession:
+        session = await open_inner(outer.session, self.team, name, outer.round, outer.speaker)
+        self._remember(session)
+        return session
+
+    def _remember(self, session: OwnedSession) -> None:
+        """Keep a session for the nodes of its run; of too many, the oldest that has ended goes."""
+        self.sessions[session.id] = session
+        if len(self.sessions) > _MOST_SESSIONS:
+            candidates = self.sessions.items()
+            ended_ids = (name for name, candidate in candidates if candidate.state.is_ended)
+            if (oldest := next(ended_ids, None)) is not None:
+                del self.sessions[oldest]
+                latest_ids = self.latest_ids.items()
+                self.latest_ids = {key: name for key, name in latest_ids if name != oldest}
+
+    def _outer_input(self, path: str, outer: RoundLedger | None) -> OuterInput:
+        """Return what a session at a path is a part of, with the account of the guards around."""
+        interceptor = current_interceptor() if self.counts_in_outer else None
+        account = interceptor.account if interceptor is not None else None
+        part = path.partition("@")[0]
+        return OuterInput(part, path, outer, account if isinstance(account, Account) else None)
+
+
+def _has_failed(stored_session: StoredSession) -> bool:
+    state = stored_session.state
+    return state is not None and state.is_ended and state.pending_close_reason == "round_failed"
+
+
+def _input_texts(state: TeamState) -> list[str]:
+    """Return what was said since an assistant has spoken last: the input of a run."""
+    texts: list[str] = []
+    if state.get("listened"):
+        return texts
+    for message in reversed(convert_to_messages(list(state.get("messages") or ()))):
+        # Who has only called something, as a supervisor who hands over, has not spoken.
+        has_spoken = isinstance(message, AIMessage) and not message.tool_calls
+        if has_spoken or (message.id and message.id == state.get("heard")):
+            break
+        if isinstance(message, HumanMessage) and message.text:
+            texts.append(str(message.text))
+    return texts[::-1]

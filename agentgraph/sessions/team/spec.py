@@ -1,0 +1,224 @@
+"""What a team is, as data: who takes part, the rules, and what follows from these alone.
+
+What a team compiles to stands in `compiled`; the `Team` that users write, which can also run
+itself, in `sessions.hub.team`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal, Self, TypeAlias
+
+from agentgraph.errors import ConfigurationError, Quarantined
+from agentgraph.guards import DEFAULT, Default, Effect, Guards
+from agentgraph.guards.checks import GateAt, gated_at
+from agentgraph.guards.nodes.foreign_graph import faults_in
+from agentgraph.participant import (
+    ForeignGraph,
+    Graph,
+    HasAgents,
+    HasGates,
+    Participant,
+    as_participant,
+)
+from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
+from agentgraph.routing import TransitionGraph
+from agentgraph.sessions.state.expectations import Expectation
+from agentgraph.sessions.state.payload import canonical
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rules import Rules
+from agentgraph.sessions.state.views import View
+from agentgraph.sessions.team.summary import Summarize
+
+Routing: TypeAlias = TransitionGraph | ConversationRouter | ConversationPipeline
+Durability: TypeAlias = Literal["round", "step"]
+Escalate: TypeAlias = Callable[..., Awaitable[None] | None]
+"""Given the `Session` and the envelope of a handoff, once that stands in the log."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TeamSpec:
+    """The fields of a `Team`, unchecked, and what follows from them without compiling anything."""
+
+    agents: Sequence[Participant | Graph]
+    """Who may be given the floor: agents, teams, compiled graphs."""
+    routing: Routing
+    """Who speaks next."""
+    _: KW_ONLY
+    name: str = ""
+    description: str = ""
+    humans: Sequence[str] = ()
+    """The people who are invited to each session, beside its creator."""
+    supervisor: Participant | Graph | str | None = None
+    """Who sees all that is said and may intervene; a name is one of the agents."""
+    aliases: Mapping[str, str] | None = None
+    """Other names for targets of a handoff."""
+    phase_map: Mapping[str, str] | None = None
+    """The phase that a handoff to an agent enters."""
+    view: View | None = None
+    """How much of the session a speaker is shown."""
+    guards: Guards | Default | None = DEFAULT
+    expectations: Sequence[Expectation | Mapping[str, Any]] | Default = DEFAULT
+    durability: Durability = "round"
+    summarize: Summarize | None = None
+    """Sums up what a window no longer shows."""
+    failure_target: str | None = None
+    escalations: Mapping[str, Escalate] = field(default_factory=dict)
+    _counts_in_outer: bool = field(default=False, init=False)
+    """Whether guards count what it does with all else of what it is a part of."""
+
+    def __repr__(self) -> str:
+        return f"Team([{', '.join(self.names)}])"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self  # immutable; what it has compiled holds locks that cannot be copied
+
+    @cached_property
+    def rules(self) -> TransitionGraph:
+        """The rules, as one graph."""
+        if isinstance(self.routing, TransitionGraph):
+            return self.routing
+        if isinstance(self.routing, ConversationRouter):
+            return self.routing.to_graph(self.names)
+        return self.routing.to_graph()
+
+    @cached_property
+    def participants(self) -> tuple[Participant, ...]:
+        """All agents, a supervisor among them if it was given so."""
+        agents = [as_participant(agent) for agent in self.agents]
+        return tuple(agent for agent in agents if agent is not None)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the agents who may be given the floor: no humans, and no supervisor."""
+        names = (participant.name for participant in self.participants)
+        return tuple(name for name in names if name != self.supervisor_name)
+
+    @cached_property
+    def inner_teams(self) -> tuple[str, ...]:
+        """The names of the participants that are teams themselves."""
+        return tuple(member.name for member in self.participants if isinstance(member, TeamSpec))
+
+    @cached_property
+    def supervisor_name(self) -> str | None:
+        """The name of the supervisor, also of one whom only the routing names."""
+        if isinstance(self.supervisor, str):
+            return self.supervisor
+        if self.supervisor is not None:
+            supervisor = as_participant(self.supervisor)
+            return supervisor.name if supervisor is not None else None
+        return None if isinstance(self.routing, TransitionGraph) else self.routing.supervisor_id
+
+    @cached_property
+    def supervising_agent(self) -> Participant | None:
+        """The participant that supervises; None where the supervisor is no agent of this team."""
+        by_name = {participant.name: participant for participant in self.participants}
+        supervisor = by_name.get(self.supervisor_name or "")
+        if supervisor is None and not isinstance(self.supervisor, str | None):
+            supervisor = as_participant(self.supervisor)
+        return supervisor
+
+    @cached_property
+    def policy(self) -> HandoffPolicy:
+        """What holds for handoffs."""
+        pipeline = self.routing if isinstance(self.routing, ConversationPipeline) else None
+        phases = pipeline.get_phase_map() if pipeline is not None else {}
+        return HandoffPolicy(
+            self.names,
+            aliases=self.aliases or {},
+            phase_map=self.phase_map if self.phase_map is not None else phases,
+            allowed_transitions=pipeline.get_allowed_transitions() if pipeline else None,
+            escalations=tuple(self.escalations),
+        )
+
+    def rules_of(self, record: SessionRecord) -> Rules:
+        """Return the rules that a session was begun with; `Quarantined` if they need lost code."""
+        lost_names = [name for name in record.agents if name not in self.names]
+        if lost_names:
+            names = ", ".join(map(repr, lost_names))
+            raise Quarantined(
+                f"session {record.session_id!r} needs {names}, who is no longer in the team "
+                f"{self.name!r}: give the team back its agents"
+            )
+        if record.graph == self.stored_rules:
+            graph = self.rules
+        else:
+            try:
+                graph = TransitionGraph.from_dict(record.graph)
+            except ConfigurationError as error:
+                faults = "; ".join(error.faults)
+                raise Quarantined(
+                    f"the rules of session {record.session_id!r} cannot be read: {faults}"
+                ) from error
+        return Rules(graph, record.supervisor, self.failure_target)
+
+    @cached_property
+    def stored_rules(self) -> Mapping[str, Any]:
+        """The rules as a session's record has them."""
+        return canonical(self.rules.to_dict(), "the graph")
+
+    @cached_property
+    def active_guards(self) -> Guards | None:
+        """The guards that hold for all of it."""
+        return Guards.interactive() if self.guards is DEFAULT else self.guards
+
+    @cached_property
+    def effects(self) -> MutableMapping[str, Effect]:
+        """How the actions of its agents are undone, by path and tool, once it is compiled."""
+        return {}
+
+    def effects_at(self, path: str) -> dict[str, Effect]:
+        """Return the same for a place in something else."""
+        return {f"{path}/{name}": effect for name, effect in self.effects.items()}
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The names of all who work in it, within its participants too."""
+        members = self._members
+        within = (
+            member.agent_names if isinstance(member, HasAgents) else [member.name]
+            for member in members
+        )
+        return tuple(dict.fromkeys([*(member.name for member in members), *chain(*within)]))
+
+    def faults_under(self, guards: Guards) -> list[str]:
+        """Return what is wrong with the team where another one's guards hold for it."""
+        policy = self._guards_within(guards)
+        members = self._members
+        own = (member.faults_under(policy) for member in members if isinstance(member, HasAgents))
+        foreign = (member for member in members if isinstance(member, ForeignGraph))
+        theirs = (faults_in(member.graph, policy, member.name) for member in foreign)
+        return list(chain(*own, *theirs))
+
+    def gates_under(self, guards: Guards) -> list[GateAt]:
+        """Return the gates that look at tools by name where another team's guards hold for it."""
+        policy = self._guards_within(guards)
+        gates = (
+            member.gates_under(policy)
+            if isinstance(member, HasGates)
+            else gated_at(policy, member.name, lambda: None)
+            for member in self._members
+        )
+        return list(chain(*gates))
+
+    def under_guards(self, guards: Guards | None, path: str) -> Self:
+        """Return the team for a place in something else, whose guards its own may tighten."""
+        if guards is None:
+            return self
+        own = self.guards
+        team = replace(self, guards=own.within(guards, path) if isinstance(own, Guards) else guards)
+        object.__setattr__(team, "_counts_in_outer", True)
+        return team
+
+    def _guards_within(self, guards: Guards) -> Guards:
+        own = self.guards
+        return own.within(guards, self.name) if isinstance(own, Guards) else guards
+
+    @property
+    def _members(self) -> list[Participant]:
+        """The participants, and a supervisor that is none of them."""
+        supervisor = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
+        return [*self.participants, *([] if supervisor is None else [supervisor])]
