@@ -92,14 +92,14 @@ class NodeInterceptor:
             await self._reopen(call)
         self._has_asked = True
         answer, self._answer = self._answer, None
-        text = None if answer is None else AIMessage(answer["text"])
-        if answer is not None and text is not None and answer["by"] != _BY_TOOLS:
+        message = None if answer is None else AIMessage(answer["text"])
+        if answer is not None and message is not None and answer["by"] != _BY_TOOLS:
             if answer["by"] == "edit":
                 await check_edit(self.site, answer["text"], call.messages)
-            return text
+            return message
         guarded_call = GuardedModelCall(self.site, call)
         try:
-            return await guarded_call.run(text)
+            return await guarded_call.run(message)
         finally:
             if guarded_call.failure is not None and self.retries_models:
                 self._failures.append((call, guarded_call.failure))
