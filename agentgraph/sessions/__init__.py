@@ -3,7 +3,7 @@
 from agentgraph.sessions.audit import Audit, audit_of
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Receipt, Session
-from agentgraph.sessions.log import Log, MemoryLog, Summary, open_log
+from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, register_log
 from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_CONTEXT_SET,
@@ -93,7 +93,7 @@ __all__ = [
     "SessionExplanation",
     "SessionRecord",
     "SessionState",
-    "Summary",
+    "SessionSummary",
     "Team",
     "TeamResult",
     "View",
@@ -105,6 +105,7 @@ __all__ = [
     "open_log",
     "orchestrate",
     "packet_envelope",
+    "register_log",
     "report_progress",
     "set_context",
     "text_envelope",

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph.errors import ConfigurationError
 from agentgraph.storage.lazy import LazySaver
+from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
 
-__all__ = ["Claim", "LazySaver", "default_saver", "lasting_url", "open_saver"]
+__all__ = [
+    "MEMORY",
+    "Claim",
+    "LazySaver",
+    "SchemeRegistry",
+    "default_saver",
+    "lasting_url",
+    "open_saver",
+    "register_saver",
+]
 
 
 def default_saver() -> BaseCheckpointSaver[str]:
     """Return the environment's saver: Postgres if `POSTGRES_URL` is set, else memory."""
-    return open_saver(os.environ.get("POSTGRES_URL") or "memory")
+    return open_saver(os.environ.get("POSTGRES_URL") or MEMORY)
 
 
 def lasting_url() -> str:
@@ -27,33 +37,45 @@ def lasting_url() -> str:
 
 
 def open_saver(url: str) -> BaseCheckpointSaver[str]:
-    """Return a saver for `memory`, `sqlite:///file.db` or `postgresql://…`; it connects on use."""
-    return InMemorySaver() if url == "memory" else _shared(url)
+    """Return a saver for `memory`, `sqlite:///file.db` or `postgresql://…`; it connects on use.
+
+    All callers in a process who give the same URL get the same saver, but for `memory`: that is a
+    new one each time.
+    """
+    return _savers.open(url) if url == MEMORY else _shared_saver(url)
+
+
+def register_saver(scheme: str, opener: Callable[[str], BaseCheckpointSaver[str]]) -> None:
+    """Have `open_saver` call `opener` with the URLs of a scheme that is not built in.
+
+    A URL that was opened before keeps its saver.
+    """
+    _savers.register(scheme, opener)
 
 
 @cache
-def _shared(url: str) -> LazySaver:
+def _shared_saver(url: str) -> BaseCheckpointSaver[str]:
     """Return one saver per store: its connections and the order of its threads are shared."""
-    scheme = url.partition("://")[0] if "://" in url else ""
-    if scheme == "sqlite" and url.startswith("sqlite:///"):
-        return LazySaver(lambda: _sqlite(url.removeprefix("sqlite:///")))
-    if scheme in ("postgresql", "postgres"):
-        return LazySaver(lambda: _postgres(url))
-    # Not the rest of it: that may hold a password.
-    told = f"a store with the scheme {scheme!r} is not known" if scheme else "a store is a URL"
-    raise ConfigurationError(f"{told}: write memory, sqlite:///file.db or postgresql://…")
+    return _savers.open(url)
 
 
 # A driver is imported by those who use it: each takes longer to import than all of this package.
 
 
-def _sqlite(path: str) -> AbstractAsyncContextManager[Store]:
+def _open_sqlite(path: str) -> AbstractAsyncContextManager[Store]:
     from agentgraph.storage.sqlite import open_sqlite
 
     return open_sqlite(path)
 
 
-def _postgres(url: str) -> AbstractAsyncContextManager[Store]:
+def _open_postgres(url: str) -> AbstractAsyncContextManager[Store]:
     from agentgraph.storage.postgres import open_postgres
 
     return open_postgres(url)
+
+
+_savers: SchemeRegistry[BaseCheckpointSaver[str]] = SchemeRegistry(
+    InMemorySaver,
+    sqlite=lambda path: LazySaver(lambda: _open_sqlite(path)),
+    postgres=lambda url: LazySaver(lambda: _open_postgres(url)),
+)

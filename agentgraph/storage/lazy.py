@@ -1,4 +1,4 @@
-"""A saver that opens its store on the loop that uses it."""
+"""A checkpoint saver that opens its store on first use, on the event loop that uses it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,22 @@ from agentgraph.storage.store import Allowlist, Claim, Saver, Store
 T = TypeVar("T")
 
 _Connection = AbstractAsyncContextManager[Store]
-_Opened = tuple[Store, _Connection]
+_OpenStore = tuple[Store, _Connection]
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """Open the real savers on the running loop: they bind to theirs and lock up on another."""
+    """Open one store per event loop: savers bind to their loop and lock up on another.
+
+    `connect` returns the context in which a store is open; it is entered on first use. The methods
+    without a leading `a` run those with one, on a loop of their own where none runs.
+    """
 
     def __init__(self, connect: Callable[[], _Connection]) -> None:
         super().__init__()
         self._connect = connect
         self._versions = InMemorySaver()
         self._allowlist: Allowlist = frozenset()
-        self._opened: dict[asyncio.AbstractEventLoop, asyncio.Future[_Opened]] = {}
+        self._stores: dict[asyncio.AbstractEventLoop, asyncio.Future[_OpenStore]] = {}
 
     async def aopen(self) -> None:
         """Connect now, on the running loop, so that a store out of reach is known at the start."""
@@ -52,30 +56,30 @@ class LazySaver(BaseCheckpointSaver[str]):
 
     async def aclose(self) -> None:
         """Close what is open on the running loop; a later use opens it again."""
-        opening = self._opened.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            # Shielded: half closed, it would be nobody's.
-            await asyncio.shield(asyncio.ensure_future(_close(opening)))
+        future = self._stores.pop(asyncio.get_running_loop(), None)
+        if future is not None:
+            # Shielded: a store that is half closed is in no list, so nobody would close the rest.
+            await asyncio.shield(asyncio.ensure_future(_close(future)))
 
     async def _store(self) -> Store:
         loop = asyncio.get_running_loop()
-        opening = self._opened.get(loop)
-        if opening is None or _failed(opening):
-            for known in list(self._opened):
-                if known.is_closed():
-                    self._opened.pop(known, None)
-            opening = self._opened[loop] = asyncio.ensure_future(self._open())
-        # Shielded: one caller that gives up must not close the door on the others.
-        store, _ = await asyncio.shield(opening)
+        future = self._stores.get(loop)
+        if future is None or _has_failed(future):
+            for past_loop in list(self._stores):
+                if past_loop.is_closed():
+                    self._stores.pop(past_loop, None)
+            future = self._stores[loop] = asyncio.ensure_future(self._open())
+        # Shielded: a caller that is cancelled must not cancel the opening for the others.
+        store, _ = await asyncio.shield(future)
         return store
 
-    async def _open(self) -> _Opened:
+    async def _open(self) -> _OpenStore:
         connection = self._connect()
         return await connection.__aenter__(), connection
 
     async def _do(self, config: RunnableConfig | None, work: Callable[[Saver], Awaitable[T]]) -> T:
         thread_id = (config or {}).get("configurable", {}).get("thread_id")
-        return await self._ask(lambda store: work(store.lane(thread_id, self._allowlist)))
+        return await self._ask(lambda store: work(store.saver_for(thread_id, self._allowlist)))
 
     async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:
         store = await self._store()
@@ -86,7 +90,8 @@ class LazySaver(BaseCheckpointSaver[str]):
             failure = store.failure(error)
             if failure is None:
                 raise
-        # Out here, as it would else carry the driver's error along as its context.
+        # Raised outside of the handler: the driver's error may hold parts of the URL, and would be
+        # its context.
         raise failure
 
     async def atake(self, thread_id: str) -> Claim | None:
@@ -98,12 +103,12 @@ class LazySaver(BaseCheckpointSaver[str]):
         async def take(store: Store) -> Claim | None:
             return Claim(store, thread_id) if await store.take(thread_id) else None
 
-        taking = asyncio.ensure_future(self._ask(take))
+        task = asyncio.ensure_future(self._ask(take))
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Else it would be nobody's if it is taken all the same.
-            await asyncio.shield(asyncio.ensure_future(_give_back(taking)))
+            # The thread may be taken all the same, and nobody would give it back.
+            await asyncio.shield(asyncio.ensure_future(_give_back(task)))
             raise
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> LazySaver:
@@ -129,11 +134,12 @@ class LazySaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         async def collect(saver: Saver) -> list[CheckpointTuple]:
             listing = saver.alist(config, filter=filter, before=before, limit=limit)
-            return [found async for found in listing]
+            return [checkpoint async for checkpoint in listing]
 
-        # Collected: a lane is locked while it lists, and would lock up whoever asks it in between.
-        for found in await self._do(config, collect):
-            yield found
+        # Collected first: a saver is locked while it lists, and a consumer who asks it for another
+        # checkpoint in between would wait for ever.
+        for checkpoint in await self._do(config, collect):
+            yield checkpoint
 
     async def aput(
         self,
@@ -143,12 +149,12 @@ class LazySaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         await _refuse_late_writes()
-        saved = await self._do(
+        stored_config = await self._do(
             config, lambda saver: saver.aput(config, checkpoint, metadata, new_versions)
         )
         if (run := outer_run()) is not None:
-            run.note_stored(saved)
-        return saved
+            run.note_stored(stored_config)
+        return stored_config
 
     async def aput_writes(
         self,
@@ -218,7 +224,7 @@ class LazySaver(BaseCheckpointSaver[str]):
 async def _refuse_late_writes() -> None:
     """Stop what LangGraph still writes for a run that was cut off, or whose thread was taken over.
 
-    Another process may have the thread by then, and would find this among what it does itself.
+    Another process may run the thread by then, and such writes would mix with its own.
     """
     run = outer_run()
     if run is None:
@@ -229,20 +235,20 @@ async def _refuse_late_writes() -> None:
         await run.fence()
 
 
-def _failed(opening: asyncio.Future[_Opened]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+def _has_failed(future: asyncio.Future[_OpenStore]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-async def _give_back(taking: asyncio.Future[Claim | None]) -> None:
-    await asyncio.wait([taking])
-    if not taking.cancelled() and taking.exception() is None:
-        claim = taking.result()
+async def _give_back(task: asyncio.Future[Claim | None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is None:
+        claim = task.result()
         if claim is not None:
             await claim.release()
 
 
-async def _close(opening: asyncio.Future[_Opened]) -> None:
-    await asyncio.wait([opening])
-    if not _failed(opening):
-        _, connection = opening.result()
+async def _close(future: asyncio.Future[_OpenStore]) -> None:
+    await asyncio.wait([future])
+    if not _has_failed(future):
+        _, connection = future.result()
         await connection.__aexit__(None, None, None)

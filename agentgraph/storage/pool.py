@@ -1,10 +1,15 @@
-"""A pool of connections to Postgres: dead ones are found out, and errors name no part of a URL."""
+"""Connections to Postgres, for checkpoints and for session logs.
+
+A pool finds out dead connections before it lends them, and neither its errors nor what the driver
+logs name any part of a URL.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import Callable, Coroutine, Iterator
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -17,39 +22,53 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agentgraph.errors import StorageError
-from agentgraph.storage.discretion import POOL_NAME, discreet
 
+_POOL_NAME = "agentgraph"
 _TIMEOUT_S = 10
 _EXIT_TIMEOUT_S = 5
-_ASK_AFTER_S = 1.0
+_PROBE_AFTER_S = 1.0
+"""How long a connection that has answered counts as alive."""
 
 Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
 
 _Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
-_began: ContextVar[float] = ContextVar("agentgraph_postgres_began")
+_operation_start: ContextVar[float] = ContextVar("agentgraph_postgres_operation_start")
+_is_our_driver: ContextVar[bool] = ContextVar("agentgraph_driver_is_ours", default=False)
 
 
-@contextmanager
-def operation() -> Iterator[None]:
-    """Keep what the driver logs to itself, and note when this began."""
-    token = _began.set(asyncio.get_running_loop().time())
+async def open_pool(
+    url: str, max_size: int, migrate: Callable[[Connection], Awaitable[None]]
+) -> Pool:
+    """Connect once to bring the tables up to date, then return an open pool.
+
+    Raises `StorageError`, which has neither the text nor the cause of the driver's error.
+    """
     try:
-        with discreet():
-            yield
-    finally:
-        _began.reset(token)
-
-
-def operation_began() -> float:
-    """Return when the present operation began, by the time of its loop."""
-    return _began.get(float("inf"))
+        timeout = connect_timeout(url)
+        # Beforehand: the pool goes on trying, and would not tell that a password is wrong.
+        async with await psycopg.AsyncConnection.connect(
+            url, autocommit=True, row_factory=dict_row, connect_timeout=timeout
+        ) as connection:
+            await migrate(connection)
+        pool = Pool(url, max_size, timeout)
+        await pool.open(wait=True, timeout=timeout)
+        return pool
+    except psycopg.Error as error:
+        kind = type(error).__name__
+    # Raised outside of the handler: as context, the driver's error may hold parts of the URL.
+    if kind == psycopg.errors.LockNotAvailable.__name__:
+        raise migration_stuck()
+    raise StorageError(
+        f"cannot connect to Postgres ({kind}): check POSTGRES_URL, or the URL that "
+        "was given, and that the server accepts connections"
+    )
 
 
 class Pool(AsyncConnectionPool[Connection]):
     """Lend out connections that were alive a moment ago; none is waited for twice."""
 
-    def __init__(self, url: str, lanes: int, timeout: int) -> None:
+    def __init__(self, url: str, max_size: int, timeout: int) -> None:
         super().__init__(
             url,
             kwargs={
@@ -58,52 +77,52 @@ class Pool(AsyncConnectionPool[Connection]):
                 "row_factory": dict_row,
                 "connect_timeout": timeout,
             },
-            name=POOL_NAME,
+            name=_POOL_NAME,
             open=False,
-            check=self._checked,
+            check=self._check,
             min_size=1,
-            max_size=lanes,
+            max_size=max_size,
             timeout=timeout,
-            # No longer than somebody waits: the next one who comes has a connection tried at once.
+            # No longer than a caller waits: the next caller has a connection tried at once.
             reconnect_timeout=timeout,
         )
-        self._gave_up = float("-inf")
-        self._asked: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+        self._last_timeout_at = float("-inf")
+        self._alive_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109
-        # Whoever queued behind one that waited in vain has waited as long: else a lane of many
+        # A caller that queued behind one that timed out has waited as long. Else a queue of many
         # threads would give up on a dead server one timeout after the other.
-        if self._gave_up > operation_began():
+        if self._last_timeout_at > operation_start():
             raise PoolTimeout("the server did not answer the operation before this one")
         try:
             return await super().getconn(timeout)
         except PoolTimeout:
-            self._gave_up = asyncio.get_running_loop().time()
+            self._last_timeout_at = asyncio.get_running_loop().time()
             raise
 
     @classmethod
     async def worker(cls, q: asyncio.Queue[Any]) -> None:
         """Work as the pool's workers do, and end when cancelled."""
-        await super().worker(_Mortal(q))  # type: ignore[arg-type]  # it gets, and does no more
+        await super().worker(_CancellableQueue(q))  # type: ignore[arg-type]  # it only gets
 
-    async def _checked(self, connection: Connection) -> None:
+    async def _check(self, connection: Connection) -> None:
         now = asyncio.get_running_loop().time()
         try:
-            if now - self._asked.get(connection, float("-inf")) > _ASK_AFTER_S:
+            if now - self._alive_at.get(connection, float("-inf")) > _PROBE_AFTER_S:
                 await self.check_connection(connection)
-                self._asked[connection] = now
+                self._alive_at[connection] = now
             else:
-                _listen(connection)
+                _detect_hangup(connection)
         except psycopg.Error:
             # Where one is dead all are: the pool would try each, pausing longer each time.
             await self.drain()
             raise
 
 
-class _Mortal(asyncio.Queue[Any]):
-    """The queue of a worker that takes a cancellation for a failure to connect, and would go on.
+class _CancellableQueue(asyncio.Queue[Any]):
+    """The queue of a pool's worker, who takes a cancellation for a failure to connect.
 
-    The loop that is about to end would wait for it for ever.
+    Such a worker would go on, and a loop that is about to end would wait for it for ever.
     """
 
     def __init__(self, tasks: asyncio.Queue[Any]) -> None:
@@ -117,14 +136,33 @@ class _Mortal(asyncio.Queue[Any]):
         return await self._tasks.get()
 
 
-def _listen(connection: Connection) -> None:
-    """Raise if the server has hung up: to ask it would take as long as the operation itself."""
+def _detect_hangup(connection: Connection) -> None:
+    """Raise if the server has hung up; to ask it would take as long as the operation itself."""
     connection.pgconn.consume_input()  # its last words, if there are any
-    connection.pgconn.consume_input()  # the end
+    connection.pgconn.consume_input()  # the end of the stream
+
+
+@contextmanager
+def operation() -> Iterator[None]:
+    """Keep the driver's logging free of details, and note when the operation begins."""
+    token = _operation_start.set(asyncio.get_running_loop().time())
+    try:
+        with redacted_logging():
+            yield
+    finally:
+        _operation_start.reset(token)
+
+
+def operation_start() -> float:
+    """Return when the present operation began, by the time of its loop."""
+    return _operation_start.get(float("inf"))
 
 
 def failure_of(error: Exception) -> StorageError | None:
-    """Name the kind of a failure: its text may hold parts of the URL, or data."""
+    """Return an error of the driver as one of ours, None if it is not the driver's.
+
+    It names the kind alone: the text may hold parts of the URL, or data.
+    """
     if not isinstance(error, psycopg.Error):
         return None
     kind = type(error).__name__
@@ -136,35 +174,33 @@ def failure_of(error: Exception) -> StorageError | None:
     return StorageError(f"Postgres refused an operation ({kind}): its log says why")
 
 
-def unreachable(kind: str) -> StorageError:
-    """Say that there is no connection to begin with."""
-    return StorageError(
-        f"cannot connect to Postgres ({kind}): check POSTGRES_URL, or the URL that "
-        "was given, and that the server accepts connections"
-    )
+def migration_stuck() -> StorageError:
+    """Return the error for a migration that waited too long for that of another process."""
+    return StorageError("another process has not finished migrating Postgres: look after it")
 
 
-def timeout_of(url: str) -> int:
+def connect_timeout(url: str) -> int:
     """Return how many seconds to wait for a connection."""
-    given = str(conninfo_to_dict(url).get("connect_timeout") or "")
-    return int(given) if given.isdigit() and int(given) else _TIMEOUT_S
+    seconds = str(conninfo_to_dict(url).get("connect_timeout") or "")
+    return int(seconds) if seconds.isdigit() and int(seconds) else _TIMEOUT_S
 
 
 _closers: dict[_Close, asyncio.AbstractEventLoop] = {}
 
 
 def close_at_exit(close: _Close) -> Callable[[], None]:
-    """Let the process end quietly: a loop that still runs then would lose its pool's tasks.
+    """Have a pool closed before the process ends, while its loop still runs.
 
-    The result is for whoever closes it before.
+    Otherwise the pool's tasks are destroyed pending, which is noisy. Call the result where the pool
+    is closed before.
     """
     _register()
     _closers[close] = asyncio.get_running_loop()
 
-    def closed() -> None:
+    def forget() -> None:
         _closers.pop(close, None)
 
-    return closed
+    return forget
 
 
 @cache
@@ -176,3 +212,39 @@ def _register() -> None:
                     asyncio.run_coroutine_threadsafe(close(), loop).result(_EXIT_TIMEOUT_S)
 
     atexit.register(close_all)
+
+
+@contextmanager
+def redacted_logging() -> Iterator[None]:
+    """Keep hosts, users and databases out of what the driver logs here and in tasks begun here.
+
+    A pool's own tasks begin where it is opened. Other pools of the process log as before.
+    """
+    _install_filter()
+    token = _is_our_driver.set(True)
+    try:
+        yield
+    finally:
+        _is_our_driver.reset(token)
+
+
+@cache
+def _install_filter() -> None:
+    for name in ("psycopg", "psycopg.pool", "psycopg.transaction"):
+        logging.getLogger(name).addFilter(_redact)
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    if not _is_our_driver.get():
+        return True
+    if record.levelno <= logging.DEBUG:
+        return False  # a trace of attempts to connect says nothing but where to
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    record.args = tuple(_redacted_argument(argument) for argument in arguments)
+    record.exc_info = record.exc_text = record.stack_info = None
+    return True
+
+
+def _redacted_argument(argument: object) -> object:
+    is_harmless = isinstance(argument, int | float) or argument == _POOL_NAME
+    return argument if is_harmless else type(argument).__name__

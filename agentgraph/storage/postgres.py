@@ -1,4 +1,4 @@
-"""Checkpoints in Postgres: a pool per loop, and several savers on it."""
+"""Checkpoints in Postgres: a pool of connections per loop, and several savers on it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from psycopg.rows import dict_row
 
 from agentgraph.clock import clock
 from agentgraph.errors import StorageError
-from agentgraph.storage.advisory import AdvisoryLocks
-from agentgraph.storage.discretion import discreet
 from agentgraph.storage.pool import (
     Connection,
-    Pool,
     close_at_exit,
+    connect_timeout,
     failure_of,
+    migration_stuck,
+    open_pool,
     operation,
-    operation_began,
-    timeout_of,
-    unreachable,
+    operation_start,
+    redacted_logging,
 )
+from agentgraph.storage.postgres_locks import AdvisoryLocks
 from agentgraph.storage.store import Saver, Store
 
-LANES = 8
-"""Savers, and at most as many connections, per event loop; one more connection takes threads."""
+SAVERS = 8
+"""Savers, and at most as many connections, per event loop; one more connection locks threads."""
 
 _MIGRATION_TIMEOUT_S = 120
 _MIGRATION_POLL_S = 0.1
@@ -41,29 +40,29 @@ _TRY_LOCK = f"SELECT pg_try_advisory_xact_lock({0x6167656E74677261}) AS locked"
 class PostgresStore(Store):
     """Savers on one pool: the lock of a single one would put all threads in one queue."""
 
-    def __init__(self, lanes: Sequence[Saver], locks: AdvisoryLocks) -> None:
-        super().__init__(lanes)
+    def __init__(self, savers: Sequence[Saver], locks: AdvisoryLocks) -> None:
+        super().__init__(savers)
         self._locks = locks
 
     async def lock(self, key: int) -> bool:
-        return await self._locks.take(_signed(key), operation_began())
+        return await self._locks.take(_signed_key(key), operation_start())
 
     async def unlock(self, key: int) -> None:
-        await self._locks.release(_signed(key))
+        await self._locks.release(_signed_key(key))
 
     def operation(self) -> AbstractContextManager[None]:
-        """Keep what the driver logs to itself, and note when this began."""
+        """Keep the driver's logging free of details, and note when the operation begins."""
         return operation()
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Name the kind of a failure: its text may hold parts of the URL, or data."""
+        """Name the kind of a failure alone: its text may hold parts of the URL, or data."""
         return failure_of(error)
 
 
 class _Saver(AsyncPostgresSaver):
-    """Store what Postgres cannot hold without it: NUL, and halves of characters.
+    """A saver that replaces what Postgres cannot store: NUL, and halves of characters.
 
-    Of a checkpoint, short values are kept as JSON, a system prompt or a reason among them.
+    The saver keeps short values of a checkpoint as JSON, a system prompt or a reason among them.
     """
 
     async def aput(
@@ -73,67 +72,50 @@ class _Saver(AsyncPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        values = {key: _fit(value) for key, value in checkpoint["channel_values"].items()}
-        fit: Checkpoint = {**checkpoint, "channel_values": values}
-        return await super().aput(config, fit, metadata, new_versions)
+        values = {key: _storable(value) for key, value in checkpoint["channel_values"].items()}
+        storable: Checkpoint = {**checkpoint, "channel_values": values}
+        return await super().aput(config, storable, metadata, new_versions)
 
 
-def _fit(value: Any) -> Any:
+def _storable(value: Any) -> Any:
     if not isinstance(value, str) or (value.isascii() and "\0" not in value):
         return value
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 @asynccontextmanager
-async def open_postgres(url: str, *, lanes: int = LANES) -> AsyncIterator[Store]:
+async def open_postgres(url: str, *, savers: int = SAVERS) -> AsyncIterator[Store]:
     """Connect, bring the tables up to date and open a pool."""
-    with discreet():
-        pool = await _opened_pool(url, lanes)
-    locks = AdvisoryLocks(url, timeout_of(url))
+    with redacted_logging():
+        pool = await open_pool(url, savers, lambda connection: _migrate(url, connection))
+    locks = AdvisoryLocks(url, connect_timeout(url))
 
     async def close() -> None:
-        with discreet():
+        with redacted_logging():
             await locks.close()
             await pool.close()
 
-    closed = close_at_exit(close)
+    forget = close_at_exit(close)
     try:
-        savers: Any = [_Saver(pool) for _ in range(lanes)]
-        yield PostgresStore(savers, locks)
+        untyped_pool: Any = pool  # a saver asks for the pool of its own driver types
+        yield PostgresStore([_Saver(untyped_pool) for _ in range(savers)], locks)
     finally:
-        closed()
+        forget()
         await close()
 
 
-def _signed(key: int) -> int:
-    return key - 2**63  # Postgres has no other
-
-
-async def _opened_pool(url: str, lanes: int) -> Pool:
-    try:
-        timeout = timeout_of(url)
-        # Beforehand: the pool goes on trying, and would not tell that a password is wrong.
-        async with await psycopg.AsyncConnection.connect(
-            url, autocommit=True, row_factory=dict_row, connect_timeout=timeout
-        ) as connection:
-            await _migrate(url, connection)
-        pool = Pool(url, lanes, timeout)
-        await pool.open(wait=True, timeout=timeout)
-        return pool
-    except psycopg.Error as error:
-        kind = type(error).__name__
-    # Out here, and neither the text nor the cause of it: both may hold parts of the URL.
-    raise unreachable(kind)
+def _signed_key(key: int) -> int:
+    return key - 2**63  # the integers of Postgres have a sign
 
 
 async def _migrate(url: str, connection: Connection) -> None:
     """Bring the tables up to date, one process at a time: two at once would trip each other up."""
     deadline = clock().monotonic() + _MIGRATION_TIMEOUT_S
     while not await _is_migrated(connection):
-        if await _migrated_alone(url, connection):
+        if await _migrate_alone(url, connection):
             return
         if clock().monotonic() > deadline:
-            raise StorageError("another process has not finished migrating Postgres: look after it")
+            raise migration_stuck()
         await clock().sleep(_MIGRATION_POLL_S)
 
 
@@ -146,7 +128,8 @@ async def _is_migrated(connection: Connection) -> bool:
     return row is not None and (row["v"] or -1) >= len(AsyncPostgresSaver.MIGRATIONS) - 1
 
 
-async def _migrated_alone(url: str, connection: Connection) -> bool:
+async def _migrate_alone(url: str, connection: Connection) -> bool:
+    """Bring the tables up to date unless another process does; tell whether it was done here."""
     # A lock of a transaction, as those of a session go astray behind a connection pooler; tried
     # and not awaited, as an index made CONCURRENTLY waits in turn for all statements that run.
     async with connection.transaction():

@@ -14,39 +14,39 @@ import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph.errors import StorageError
-from agentgraph.storage.byte_locks import locks_of
+from agentgraph.storage.sqlite_locks import locks_of
 from agentgraph.storage.store import Store
 
 T = TypeVar("T")
 
 _TIMEOUT_S = 10.0
 
-_CLOSED = ("no active connection", "Connection closed")
+_CLOSED_TEXTS = ("no active connection", "Connection closed")
 
 
 class SqliteStore(Store):
-    """One connection to one file: a second writer would only wait for the first."""
+    """One connection to one file, as a second writer would only wait for the first."""
 
     def __init__(self, path: str, saver: AsyncSqliteSaver) -> None:
         super().__init__([saver])
         self._path = path
         self._locks = locks_of(path)
-        self._running: set[asyncio.Future[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def run(self, work: Awaitable[T]) -> T:
         """Bring an operation to its end before a cancel goes on.
 
         One cut off between a statement and its commit would lock the file for everybody else.
         """
-        running = asyncio.ensure_future(work)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
-            return await asyncio.shield(running)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # seen, so that asyncio does not complain
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # retrieved, so that asyncio does not complain of it
             raise
 
     async def lock(self, key: int) -> bool:
@@ -59,13 +59,13 @@ class SqliteStore(Store):
 
     async def unlock(self, key: int) -> None:
         if self._locks is not None:
-            if self._running:  # what a run that was cut off still writes belongs to its turn
-                await asyncio.wait(set(self._running))
+            if self._tasks:  # what a run that was cut off still writes belongs to its turn
+                await asyncio.wait(set(self._tasks))
             self._locks.release(key)
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Name the file and what SQLite says of it."""
-        if isinstance(error, ValueError) and str(error) in _CLOSED:
+        """Return an error that names the file and what SQLite says of it, None for other errors."""
+        if isinstance(error, ValueError) and str(error) in _CLOSED_TEXTS:
             return StorageError(f"the SQLite file {self._path!r} was closed meanwhile: call again")
         if not isinstance(error, sqlite3.Error):
             return None
@@ -79,7 +79,7 @@ class SqliteStore(Store):
 
 @asynccontextmanager
 async def open_sqlite(path: str) -> AsyncIterator[Store]:
-    """Open a file, making it if it is not there."""
+    """Open a file, which is made if it is not there; `StorageError` where that cannot be."""
     try:
         # aiosqlite's thread outlives a connection that fails, and dies noisily on a closed loop.
         await asyncio.to_thread(_try_file, path)

@@ -1,4 +1,4 @@
-"""An open store, as a lazy saver sees it: lanes, threads to take, and what its failures mean."""
+"""An open store, as a lazy saver sees it: its savers, claims on threads, what its failures mean."""
 
 from __future__ import annotations
 
@@ -19,30 +19,37 @@ T = TypeVar("T")
 
 Saver: TypeAlias = BaseCheckpointSaver[str]
 Allowlist: TypeAlias = frozenset[tuple[str, ...]]
+"""The types, by module and name, that a saver may load beside the usual ones."""
 
 
 class Store:
-    """Savers side by side, each of which does one thing after the other."""
+    """Savers side by side: each does one thing after the other, and has its share of threads.
 
-    def __init__(self, lanes: Sequence[Saver]) -> None:
-        self._lanes: dict[Allowlist, tuple[Saver, ...]] = {frozenset(): tuple(lanes)}
+    A kind of store overrides what it needs of the methods from `lock` on.
+    """
+
+    def __init__(self, savers: Sequence[Saver]) -> None:
+        self._savers: dict[Allowlist, tuple[Saver, ...]] = {frozenset(): tuple(savers)}
         self._claims: Counter[str] = Counter()
-        self._claiming = asyncio.Lock()
+        self._claims_lock = asyncio.Lock()
 
-    def lane(self, thread_id: object, allowlist: Allowlist) -> Saver:
-        """Return the saver of a thread, which may load these types too."""
-        lanes = self._lanes.get(allowlist)
-        if lanes is None:
-            # Kept, as every operation asks; a clone shares its lane's lock and connections.
-            own = self._lanes[frozenset()]
-            lanes = tuple(saver.with_allowlist(allowlist) for saver in own)
-            self._lanes[allowlist] = lanes
-        return lanes[crc32(str(thread_id).encode(errors="replace")) % len(lanes)]
+    def saver_for(self, thread_id: object, allowlist: Allowlist) -> Saver:
+        """Return the saver of a thread, which may load the types of the allowlist too."""
+        savers = self._savers.get(allowlist)
+        if savers is None:
+            # Cached, as every operation asks; a clone shares lock and connections with its saver.
+            originals = self._savers[frozenset()]
+            savers = tuple(saver.with_allowlist(allowlist) for saver in originals)
+            self._savers[allowlist] = savers
+        return savers[crc32(str(thread_id).encode(errors="replace")) % len(savers)]
 
     async def take(self, thread_id: str) -> bool:
-        """Try to take a thread from all other stores; what is taken can be taken once more."""
-        async with self._claiming:
-            if not self._claims[thread_id] and not await self.lock(_key(thread_id)):
+        """Try to take a thread from all other stores; the same store can take it once more.
+
+        What was taken n times is free after n releases.
+        """
+        async with self._claims_lock:
+            if not self._claims[thread_id] and not await self.lock(_lock_key(thread_id)):
                 del self._claims[thread_id]
                 return False
             self._claims[thread_id] += 1
@@ -50,12 +57,12 @@ class Store:
 
     async def release(self, thread_id: str) -> None:
         """Give back what was taken once."""
-        async with self._claiming:
+        async with self._claims_lock:
             self._claims[thread_id] -= 1
             if not self._claims[thread_id]:
                 del self._claims[thread_id]
                 with self.operation():
-                    await self.unlock(_key(thread_id))
+                    await self.unlock(_lock_key(thread_id))
 
     async def lock(self, key: int) -> bool:
         """Try to take a lock, whose key has 64 bits; never wait for it."""
@@ -73,26 +80,26 @@ class Store:
         return nullcontext()
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Say what an error of the store means, None if it is not the store's."""
+        """Return an error of the store as one of ours, None if it is not the store's."""
         return None
 
 
 @dataclass(slots=True)
 class Claim:
-    """A thread that no other process runs."""
+    """A thread that no other process runs; given back by `release`."""
 
     _store: Store
     _thread_id: str
-    _released: bool = False
+    _is_released: bool = False
 
     async def release(self) -> None:
         """Give the thread back, also when cancelled; a second time does nothing."""
-        if not self._released:
-            self._released = True
-            releasing = asyncio.ensure_future(self._store.release(self._thread_id))
-            await asyncio.shield(releasing)
+        if not self._is_released:
+            self._is_released = True
+            task = asyncio.ensure_future(self._store.release(self._thread_id))
+            await asyncio.shield(task)
 
 
-def _key(thread_id: str) -> int:
+def _lock_key(thread_id: str) -> int:
     text = thread_id.encode(errors="replace")
     return int.from_bytes(blake2b(text, digest_size=8, person=b"agentgraph").digest(), "big")

@@ -14,7 +14,7 @@ from agentgraph import Agent, Hub, Session, Team, TransitionGraph
 from agentgraph.phases import ConversationPipeline, PipelineStage
 from agentgraph.sessions import SessionState, set_context
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.sessions.logs import PATIENCE_S
+from tests.sessions.log.sessions_to_store import PATIENCE_S
 
 __all__ = ["ask", "clerk", "desk", "hold", "tear"]
 

@@ -22,7 +22,7 @@ from agentgraph.cli.terminal.transcript import Transcript
 from agentgraph.sessions import (
     EV_PACKET,
     EV_TEXT,
-    Summary,
+    SessionSummary,
     open_log,
     text_envelope,
 )
@@ -31,7 +31,7 @@ from tests.cli.stored import ask, clerk, desk, hold, tear
 from tests.cli.talking import run, shown
 from tests.cli.terminal import CTRL_C, terminal
 from tests.postgres import Database
-from tests.sessions.logs import Writer, envelope, record
+from tests.sessions.log.sessions_to_store import Writer, envelope, record
 
 
 def on_paper(*envelopes: Envelope, **options: Any) -> str:
@@ -248,13 +248,13 @@ def test_sessions_are_listed_the_oldest_first(url: str) -> None:
     assert lines[0].startswith("first       closed  triage-handler-reviewer  14 envelopes  20")
     assert lines[1].startswith("the-second  active  clerk                    1 envelopes   20")
     assert lines[0].endswith(" UTC  by user")
-    assert [Summary(**one).session_id for one in told] == ["first", "the-second"]
+    assert [SessionSummary(**one).session_id for one in told] == ["first", "the-second"]
 
 
 def test_list_fits_a_narrow_terminal() -> None:
     console = Console(file=StringIO(), width=20, force_terminal=True, color_system=None)
 
-    Transcript(console).list([Summary("s", "team", "active", "user", 0.0, 3, parent="o")])
+    Transcript(console).list([SessionSummary("s", "team", "active", "user", 0.0, 3, parent="o")])
 
     assert shown(console).splitlines() == [
         "s  active  team  3",
@@ -269,7 +269,9 @@ def test_columns_of_a_list_stand_below_each_other() -> None:
     console = Console(file=StringIO(), width=200)
     names = ("東京", "team")
 
-    Transcript(console).list([Summary("s", name, "active", "user", 0.0, 3) for name in names])
+    Transcript(console).list(
+        [SessionSummary("s", name, "active", "user", 0.0, 3) for name in names]
+    )
 
     first, second = (Text(line) for line in shown(console).splitlines())
     assert [part.cell_len for part in (first, second)] == [first.cell_len] * 2

@@ -32,7 +32,7 @@ from agentgraph.sessions import (
     SessionState,
     open_log,
 )
-from agentgraph.sessions.log import Stored
+from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.state.fold import folded
 from tests.sessions.crashing import PURCHASES, REASON, SAID, Ledger
 
@@ -227,8 +227,8 @@ async def faults(result: Played) -> list[str]:
         stored = await log.load(result.session)
         assert stored is not None
         envelopes = await log.read(result.session)
-        left = await log.waiting(result.session)
-        unfinished = await log.unfinished(0.0)
+        left = await log.inbox(result.session)
+        unfinished = await log.unfinished_sessions(0.0)
     finally:
         await log.close()
     found = [*_wrong_log(stored, envelopes), *_wrong_rounds(result, envelopes)]
@@ -245,7 +245,7 @@ async def faults(result: Played) -> list[str]:
     return found
 
 
-def _wrong_log(stored: Stored, envelopes: list[Envelope]) -> Iterator[str]:
+def _wrong_log(stored: StoredSession, envelopes: list[Envelope]) -> Iterator[str]:
     if [one.sequence for one in envelopes] != [*range(1, stored.head + 1)]:
         yield f"sequences {[one.sequence for one in envelopes]}"
     state = folded(SessionState.initial(stored.record), envelopes)

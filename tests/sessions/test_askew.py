@@ -37,7 +37,7 @@ from agentgraph.sessions import (
 )
 from agentgraph.sessions.hub.handlers import Handlers
 from agentgraph.sessions.hub.round import Round, current_round
-from agentgraph.sessions.log import Waiting
+from agentgraph.sessions.log import InboxEntry
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, until
 
@@ -177,9 +177,9 @@ async def test_a_supervisor_does_not_reopen_what_a_word_before_has_closed() -> N
         await after(session, "user", "go")
         hub = session._hub
         # Both wait when the session looks into its inbox.
-        await hub.log.put(session.id, Waiting("last-word", "user", text_envelope("bye")))
+        await hub.log.enqueue(session.id, InboxEntry("last-word", "user", text_envelope("bye")))
         late = packet_envelope("Wait!", handoff=Handoff("b", "not yet"))
-        await hub.log.put(session.id, Waiting("too-late", "boss", late))
+        await hub.log.enqueue(session.id, InboxEntry("too-late", "boss", late))
         hub.conductor(session.id).wake()
         state = await settled(session)
         assert (state.status, state.pending_close_reason) == ("closed", "over")

@@ -418,7 +418,7 @@ async def test_an_inner_session_is_never_left_for_hubs_to_run() -> None:
 
         assert session.state.pending_close_reason == "round_failed"
         assert len(await hub.sessions()) == 3  # the outer one, and one for each attempt
-        assert await hub.log.unfinished(float("inf")) == []
+        assert await hub.log.unfinished_sessions(float("inf")) == []
 
 
 async def test_what_an_inner_team_uses_is_counted_for_all_its_rounds() -> None:

@@ -245,8 +245,8 @@ async def test_a_session_whose_condition_is_not_registered_names_it_and_goes_on_
 async def nothing_is_left(url: str, session: str = "s") -> None:
     log = open_log(url)
     await log.open()
-    assert await log.waiting(session) == []
-    assert session not in await log.unfinished(0.0)
+    assert await log.inbox(session) == []
+    assert session not in await log.unfinished_sessions(0.0)
     await log.close()
 
 

@@ -152,7 +152,7 @@ async def test_it_moves_the_floor_to_a_human() -> None:
         await session.send("user", "hello")
         async with asyncio.timeout(PATIENCE_S):
             await entered.wait()
-        await until(lambda: hub.log.waiting(session.id))  # the supervisor's words
+        await until(lambda: hub.log.inbox(session.id))  # the supervisor's words
         opened.set()
         state = await settled(session)
         assert (state.status, state.expected_next_speaker) == ("waiting_human", "user")

@@ -11,7 +11,7 @@ import typer
 from agentgraph.cli.faults import fail, faults_told
 
 if TYPE_CHECKING:
-    from agentgraph.sessions.log import Log, Summary
+    from agentgraph.sessions.log import Log, SessionSummary
     from agentgraph.sessions.state.envelope import Envelope
 
 
@@ -109,7 +109,7 @@ async def _told(
         end()
 
 
-def _json_of(summary: Summary) -> str:
+def _json_of(summary: SessionSummary) -> str:
     from dataclasses import asdict
 
     return json.dumps(asdict(summary))

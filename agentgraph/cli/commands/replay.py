@@ -10,7 +10,7 @@ import typer
 from agentgraph.cli.faults import faults_told
 
 if TYPE_CHECKING:
-    from agentgraph.sessions.log import Stored
+    from agentgraph.sessions.log import StoredSession
     from agentgraph.sessions.state.state import SessionState
 
 
@@ -41,7 +41,7 @@ def replay(
         typer.echo(clean(f"{many} come to the state that is stored: {folded.status}"))
 
 
-async def _folded(url: str, session_id: str) -> tuple[Stored, SessionState]:
+async def _folded(url: str, session_id: str) -> tuple[StoredSession, SessionState]:
     from agentgraph.cli.stores import envelopes_of, reading
     from agentgraph.errors import SessionError
     from agentgraph.sessions.state.fold import fold

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentgraph.cli.terminal.envelopes import told_of
 from agentgraph.cli.terminal.text import clean, instant
-from agentgraph.sessions.log import Summary
+from agentgraph.sessions.log import SessionSummary
 from agentgraph.sessions.state.envelope import Envelope
 
 _SPEAKER, _FAINT = "bold cyan", "dim"
@@ -42,7 +42,7 @@ class Transcript:
         for line, style in told.notes:
             self._put(Text(" " * (len(number) + 2)), Text(clean(line), style))
 
-    def list(self, summaries: Sequence[Summary]) -> None:
+    def list(self, summaries: Sequence[SessionSummary]) -> None:
         """Show the sessions of a store, one in a line."""
         rows = [_columns(summary) for summary in summaries]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -66,7 +66,7 @@ class Transcript:
             self._console.print(line, soft_wrap=True)
 
 
-def _columns(summary: Summary) -> list[str]:
+def _columns(summary: SessionSummary) -> list[str]:
     parts = [
         summary.session_id,
         summary.status,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgraph.sessions.log import Waiting
+from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Draft
 from agentgraph.sessions.state.page import Page
@@ -22,15 +22,15 @@ REQUESTS = frozenset(
 """What is asked of a session, and not said in it."""
 
 
-def take_all(page: Page, ready: Sequence[Waiting]) -> None:
+def take_all(page: Page, ready: Sequence[InboxEntry]) -> None:
     """Admit what waited."""
     for waiting in ready:
         take_in(page, waiting)
 
 
-def take_in(page: Page, waiting: Waiting) -> None:
+def take_in(page: Page, waiting: InboxEntry) -> None:
     """Admit one thing that waited."""
-    page.taken.add(waiting.envelope_id)
+    page.admitted_ids.add(waiting.envelope_id)
     draft, sender = waiting.draft, waiting.sender_id
     data, state = draft.event_data, page.state
     kind = draft.event_type
@@ -67,7 +67,7 @@ def heir(page: Page, named: str | None) -> str | None:
     return next((name for name in known if name is not None and name in agents), None)
 
 
-def answer_invite(page: Page, waiting: Waiting) -> None:
+def answer_invite(page: Page, waiting: InboxEntry) -> None:
     """Count an answer to an invitation, and open or close the session by it."""
     state, who = page.state, waiting.sender_id
     if state.status != "pending" or who in state.acks:
@@ -114,7 +114,7 @@ def leave(page: Page, who: str) -> None:
         page.fail({**told, "message": f"{who} left the session"}, final=True)
 
 
-def urgency(waiting: Waiting) -> tuple[bool, int, int]:
+def urgency(waiting: InboxEntry) -> tuple[bool, int, int]:
     """Order what waits: the urgent first, then by arrival, the request to close last."""
     closes = waiting.draft.event_type == ev.EV_SESSION_CLOSED
     return closes, -waiting.draft.priority, waiting.order

@@ -17,7 +17,7 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.running import Run, inside_run
 from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.hub.live import ATTEMPTS, LiveSession, load_state
-from agentgraph.sessions.log import Stored
+from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Rules
 from agentgraph.sessions.state.questions import questions
@@ -182,13 +182,13 @@ class Conductor:
         hub, self._lease = self._hub, self._hub.pulse.lease
         return await hub.log.claim(self._id, hub.owner, clock().wall(), is_gone=is_gone)
 
-    async def _tidy(self, ended: Stored) -> None:
+    async def _tidy(self, ended: StoredSession) -> None:
         """Clear away what an owner has left that died as soon as the session had ended."""
         if ended.owner is not None and await self._claimed() is not None:
             await self._hub.saver.adelete_thread(self._id)
             await self._hub.log.release(self._id, self._hub.owner)
 
-    async def _close_orphan(self, known: Stored) -> None:
+    async def _close_orphan(self, known: StoredSession) -> None:
         """Close a session whose outer one is no longer in the round that it serves."""
         parent = known.record.parent
         outer = await self._hub.log.load(parent.session_id) if parent is not None else None

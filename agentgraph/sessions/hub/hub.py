@@ -23,7 +23,7 @@ from agentgraph.sessions.hub.handlers import Handler, Handlers
 from agentgraph.sessions.hub.lease import Pulse, new_owner
 from agentgraph.sessions.hub.live import LiveSession, load_state
 from agentgraph.sessions.hub.session import Session
-from agentgraph.sessions.log import Grown, Log, Summary, open_log
+from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
 from agentgraph.sessions.state.page import Page, ask_anew
@@ -108,7 +108,7 @@ class Hub:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.log.retire(self.owner)
+        await self.log.release_all(self.owner)
         self.audience.close()
         await self.log.close()
 
@@ -176,7 +176,7 @@ class Hub:
         self.conductor(id).wake()
         return session
 
-    async def sessions(self, status: str | None = None) -> list[Summary]:
+    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
         """List the sessions of the store, the oldest first."""
         self.check_open()
         if status is not None and status not in get_args(Status):
@@ -297,7 +297,7 @@ class Hub:
                 self.spawn(self._catch_up(listened))
         if session_id is None:
             self.spawn(self.look())
-        elif session_id in self._conductors and not isinstance(session_id, Grown):
+        elif session_id in self._conductors and not isinstance(session_id, AppendNotice):
             self._conductors[session_id].wake()
         self.audience.tell_change(session_id)
 
@@ -308,7 +308,7 @@ class Hub:
 
     async def look(self) -> None:
         """See to all sessions that need somebody."""
-        for session_id in await self.log.unfinished(clock().wall()):
+        for session_id in await self.log.unfinished_sessions(clock().wall()):
             self.conductor(session_id).wake()
 
     def _tell_handlers(self, session: Session, envelopes: Sequence[Envelope]) -> None:

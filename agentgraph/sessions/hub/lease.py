@@ -91,7 +91,7 @@ class Pulse:
     async def beat(self) -> None:
         """Prolong the lease; after one that has lapsed, sessions may have been taken over."""
         until = clock().wall() + self._lease_s
-        await self._hub.log.beat(self._hub.owner, until)
+        await self._hub.log.heartbeat(self._hub.owner, until)
         # Afterwards, as it may have taken its time: until it has got there, the old lease counted.
         has_lapsed = clock().wall() >= self._until
         self._until = until

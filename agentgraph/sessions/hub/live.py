@@ -17,7 +17,7 @@ from agentgraph.sessions.hub.rollback import roll_back
 from agentgraph.sessions.hub.round import Round
 from agentgraph.sessions.hub.tasks import Tasks
 from agentgraph.sessions.hub.walks import Walks
-from agentgraph.sessions.log import InboxMoved, Log, Stored, Waiting
+from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Draft, Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
@@ -120,7 +120,7 @@ class LiveSession:
             return
         async with self.lock:
             self.has_mail = False  # before it is asked: what comes in meanwhile is not missed
-            waiting = await self.log.waiting(self.id)
+            waiting = await self.log.inbox(self.id)
             ready = sorted(filter(self._may_enter, waiting), key=urgency)
             self.has_mail |= len(ready) < len(waiting)
             if ready:
@@ -131,7 +131,7 @@ class LiveSession:
         if self.has_mail and not self.state.is_ended:
             async with self.lock:
                 self.has_mail = False
-                waiting = await self.log.waiting(self.id)
+                waiting = await self.log.inbox(self.id)
                 loose = [one for one in waiting if one.draft.event_type not in ev.SUBSTANTIVE]
                 self.has_mail |= len(loose) < len(waiting)
                 if loose:
@@ -277,11 +277,11 @@ class LiveSession:
             try:
                 await self._append(page)
                 return
-            except InboxMoved:
+            except InboxConflict:
                 self.has_mail = True
 
     async def _append(self, page: Page) -> None:
-        if not page.envelopes and not page.taken:
+        if not page.envelopes and not page.admitted_ids:
             return
         appending = asyncio.ensure_future(self._put_down(page))
         try:
@@ -307,7 +307,7 @@ class LiveSession:
             page.state,
             epoch=self.epoch,
             due_at=due_at,
-            taken=page.taken,
+            admitted_ids=page.admitted_ids,
             attempts=attempts if attempts != self.attempts else None,
         )
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
@@ -315,18 +315,18 @@ class LiveSession:
 
     async def _take_rest(self, page: Page) -> None:
         """Put before the end what was accepted and waits; requests are answered by the end."""
-        for one in sorted(await self.log.waiting(self.id), key=urgency):
-            if one.envelope_id not in page.taken:
-                page.taken.add(one.envelope_id)
+        for one in sorted(await self.log.inbox(self.id), key=urgency):
+            if one.envelope_id not in page.admitted_ids:
+                page.admitted_ids.add(one.envelope_id)
                 if one.draft.event_type not in REQUESTS:
                     page.add(one.sender_id, one.draft, envelope_id=one.envelope_id)
 
-    def _may_enter(self, waiting: Waiting) -> bool:
+    def _may_enter(self, waiting: InboxEntry) -> bool:
         is_said = waiting.draft.event_type in ev.SUBSTANTIVE
         return not is_said or self.state.status in ("active", "waiting_human")
 
 
-async def load_state(log: Log, stored: Stored) -> SessionState:
+async def load_state(log: Log, stored: StoredSession) -> SessionState:
     """Return a session's state: its snapshot, else what its log folds to."""
     if stored.state is not None:
         return stored.state

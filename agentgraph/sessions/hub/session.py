@@ -19,7 +19,7 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.hub.live import load_state
 from agentgraph.sessions.hub.round import current_round
 from agentgraph.sessions.hub.watching import stream, watch
-from agentgraph.sessions.log import Waiting
+from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.drafts import draft_faults, drafted
 from agentgraph.sessions.state.envelope import Draft, Envelope, Priority
@@ -310,8 +310,8 @@ class Session:
         fault = self.quarantine
         if fault is not None:
             raise fault
-        waiting = Waiting(new_id(), sender, draft)
-        envelope_id = await self._hub.log.put(self.id, waiting)
+        waiting = InboxEntry(new_id(), sender, draft)
+        envelope_id = await self._hub.log.enqueue(self.id, waiting)
         self._hub.conductor(self.id).wake()
         return envelope_id
 
@@ -354,7 +354,7 @@ class Session:
         return found[0]
 
     async def _is_taken(self, envelope_id: str) -> bool:
-        waiting = await self._hub.log.waiting(self.id)
+        waiting = await self._hub.log.inbox(self.id)
         if any(one.envelope_id == envelope_id for one in waiting):
             if (fault := self.quarantine) is not None:
                 raise fault  # it is accepted, and carried out once the session runs again
@@ -369,7 +369,7 @@ class Session:
         if conductor is not None and not conductor.is_resting:
             return False
         # Before the state: what another hub takes in meanwhile is in the one or the other.
-        waiting = await self._hub.log.waiting(self.id)
+        waiting = await self._hub.log.inbox(self.id)
         state = await self.refresh()
         if state.is_ended:
             return True

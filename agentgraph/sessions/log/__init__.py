@@ -1,40 +1,91 @@
-"""Where sessions are kept: one protocol, three stores."""
+"""Where sessions are stored: one protocol, three stores, and a registry for stores of your own."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph.sessions.log.memory import MemoryLog
 from agentgraph.sessions.log.protocol import (
-    Changed,
-    Grown,
-    InboxMoved,
+    AppendNotice,
+    ChangeListener,
+    InboxConflict,
+    InboxEntry,
     Log,
-    Stored,
-    Summary,
-    Waiting,
+    SessionSummary,
+    StoredSession,
 )
-from agentgraph.sessions.log.stores import open_log
+from agentgraph.storage import MEMORY, SchemeRegistry, register_saver
 
 if TYPE_CHECKING:
     from agentgraph.sessions.log.postgres import PostgresLog
     from agentgraph.sessions.log.sqlite import SQLiteLog
 
 __all__ = [
-    "Changed",
-    "Grown",
-    "InboxMoved",
+    "AppendNotice",
+    "ChangeListener",
+    "InboxConflict",
+    "InboxEntry",
     "Log",
     "MemoryLog",
     "PostgresLog",
     "SQLiteLog",
-    "Stored",
-    "Summary",
-    "Waiting",
+    "SessionSummary",
+    "StoredSession",
     "open_log",
+    "register_log",
 ]
 
 
+def open_log(url: str | None) -> Log:
+    """Return the log of `memory`, `sqlite:///file.db` or `postgresql://…`; `open` connects."""
+    return _logs.open(MEMORY if url is None else url)
+
+
+def register_log(
+    scheme: str,
+    opener: Callable[[str], Log],
+    *,
+    saver: Callable[[str], BaseCheckpointSaver[str]] | None = None,
+) -> None:
+    """Have `open_log` and `Hub.open` call `opener` with each URL that begins with `scheme://`.
+
+        register_log("redis", RedisLog)
+        hub = await Hub.open("redis://localhost", teams=[team])
+
+    `saver` makes the checkpoint saver of such a URL. Without it checkpoints are in memory: another
+    process then runs a broken round again from its start, and asks anew what was asked.
+    """
+    _logs.register(scheme, opener)
+    register_saver(scheme, saver or _memory_saver)
+
+
+def _memory_saver(url: str) -> BaseCheckpointSaver[str]:
+    return InMemorySaver()
+
+
+# A driver is imported by those who use it.
+
+
+def _open_sqlite(path: str) -> Log:
+    from agentgraph.sessions.log.sqlite import SQLiteLog
+
+    return SQLiteLog(path)
+
+
+def _open_postgres(url: str) -> Log:
+    from agentgraph.sessions.log.postgres import PostgresLog
+
+    return PostgresLog(url)
+
+
+_logs: SchemeRegistry[Log] = SchemeRegistry(MemoryLog, _open_sqlite, _open_postgres)
+
+
 def __getattr__(name: str) -> object:
-    # A driver is imported by those who use it.
     if name == "SQLiteLog":
         from agentgraph.sessions.log.sqlite import SQLiteLog
 

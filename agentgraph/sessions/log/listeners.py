@@ -1,4 +1,4 @@
-"""Who is told of changes, each on the loop that asked."""
+"""Who is notified of changes to a log: callbacks, each called on the event loop it came from."""
 
 from __future__ import annotations
 
@@ -6,48 +6,55 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from agentgraph.sessions.log.protocol import Changed
+from agentgraph.sessions.log.protocol import ChangeListener
 
 
 class Listeners:
-    """The subscribers of one log; they may be told from any thread."""
+    """The subscribers of one log, who may be notified from any thread.
+
+    It is false while there are none. Whoever implements a log of its own can keep its subscribers
+    here: `subscribe` is that of the `Log` protocol.
+    """
 
     def __init__(self) -> None:
-        self._listening: dict[object, tuple[asyncio.AbstractEventLoop | None, Changed]] = {}
+        self._subscribers: dict[
+            object, tuple[asyncio.AbstractEventLoop | None, ChangeListener]
+        ] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._listening)
+        return bool(self._subscribers)
 
-    def add(self, changed: Changed) -> Callable[[], None]:
-        """Have changes told on the running loop; the result ends it."""
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call the listener with each change, on the running loop; the result ends that."""
         key = object()
-        self._listening[key] = (_running(), changed)
+        self._subscribers[key] = (_running_loop(), listener)
 
-        def end() -> None:
-            self._listening.pop(key, None)
+        def unsubscribe() -> None:
+            self._subscribers.pop(key, None)
 
-        return end
+        return unsubscribe
 
-    def tell(self, session_id: str | None) -> None:
-        """Tell everybody of a change."""
-        if not self._listening:
+    def notify(self, session_id: str | None) -> None:
+        """Tell all subscribers that a session has changed, or with None that any may have."""
+        if not self._subscribers:
             return
-        here = _running()
-        for key, (loop, _) in list(self._listening.items()):
+        here = _running_loop()
+        for key, (loop, _) in list(self._subscribers.items()):
             if loop is None or loop is here:
-                self._tell(key, session_id)
+                self._call(key, session_id)
             else:
-                with suppress(RuntimeError):  # its loop was closed: nobody is there to be told
-                    loop.call_soon_threadsafe(self._tell, key, session_id)
+                with suppress(RuntimeError):  # that loop is closed, and its subscriber gone with it
+                    loop.call_soon_threadsafe(self._call, key, session_id)
 
-    def _tell(self, key: object, session_id: str | None) -> None:
-        # Asked again: who has ended it in the meantime must not hear of it any more.
-        listening = self._listening.get(key)
-        if listening is not None:
-            listening[1](session_id)
+    def _call(self, key: object, session_id: str | None) -> None:
+        # Looked up again: who has unsubscribed in the meantime must not be called any more.
+        subscriber = self._subscribers.get(key)
+        if subscriber is not None:
+            _, listener = subscriber
+            listener(session_id)
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Sessions in this process's memory."""
+"""Sessions in the memory of this process: the log of tests, and the shortest whole example."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import count
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import (
-    Changed,
-    Grown,
-    InboxMoved,
-    Stored,
-    Summary,
-    Waiting,
+    AppendNotice,
+    ChangeListener,
+    InboxConflict,
+    InboxEntry,
+    SessionSummary,
+    StoredSession,
 )
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
@@ -22,8 +22,8 @@ from agentgraph.sessions.state.state import SessionState
 
 
 @dataclass(slots=True)
-class _Shelf:
-    """One session."""
+class _MemorySession:
+    """One session: what a database has of it in rows."""
 
     record: SessionRecord
     state: SessionState
@@ -31,9 +31,11 @@ class _Shelf:
     due_at: float | None
     envelopes: list[Envelope] = field(default_factory=list)
     substantive: list[int] = field(default_factory=list)
+    """The places of the substantive ones among the envelopes."""
     by_id: dict[str, Envelope] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
-    inbox: dict[str, Waiting] = field(default_factory=dict)
+    """Envelope ids by sender and idempotency key."""
+    inbox: dict[str, InboxEntry] = field(default_factory=dict)
     attempts: int = 0
     owner: str | None = None
     epoch: int = 0
@@ -53,7 +55,7 @@ class MemoryLog:
     """Keep sessions as long as the process lives; several hubs of it may share one."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, _Shelf] = {}
+        self._sessions: dict[str, _MemorySession] = {}
         self._leases: dict[str, float] = {}
         self._order = count(1)
         self._listeners = Listeners()
@@ -71,40 +73,42 @@ class MemoryLog:
         due_at: float | None = None,
         runnable: bool | None = None,
     ) -> bool:
-        if record.session_id in self._shelves:
+        if record.session_id in self._sessions:
             return False
-        runs = state.is_runnable if runnable is None else runnable
-        shelf = self._shelves[record.session_id] = _Shelf(record, state, runs, due_at)
-        shelf.add(envelopes)
-        self._listeners.tell(record.session_id)
+        is_runnable = state.is_runnable if runnable is None else runnable
+        session = self._sessions[record.session_id] = _MemorySession(
+            record, state, is_runnable, due_at
+        )
+        session.add(envelopes)
+        self._listeners.notify(record.session_id)
         return True
 
-    async def load(self, session_id: str) -> Stored | None:
-        shelf = self._shelves.get(session_id)
-        if shelf is None:
+    async def load(self, session_id: str) -> StoredSession | None:
+        session = self._sessions.get(session_id)
+        if session is None:
             return None
-        return Stored(
-            shelf.record,
-            len(shelf.envelopes),
-            shelf.state,
-            shelf.attempts,
-            shelf.owner,
-            shelf.epoch,
+        return StoredSession(
+            session.record,
+            len(session.envelopes),
+            session.state,
+            session.attempts,
+            session.owner,
+            session.epoch,
         )
 
-    async def sessions(self, status: str | None = None) -> list[Summary]:
+    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
         return [
-            Summary(
+            SessionSummary(
                 session_id,
-                shelf.record.team,
-                shelf.state.status,
-                shelf.record.creator,
-                shelf.record.created_at,
-                len(shelf.envelopes),
-                shelf.record.parent.session_id if shelf.record.parent else None,
+                session.record.team,
+                session.state.status,
+                session.record.creator,
+                session.record.created_at,
+                len(session.envelopes),
+                session.record.parent.session_id if session.record.parent else None,
             )
-            for session_id, shelf in self._shelves.items()
-            if status is None or shelf.state.status == status
+            for session_id, session in self._sessions.items()
+            if status is None or session.state.status == status
         ]
 
     async def append(
@@ -116,61 +120,63 @@ class MemoryLog:
         *,
         epoch: int | None = None,
         due_at: float | None = None,
-        taken: Collection[str] = (),
+        admitted_ids: Collection[str] = (),
         attempts: int | None = None,
     ) -> None:
-        shelf = self._shelf(session_id)
-        if epoch is not None and shelf.epoch != epoch:
+        session = self._session(session_id)
+        if epoch is not None and session.epoch != epoch:
             raise StaleOwner(f"session {session_id!r} has another owner by now")
-        if shelf.state.is_ended:
-            raise SessionClosed(f"session {session_id!r} is {shelf.state.status}")
-        if len(shelf.envelopes) != head:
-            raise RoundConflict(f"session {session_id!r} is at {len(shelf.envelopes)}, not {head}")
-        if state.is_ended and any(key not in taken for key in shelf.inbox):
-            raise InboxMoved()
-        shelf.add(envelopes)
-        for envelope_id in taken:
-            shelf.inbox.pop(envelope_id, None)
-        shelf.state, shelf.runnable, shelf.due_at = state, state.is_runnable, due_at
+        if session.state.is_ended:
+            raise SessionClosed(f"session {session_id!r} is {session.state.status}")
+        if len(session.envelopes) != head:
+            raise RoundConflict(
+                f"session {session_id!r} is at {len(session.envelopes)}, not {head}"
+            )
+        if state.is_ended and any(key not in admitted_ids for key in session.inbox):
+            raise InboxConflict()
+        session.add(envelopes)
+        for envelope_id in admitted_ids:
+            session.inbox.pop(envelope_id, None)
+        session.state, session.runnable, session.due_at = state, state.is_runnable, due_at
         if attempts is not None:
-            shelf.attempts = attempts
-        self._listeners.tell(Grown(session_id))
+            session.attempts = attempts
+        self._listeners.notify(AppendNotice(session_id))
 
     async def read(
         self, session_id: str, after: int = 0, limit: int | None = None
     ) -> list[Envelope]:
-        envelopes, after = self._shelf(session_id).envelopes, max(after, 0)
+        envelopes, after = self._session(session_id).envelopes, max(after, 0)
         return envelopes[after : None if limit is None else after + limit]
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
-        shelf = self._shelf(session_id)
-        found: list[Envelope] = []
-        for place in reversed(shelf.substantive):
-            if len(found) >= count:
+        session = self._session(session_id)
+        newest_first: list[Envelope] = []
+        for place in reversed(session.substantive):
+            if len(newest_first) >= count:
                 break
             if before is None or place < before:
-                found.append(shelf.envelopes[place])
-        return found[::-1]
+                newest_first.append(session.envelopes[place])
+        return newest_first[::-1]
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
-        return self._shelf(session_id).by_id.get(envelope_id)
+        return self._session(session_id).by_id.get(envelope_id)
 
-    async def put(self, session_id: str, waiting: Waiting) -> str:
-        shelf = self._shelf(session_id)
-        idempotency_key = waiting.draft.idempotency_key
-        key = (waiting.sender_id, idempotency_key or "")
-        if idempotency_key is not None and key in shelf.keys:
-            return shelf.keys[key]
-        if shelf.state.is_ended:
-            raise SessionClosed(f"session {session_id!r} is {shelf.state.status}")
+    async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
+        session = self._session(session_id)
+        idempotency_key = entry.draft.idempotency_key
+        key = (entry.sender_id, idempotency_key or "")
+        if idempotency_key is not None and key in session.keys:
+            return session.keys[key]
+        if session.state.is_ended:
+            raise SessionClosed(f"session {session_id!r} is {session.state.status}")
         if idempotency_key is not None:
-            shelf.keys[key] = waiting.envelope_id
-        shelf.inbox[waiting.envelope_id] = replace(waiting, order=next(self._order))
-        self._listeners.tell(session_id)
-        return waiting.envelope_id
+            session.keys[key] = entry.envelope_id
+        session.inbox[entry.envelope_id] = replace(entry, order=next(self._order))
+        self._listeners.notify(session_id)
+        return entry.envelope_id
 
-    async def waiting(self, session_id: str) -> list[Waiting]:
-        return list(self._shelf(session_id).inbox.values())
+    async def inbox(self, session_id: str) -> list[InboxEntry]:
+        return list(self._session(session_id).inbox.values())
 
     async def claim(
         self,
@@ -181,66 +187,66 @@ class MemoryLog:
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
     ) -> int | None:
-        shelf = self._shelf(session_id)
-        if shelf.owner == owner and self._leases.get(owner, 0) > now:
-            return shelf.epoch
-        if shelf.owner not in (None, owner) and not force:
-            holds = self._leases.get(shelf.owner or "", 0) > now
-            if holds and not is_gone(shelf.owner or ""):
+        session = self._session(session_id)
+        if session.owner == owner and self._leases.get(owner, 0) > now:
+            return session.epoch
+        if session.owner not in (None, owner) and not force:
+            is_leased = self._leases.get(session.owner or "", 0) > now
+            if is_leased and not is_gone(session.owner or ""):
                 return None
-        shelf.owner, shelf.epoch = owner, shelf.epoch + 1
-        return shelf.epoch
+        session.owner, session.epoch = owner, session.epoch + 1
+        return session.epoch
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
-        shelf = self._shelf(session_id)
-        if shelf.owner == owner:
-            shelf.owner = None
+        session = self._session(session_id)
+        if session.owner == owner:
+            session.owner = None
             if attempts is not None:
-                shelf.attempts = attempts
+                session.attempts = attempts
 
     async def attempt(self, session_id: str, epoch: int) -> int:
-        shelf = self._shelf(session_id)
-        if shelf.epoch != epoch:
+        session = self._session(session_id)
+        if session.epoch != epoch:
             raise StaleOwner(f"session {session_id!r} has another owner by now")
-        shelf.attempts += 1
-        return shelf.attempts
+        session.attempts += 1
+        return session.attempts
 
-    async def beat(self, owner: str, until: float) -> None:
+    async def heartbeat(self, owner: str, until: float) -> None:
         self._leases[owner] = until
 
-    async def retire(self, owner: str) -> None:
+    async def release_all(self, owner: str) -> None:
         self._leases.pop(owner, None)
-        for shelf in self._shelves.values():
-            if shelf.owner == owner:
-                shelf.owner = None
-        self._listeners.tell(None)
+        for session in self._sessions.values():
+            if session.owner == owner:
+                session.owner = None
+        self._listeners.notify(None)
 
-    async def unfinished(self, now: float) -> list[str]:
+    async def unfinished_sessions(self, now: float) -> list[str]:
         return [
             session_id
-            for session_id, shelf in self._shelves.items()
+            for session_id, session in self._sessions.items()
             if (
-                shelf.owner is not None
-                if shelf.state.is_ended
-                else shelf.runnable
-                or shelf.inbox
-                or (shelf.due_at is not None and shelf.due_at <= now)
+                session.owner is not None
+                if session.state.is_ended
+                else session.runnable
+                or session.inbox
+                or (session.due_at is not None and session.due_at <= now)
             )
         ]
 
     async def next_due(self) -> float | None:
-        dues = [
-            shelf.due_at
-            for shelf in self._shelves.values()
-            if shelf.due_at is not None and not shelf.state.is_ended
+        instants = [
+            session.due_at
+            for session in self._sessions.values()
+            if session.due_at is not None and not session.state.is_ended
         ]
-        return min(dues, default=None)
+        return min(instants, default=None)
 
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        return self._listeners.add(changed)
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        return self._listeners.subscribe(listener)
 
-    def _shelf(self, session_id: str) -> _Shelf:
-        shelf = self._shelves.get(session_id)
-        if shelf is None:
+    def _session(self, session_id: str) -> _MemorySession:
+        session = self._sessions.get(session_id)
+        if session is None:
             raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
-        return shelf
+        return session

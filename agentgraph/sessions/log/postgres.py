@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeAlias, TypeVar
 
 import psycopg
-from psycopg.rows import dict_row, tuple_row
 from psycopg_pool import PoolTimeout
 
-from agentgraph.errors import SessionError, StorageError
+from agentgraph.errors import StorageError
 from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
-from agentgraph.sessions.log.postgres_bell import GROWN, Bell
+from agentgraph.sessions.log.postgres_connection import LogConnection, Values, arrays_of, migrate
+from agentgraph.sessions.log.postgres_listener import NotificationListener, payload_of
 from agentgraph.sessions.log.protocol import (
-    Changed,
-    Grown,
-    InboxMoved,
-    Stored,
-    Summary,
-    Waiting,
+    AppendNotice,
+    ChangeListener,
+    InboxEntry,
+    SessionSummary,
+    StoredSession,
 )
-from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
-from agentgraph.sessions.state.state import ENDED, SessionState
-from agentgraph.storage.discretion import discreet
+from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage.pool import (
-    Connection,
     Pool,
     close_at_exit,
+    connect_timeout,
     failure_of,
+    open_pool,
     operation,
-    timeout_of,
-    unreachable,
+    redacted_logging,
 )
 
 T = TypeVar("T")
@@ -43,110 +40,10 @@ T = TypeVar("T")
 CONNECTIONS = 4
 """At most as many per log; one more connection listens."""
 
-_LOCK = 0x6167656E7473657A
-_LOCK_TIMEOUT_S = 120
-_MAX_TOLD = 7_000
-_CHUNK = 500
 _FOREVER = 2**62
 _DAY_S = 86_400.0
 
-_Values: TypeAlias = Mapping[str, Any]
-_Work: TypeAlias = Callable[["_Desk"], Awaitable[T]]
-
-
-class _Desk:
-    """One connection, as long as somebody works at it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self._cursor = connection.cursor(row_factory=tuple_row)
-
-    async def ask(self, query: str, values: _Values) -> list[r.Row]:
-        await self._cursor.execute(query.encode(), values)
-        return list(await self._cursor.fetchall()) if self._cursor.description else []
-
-    async def create(self, columns: _Values, envelopes: Sequence[Envelope]) -> bool:
-        rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
-        session_id = columns["session_id"]
-        async with self.connection.transaction():
-            await self.ask(sql.CREATE, {**columns, "head": len(rows), "said": r.spoken(rows)})
-            if self._cursor.rowcount < 1:
-                return False
-            # In pieces: a fork may come with more than fits into one message.
-            for at in range(0, len(rows), _CHUNK):
-                arrays = _arrays(session_id, rows[at : at + _CHUNK], dict(keys[at : at + _CHUNK]))
-                await self.ask(sql.FILL, {**arrays, "base": 0})
-                await self.ask(sql.FILL_KEYS, arrays)
-            await self.ask(sql.TELL, {"told": _told(session_id)})
-        return True
-
-    async def append(self, session_id: str, values: _Values) -> None:
-        if values["status"] not in ENDED:
-            await self._append(session_id, values)
-            return
-        async with self.connection.transaction():
-            await self.ask(sql.LOCK, values)
-            await self._append(session_id, values)
-            if await self.ask(sql.LEFT, values):
-                raise InboxMoved()
-
-    async def append_again(self, session_id: str, values: _Values) -> None:
-        """Append what may have been appended, before the answer was lost."""
-        try:
-            await self.append(session_id, values)
-        except SessionError:
-            if not values["count"]:
-                raise
-            last = {"sequence": values["sequences"][-1], "data": values["data"][-1]}
-            if not await self.ask(sql.WRITTEN, {**values, **last}):
-                raise
-
-    async def put(self, session_id: str, values: _Values) -> str:
-        found = await self.ask(sql.PUT, values)
-        if not found:
-            raise r.unknown(session_id)
-        status, has_arrived = found[0]
-        if has_arrived:
-            return str(values["envelope_id"])
-        if values["digest"] is not None:
-            # A statement of its own: it may have been put in by somebody else just now.
-            known = await self.ask(sql.KNOWN, values)
-            if known:
-                return str(known[0][0])
-        if status in ENDED:
-            raise r.closed(session_id, status)
-        return str(values["envelope_id"])
-
-    async def put_again(self, session_id: str, values: _Values) -> str:
-        """Put in what may have been put in, before the answer was lost."""
-        if await self.ask(sql.ACCEPTED, values):
-            return str(values["envelope_id"])
-        return await self.put(session_id, values)
-
-    async def migrate(self) -> None:
-        """Bring the tables up to date, one process at a time."""
-        if not await self._lacks():
-            return
-        async with self.connection.transaction():
-            await self.ask(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'", {})
-            await self.ask(f"SELECT pg_advisory_xact_lock({_LOCK})", {})
-            await self.ask(VERSIONS, {})
-            for version, statements in await self._lacks():
-                for statement in statements:
-                    await self.ask(statement, {})
-                await self.ask("INSERT INTO agentgraph_migrations VALUES (%(v)s)", {"v": version})
-
-    async def _lacks(self) -> list[tuple[int, Sequence[str]]]:
-        known = await self.ask("SELECT to_regclass('agentgraph_migrations')::text", {})
-        found = None
-        if known[0][0] is not None:
-            found = (await self.ask("SELECT max(version) FROM agentgraph_migrations", {}))[0][0]
-        return due_migrations("this Postgres database", found or 0, POSTGRES)
-
-    async def _append(self, session_id: str, values: _Values) -> None:
-        if not await self.ask(sql.APPEND, values):
-            found = await self.ask(sql.STATUS, values)
-            raise r.refusal(session_id, found[0] if found else None, values["epoch"])
+_Work: TypeAlias = Callable[[LogConnection], Awaitable[T]]
 
 
 class PostgresLog:
@@ -155,34 +52,35 @@ class PostgresLog:
     def __init__(self, url: str) -> None:
         self._url = url
         self._listeners = Listeners()
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
         self._pool: Pool | None = None
-        self._bell: Bell | None = None
-        self._closed: Callable[[], None] = _nothing
+        self._listener: NotificationListener | None = None
+        self._forget_at_exit: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
-        async with self._opening:
+        async with self._open_lock:
             if self._pool is not None:
                 return
-            with discreet():
-                self._pool = await _opened_pool(self._url)
-            self._closed = close_at_exit(self.close)
-            self._bell = Bell(self._url, timeout_of(self._url), self._listeners)
+            with redacted_logging():
+                self._pool = await open_pool(self._url, CONNECTIONS, migrate)
+            self._forget_at_exit = close_at_exit(self.close)
+            timeout = connect_timeout(self._url)
+            self._listener = NotificationListener(self._url, timeout, self._listeners)
             if self._listeners:
-                self._bell.hang()
+                self._listener.start()
 
     async def close(self) -> None:
-        # Shielded: half closed, its connections would be nobody's.
+        # Shielded: what a cancel left open would be closed by nobody.
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
-        async with self._opening:
+        async with self._open_lock:
             pool, self._pool = self._pool, None
-            bell, self._bell = self._bell, None
-            self._closed()
-            with discreet():
-                if bell is not None:
-                    await bell.remove()
+            listener, self._listener = self._listener, None
+            self._forget_at_exit()
+            with redacted_logging():
+                if listener is not None:
+                    await listener.stop()
                 if pool is not None:
                     await pool.close()
 
@@ -196,17 +94,17 @@ class PostgresLog:
         runnable: bool | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
-        created = await self._do(lambda desk: desk.create(columns, envelopes))
-        if created:
-            self._tell(record.session_id)
-        return created
+        is_new = await self._do(lambda connection: connection.create(columns, envelopes))
+        if is_new:
+            self._notify(record.session_id)
+        return is_new
 
-    async def load(self, session_id: str) -> Stored | None:
-        rows = await self._ask(sql.LOAD, {"session_id": r.safe(session_id)})
-        return r.stored(session_id, rows[0]) if rows else None
+    async def load(self, session_id: str) -> StoredSession | None:
+        rows = await self._ask(sql.LOAD, {"session_id": r.to_ascii(session_id)})
+        return r.read_session(session_id, rows[0]) if rows else None
 
-    async def sessions(self, status: str | None = None) -> list[Summary]:
-        return [r.summary(row) for row in await self._ask(sql.SESSIONS, {"status": status})]
+    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
+        return [r.read_summary(row) for row in await self._ask(sql.SESSIONS, {"status": status})]
 
     async def append(
         self,
@@ -217,59 +115,59 @@ class PostgresLog:
         *,
         epoch: int | None = None,
         due_at: float | None = None,
-        taken: Collection[str] = (),
+        admitted_ids: Collection[str] = (),
         attempts: int | None = None,
     ) -> None:
         rows = r.envelope_rows(envelopes, head)
         values = {
             **r.state_columns(state, due_at),
-            **_arrays(r.safe(session_id), rows, r.keys_of(envelopes)),
+            **arrays_of(r.to_ascii(session_id), rows, r.keys_of(envelopes)),
             "head": head,
             "count": len(rows),
-            "said": r.spoken(rows),
+            "said": r.substantive_count(rows),
             "epoch": epoch,
             "attempts": attempts,
-            "taken": [r.safe(one) for one in taken],
-            "told": _told(r.safe(session_id), GROWN),
+            "admitted_ids": [r.to_ascii(entry_id) for entry_id in admitted_ids],
+            "payload": payload_of(r.to_ascii(session_id), is_append=True),
         }
         await self._do(
-            lambda desk: desk.append(session_id, values),
-            again=lambda desk: desk.append_again(session_id, values),
+            lambda connection: connection.append(session_id, values),
+            again=lambda connection: connection.append_again(session_id, values),
         )
-        self._tell(Grown(session_id))
+        self._notify(AppendNotice(session_id))
 
     async def read(
         self, session_id: str, after: int = 0, limit: int | None = None
     ) -> list[Envelope]:
         after = max(after, 0)
         values = {"after": after, "limit": None if limit is None else max(limit, 0)}
-        rows = await self._of(session_id, sql.READ, values)
+        rows = await self._rows_of(session_id, sql.READ, values)
         return r.read_rows(session_id, rows, after, limit)
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         values = {"before": _FOREVER if before is None else before, "count": max(count, 0)}
-        rows = await self._of(session_id, sql.TAIL, values)
+        rows = await self._rows_of(session_id, sql.TAIL, values)
         return r.tail_rows(session_id, rows, before, count)
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
-        rows = await self._of(session_id, sql.FIND, {"envelope_id": r.safe(envelope_id)})
+        rows = await self._rows_of(session_id, sql.FIND, {"envelope_id": r.to_ascii(envelope_id)})
         sequence, data = rows[0]
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
 
-    async def put(self, session_id: str, waiting: Waiting) -> str:
-        stored_id = r.safe(session_id)
-        row = r.inbox_row(waiting)
-        values = {**row._asdict(), "session_id": stored_id, "told": _told(stored_id)}
-        found = await self._do(
-            lambda desk: desk.put(session_id, values),
-            again=lambda desk: desk.put_again(session_id, values),
+    async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
+        stored_id = r.to_ascii(session_id)
+        row = r.inbox_row(entry)
+        values = {**row._asdict(), "session_id": stored_id, "payload": payload_of(stored_id)}
+        entry_id = await self._do(
+            lambda connection: connection.enqueue(session_id, values),
+            again=lambda connection: connection.enqueue_again(session_id, values),
         )
-        if found == row.envelope_id:
-            self._tell(session_id)
-        return r.plain(found)
+        if entry_id == row.envelope_id:
+            self._notify(session_id)
+        return r.from_ascii(entry_id)
 
-    async def waiting(self, session_id: str) -> list[Waiting]:
-        return r.waiting_rows(session_id, await self._of(session_id, sql.WAITING, {}))
+    async def inbox(self, session_id: str) -> list[InboxEntry]:
+        return r.read_inbox(session_id, await self._rows_of(session_id, sql.INBOX, {}))
 
     async def claim(
         self,
@@ -281,74 +179,84 @@ class PostgresLog:
         force: bool = False,
     ) -> int | None:
         while True:
-            held = r.Held(*(await self._of(session_id, sql.HELD, {}))[0])
-            if held.is_kept_by(owner, now):
-                return held.epoch
-            if not force and held.is_withheld_from(owner, now, is_gone):
+            lease = r.Lease(*(await self._rows_of(session_id, sql.LEASE, {}))[0])
+            if lease.is_held_by(owner, now):
+                return lease.epoch
+            if not force and lease.is_withheld_from(owner, now, is_gone):
                 return None
-            values = {"owner": r.safe(owner), "epoch": held.epoch, "present": held.owner}
-            sure = force or (held.until or 0) > now
-            rows = await self._of(session_id, sql.CLAIM, {**values, "sure": sure, "now": now}, ())
+            values = {"owner": r.to_ascii(owner), "epoch": lease.epoch, "present": lease.owner}
+            # A lease that holds is overridden: `is_gone` has said that its owner is dead. One that
+            # has run out may have been renewed since, which the statement checks.
+            sure = force or (lease.until or 0) > now
+            values |= {"sure": sure, "now": now}
+            rows = await self._rows_of(session_id, sql.CLAIM, values, may_be_none=True)
             if rows:
                 return int(rows[0][0])
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
-        values = {"owner": r.safe(owner), "attempts": attempts}
-        if not await self._of(session_id, sql.RELEASE, values, ()):
-            await self._of(session_id, sql.STATUS, {})
+        values = {"owner": r.to_ascii(owner), "attempts": attempts}
+        if not await self._rows_of(session_id, sql.RELEASE, values, may_be_none=True):
+            await self._rows_of(session_id, sql.STATUS, {})
 
     async def attempt(self, session_id: str, epoch: int) -> int:
-        values = {"session_id": r.safe(session_id), "epoch": epoch}
-        # Once: one whose answer was lost may have been counted.
-        rows = await self._do(lambda desk: desk.ask(sql.ATTEMPT, values))
+        values = {"session_id": r.to_ascii(session_id), "epoch": epoch}
+        # Never again: an attempt whose answer was lost may have been counted.
+        rows = await self._do(lambda connection: connection.ask(sql.ATTEMPT, values))
         if not rows:
-            await self._of(session_id, sql.STATUS, {})
-            raise r.stale(session_id)
+            await self._rows_of(session_id, sql.STATUS, {})
+            raise r.stale_owner(session_id)
         return int(rows[0][0])
 
-    async def beat(self, owner: str, until: float) -> None:
-        await self._ask(sql.BEAT, {"owner": r.safe(owner), "until": until})
+    async def heartbeat(self, owner: str, until: float) -> None:
+        await self._ask(sql.HEARTBEAT, {"owner": r.to_ascii(owner), "until": until})
 
-    async def retire(self, owner: str) -> None:
-        await self._ask(sql.RETIRE, {"owner": r.safe(owner), "kept": _DAY_S})
-        self._tell(None)
+    async def release_all(self, owner: str) -> None:
+        await self._ask(sql.RELEASE_ALL, {"owner": r.to_ascii(owner), "keep_s": _DAY_S})
+        self._notify(None)
 
-    async def unfinished(self, now: float) -> list[str]:
-        return [r.plain(row[1]) for row in await self._ask(sql.UNFINISHED, {"now": now})]
+    async def unfinished_sessions(self, now: float) -> list[str]:
+        return [
+            r.from_ascii(row[1]) for row in await self._ask(sql.UNFINISHED_SESSIONS, {"now": now})
+        ]
 
     async def next_due(self) -> float | None:
-        found: float | None = (await self._ask(sql.NEXT_DUE, {}))[0][0]
-        return found
+        due_at: float | None = (await self._ask(sql.NEXT_DUE, {}))[0][0]
+        return due_at
 
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        end = self._listeners.add(changed)
-        if self._bell is not None:
-            self._bell.hang()
-        return end
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        unsubscribe = self._listeners.subscribe(listener)
+        if self._listener is not None:
+            self._listener.start()
+        return unsubscribe
 
-    def _tell(self, session_id: str | None) -> None:
-        # While the server is heard it tells of this too.
-        if self._bell is None or not self._bell.hears:
-            self._listeners.tell(session_id)
+    def _notify(self, session_id: str | None) -> None:
+        # While it is connected, the server notifies of our own changes too.
+        if self._listener is None or not self._listener.is_connected:
+            self._listeners.notify(session_id)
 
-    async def _of(
-        self, session_id: str, query: str, values: _Values, least: Sequence[r.Row] | None = None
+    async def _rows_of(
+        self, session_id: str, query: str, values: Values, *, may_be_none: bool = False
     ) -> Sequence[r.Row]:
-        rows = await self._ask(query, {**values, "session_id": r.safe(session_id)})
-        if not rows and least is None:
-            raise r.unknown(session_id)
+        """Return the rows of a session; none means that there is no such session, else an error."""
+        rows = await self._ask(query, {**values, "session_id": r.to_ascii(session_id)})
+        if not rows and not may_be_none:
+            raise r.unknown_session(session_id)
         return rows
 
-    async def _ask(self, query: str, values: _Values) -> list[r.Row]:
-        """Ask what can be asked twice."""
+    async def _ask(self, query: str, values: Values) -> list[r.Row]:
+        """Return the rows of a statement that may be carried out twice."""
 
-        async def work(desk: _Desk) -> list[r.Row]:
-            return await desk.ask(query, values)
+        async def work(connection: LogConnection) -> list[r.Row]:
+            return await connection.ask(query, values)
 
         return await self._do(work, again=work)
 
     async def _do(self, work: _Work[T], *, again: _Work[T] | None = None) -> T:
-        """Do something; where the connection is lost on the way, do `again`."""
+        """Carry out `work`; where the connection is lost meanwhile, `again` on another one.
+
+        Without `again` a lost connection is a failure. Raises `StorageError` for what the driver
+        raises.
+        """
         with operation():
             for attempt in (work, again):
                 if attempt is None:
@@ -356,63 +264,22 @@ class PostgresLog:
                 try:
                     return await self._attempt(attempt)
                 except Exception as error:
-                    found = failure_of(error)
-                    if found is None:
+                    storage_error = failure_of(error)
+                    if storage_error is None:
                         raise
-                    failure, lost = found, _is_lost(error)
-                if not lost:
+                    failure, is_lost = storage_error, _is_lost(error)
+                if not is_lost:
                     break
-        # Out here, as it would else carry the driver's error along as its context.
+        # Raised outside of the handler: as context, the driver's error may hold parts of the URL.
         raise failure
 
     async def _attempt(self, work: _Work[T]) -> T:
         if self._pool is None:
             raise StorageError("this Postgres log is not open: call `open` first")
         async with self._pool.connection() as connection:
-            return await work(_Desk(connection))
-
-
-async def _opened_pool(url: str) -> Pool:
-    try:
-        timeout = timeout_of(url)
-        # Beforehand: the pool goes on trying, and would not tell that a password is wrong.
-        async with await psycopg.AsyncConnection.connect(
-            url, autocommit=True, row_factory=dict_row, connect_timeout=timeout
-        ) as connection:
-            await _Desk(connection).migrate()
-        pool = Pool(url, CONNECTIONS, timeout)
-        await pool.open(wait=True, timeout=timeout)
-        return pool
-    except psycopg.Error as error:
-        kind = type(error).__name__
-    if kind == psycopg.errors.LockNotAvailable.__name__:
-        raise StorageError("another process has not finished migrating Postgres: look after it")
-    # Out here, and neither the text nor the cause of it: both may hold parts of the URL.
-    raise unreachable(kind)
+            return await work(LogConnection(connection))
 
 
 def _is_lost(error: Exception) -> bool:
-    is_known = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return is_known and not isinstance(error, PoolTimeout)
-
-
-def _arrays(
-    session_id: str, rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
-) -> dict[str, Any]:
-    return {
-        "session_id": session_id,
-        "sequences": [row.sequence for row in rows],
-        "ids": [row.envelope_id for row in rows],
-        "saids": [row.said for row in rows],
-        "data": [row.data for row in rows],
-        "digests": list(keys),
-        "keyed": list(keys.values()),
-    }
-
-
-def _told(session_id: str, mark: str = "") -> str:
-    # Postgres tells no more than 8,000 bytes; nothing means that it may be any session.
-    return f"{mark}{session_id}" if len(session_id) <= _MAX_TOLD else ""
-
-
-def _nothing() -> None: ...
+    is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return is_of_connection and not isinstance(error, PoolTimeout)

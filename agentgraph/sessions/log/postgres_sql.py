@@ -1,4 +1,4 @@
-"""What is asked of Postgres, each in one statement and so in one round trip."""
+"""The statements on sessions in Postgres: each operation is one, and so one round trip."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ CHANNEL = "agentgraph_sessions"
 
 _ENVELOPES = """
     SELECT %(session_id)s::text, e.sequence, e.envelope_id, {said} + e.said, e.data FROM {origin}
-    unnest(%(sequences)s::bigint[], %(ids)s::text[], %(saids)s::bigint[], %(data)s::text[])
+    unnest(%(sequences)s::bigint[], %(ids)s::text[], %(numbers)s::bigint[], %(data)s::text[])
         AS e (sequence, envelope_id, said, data)
 """
 _KEYS = """
     SELECT %(session_id)s::text, k.digest, k.envelope_id FROM {origin}
-    unnest(%(digests)s::text[], %(keyed)s::text[]) AS k (digest, envelope_id)
+    unnest(%(digests)s::text[], %(key_ids)s::text[]) AS k (digest, envelope_id)
     ON CONFLICT DO NOTHING
 """
 
@@ -32,9 +32,9 @@ FILL_KEYS = f"""
 INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 {_KEYS.format(origin="")}
 """
-TELL = f"SELECT pg_notify('{CHANNEL}', %(told)s)"
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
-# Whatever else it does hangs on the row that it has moved: nothing happens where that is none.
+# All that it does beside depends on the row that it updates: without that row nothing happens.
 APPEND = f"""
 WITH moved AS (
     UPDATE agentgraph_sessions SET
@@ -52,22 +52,22 @@ WITH moved AS (
     {_KEYS.format(origin="moved,")}
 ), gone AS (
     DELETE FROM agentgraph_inbox USING moved
-    WHERE session_id = %(session_id)s AND envelope_id = ANY(%(taken)s::text[])
+    WHERE session_id = %(session_id)s AND envelope_id = ANY(%(admitted_ids)s::text[])
 )
-SELECT pg_notify('{CHANNEL}', %(told)s) FROM moved
+SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
 """
-# Before a closing append, and a statement of its own: whoever puts something in holds the row too,
-# and what they have put in is seen only by statements that begin after.
+# Before a closing append, and a statement of its own: ENQUEUE locks the row too, and what it has
+# put in is visible only to statements that begin after it.
 LOCK = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR UPDATE
 """
-LEFT = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
-WRITTEN = """
+INBOX_REMAINS = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
+ENVELOPE_EXISTS = """
 SELECT 1 FROM agentgraph_envelopes
 WHERE session_id = %(session_id)s AND sequence = %(sequence)s AND data = %(data)s
 """
-# The row is held, so that the session does not end meanwhile.
-PUT = f"""
+# The row is locked, so that the session does not end meanwhile.
+ENQUEUE = f"""
 WITH target AS MATERIALIZED (
     SELECT status FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
 ), keyed AS (
@@ -83,14 +83,14 @@ WITH target AS MATERIALIZED (
     ON CONFLICT DO NOTHING RETURNING 1
 )
 SELECT target.status,
-    (SELECT pg_notify('{CHANNEL}', %(told)s)::text FROM arrived) IS NOT NULL
+    (SELECT pg_notify('{CHANNEL}', %(payload)s)::text FROM arrived) IS NOT NULL
 FROM target
 """
-KNOWN = """
+FIND_KEY = """
 SELECT envelope_id FROM agentgraph_keys
 WHERE session_id = %(session_id)s AND digest = %(digest)s::text
 """
-ACCEPTED = """
+IS_ACCEPTED = """
 SELECT 1 FROM agentgraph_inbox
 WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
 UNION ALL
@@ -131,12 +131,12 @@ LEFT JOIN agentgraph_envelopes e
     ON e.session_id = s.session_id AND e.envelope_id = %(envelope_id)s
 WHERE s.session_id = %(session_id)s
 """
-WAITING = """
+INBOX = """
 SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = %(session_id)s ORDER BY i.arrival
 """
-HELD = """
+LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = %(session_id)s
@@ -159,15 +159,15 @@ ATTEMPT = """
 UPDATE agentgraph_sessions SET attempts = attempts + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s RETURNING attempts
 """
-BEAT = """
+HEARTBEAT = """
 INSERT INTO agentgraph_hubs (owner, until) VALUES (%(owner)s, %(until)s)
 ON CONFLICT (owner) DO UPDATE SET until = excluded.until
 """
-# Those leases too that ended long ago without a word: nobody else would ever remove them.
-RETIRE = f"""
+# Leases that ran out long ago go too: their owners were killed, and nobody else removes them.
+RELEASE_ALL = f"""
 WITH gone AS (
     DELETE FROM agentgraph_hubs WHERE owner = %(owner)s
-        OR until < (SELECT until FROM agentgraph_hubs WHERE owner = %(owner)s) - %(kept)s
+        OR until < (SELECT until FROM agentgraph_hubs WHERE owner = %(owner)s) - %(keep_s)s
 ), given_back AS (
     UPDATE agentgraph_sessions SET owner = NULL WHERE owner = %(owner)s
 )
@@ -177,7 +177,7 @@ SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE %(status)s::text IS NULL OR status = %(status)s ORDER BY ordinal
 """
-UNFINISHED = """
+UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
 UNION SELECT ordinal, session_id FROM agentgraph_sessions WHERE due_at <= %(now)s
 UNION SELECT s.ordinal, s.session_id

@@ -1,4 +1,4 @@
-"""What a store of sessions does, whatever it is made of."""
+"""The protocol of a session log, and the values that it takes and gives."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from agentgraph.sessions.state.envelope import Draft, Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
-Changed: TypeAlias = Callable[[str | None], None]
-"""Told of every change, by any process: of which session, None where it may be any."""
+ChangeListener: TypeAlias = Callable[[str | None], None]
+"""Called with the id of a session that any process has changed, None where it may be any."""
 
 
-class Grown(str):
-    """The id of a session that its owner has appended to: news, and nothing that waits for it."""
+class AppendNotice(str):
+    """The id of a session that its owner has appended to.
+
+    Listeners get it in place of a plain id where there is something new to read, but nothing in the
+    inbox and no session to take over.
+    """
 
     __slots__ = ()
 
 
-class InboxMoved(SessionError):
-    """Something came in while a session was being closed: take that too, then close."""
+class InboxConflict(SessionError):
+    """Something came in while a session was being closed: admit that too, then close."""
 
     code = "inbox_moved"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class InboxEntry:
     """What was accepted and waits to be admitted; its id will be its envelope's."""
 
     envelope_id: str
@@ -39,14 +43,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A session as it is kept."""
+class StoredSession:
+    """A session as a log has it."""
 
     record: SessionRecord
     head: int
     """The sequence of its last envelope."""
     state: SessionState | None
-    """The snapshot; None where it is missing or unreadable: fold the log."""
+    """The snapshot; None where it is missing or unreadable, so that the log must be folded."""
     attempts: int = 0
     """How often the present round was begun."""
     owner: str | None = None
@@ -54,8 +58,8 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """A session, in a list."""
+class SessionSummary:
+    """A session in a list of sessions."""
 
     session_id: str
     team: str
@@ -67,10 +71,13 @@ class Summary:
 
 
 class Log(Protocol):
-    """Envelopes by session, in order; and beside them an inbox, a snapshot and a lease.
+    """Envelopes by session, in order; beside them an inbox, a snapshot and a lease on each session.
 
-    Owners are hubs. A hub says `beat` before its lease ends; whoever claims a session of one that
-    has not, or that `is_gone` says is dead, gets a higher epoch, and the other writes nothing more.
+    The owner of a session is a hub, which prolongs its lease by `heartbeat`. Another hub that
+    claims the session after that lease has run out, or whose `is_gone` says that the owner is dead,
+    gets a higher epoch; an append with the lower epoch is then refused.
+
+    `register_log` makes a log of your own known to `Hub.open`.
     """
 
     async def open(self) -> None:
@@ -78,7 +85,7 @@ class Log(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         ...
 
     async def create(
@@ -90,14 +97,17 @@ class Log(Protocol):
         due_at: float | None = None,
         runnable: bool | None = None,
     ) -> bool:
-        """Begin a session; False if there is one of this id. `runnable` overrides the state's."""
+        """Create a session with its first envelopes; False if there is one of this id.
+
+        `due_at` is when the clock has something to do with it; `runnable` overrides the state's.
+        """
         ...
 
-    async def load(self, session_id: str) -> Stored | None:
-        """Return what is kept of a session, None if there is none; `Quarantined` if unreadable."""
+    async def load(self, session_id: str) -> StoredSession | None:
+        """Return a session, None if there is none; `Quarantined` if its record is unreadable."""
         ...
 
-    async def sessions(self, status: str | None = None) -> list[Summary]:
+    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
         """List the sessions, the oldest first."""
         ...
 
@@ -110,13 +120,14 @@ class Log(Protocol):
         *,
         epoch: int | None = None,
         due_at: float | None = None,
-        taken: Collection[str] = (),
+        admitted_ids: Collection[str] = (),
         attempts: int | None = None,
     ) -> None:
-        """Append after `head` and store the state, all or nothing; what was taken leaves the inbox.
+        """Append after `head`, store the state, and remove from the inbox what was admitted.
 
-        `RoundConflict` if the log has moved on, `StaleOwner` if the epoch has, `SessionClosed` if
-        it has ended, `InboxMoved` if the state ends it while more waits than was taken.
+        All or nothing. `RoundConflict` if the head has moved on, `StaleOwner` if the epoch has,
+        `SessionClosed` if the session has ended, `InboxConflict` if the state ends it while the
+        inbox has more than what was admitted.
         """
         ...
 
@@ -134,15 +145,17 @@ class Log(Protocol):
         """Return one envelope."""
         ...
 
-    async def put(self, session_id: str, waiting: Waiting) -> str:
-        """Accept something, durably; return its id, or the earlier one of the same key and sender.
+    async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
+        """Put an entry into the inbox, durably; return its id.
+
+        For the same sender and idempotency key that is the id of the first, and nothing is put in.
 
         `SessionClosed` if the session has ended, `SessionError` if there is none.
         """
         ...
 
-    async def waiting(self, session_id: str) -> list[Waiting]:
-        """Return what waits, in the order of arrival."""
+    async def inbox(self, session_id: str) -> list[InboxEntry]:
+        """Return what waits to be admitted, in the order of arrival."""
         ...
 
     async def claim(
@@ -154,39 +167,45 @@ class Log(Protocol):
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
     ) -> int | None:
-        """Take a session, and return the epoch; None while another hub's lease on it holds.
+        """Make a hub the owner of a session, and return the epoch.
 
-        A hub that has it already keeps its epoch, unless its own lease has run out meanwhile.
+        None while another hub's lease on it holds, unless `is_gone` says of that hub that it is
+        dead, or `force` overrides it. A hub that owns the session already keeps its epoch, unless
+        its own lease has run out meanwhile.
         """
         ...
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
-        """Give a session back, and set the attempts that its round has had."""
+        """Give a session back; `attempts` sets how often its round was begun."""
         ...
 
     async def attempt(self, session_id: str, epoch: int) -> int:
-        """Count one more attempt at the present round, and return how many it has had."""
+        """Count one more attempt at the present round, and return how many there were.
+
+        `StaleOwner` if the epoch has moved on.
+        """
         ...
 
-    async def beat(self, owner: str, until: float) -> None:
-        """Prolong the lease of a hub on all that it has."""
+    async def heartbeat(self, owner: str, until: float) -> None:
+        """Prolong the lease of a hub on all its sessions, until that instant."""
         ...
 
-    async def retire(self, owner: str) -> None:
-        """End the lease of a hub, and give back all that it has."""
+    async def release_all(self, owner: str) -> None:
+        """End the lease of a hub, and give back all its sessions."""
         ...
 
-    async def unfinished(self, now: float) -> list[str]:
-        """Return the sessions that need somebody: runnable, with an inbox, or due by the clock.
+    async def unfinished_sessions(self, now: float) -> list[str]:
+        """Return the sessions that need an owner: runnable, with an inbox, or due by the clock.
 
-        And those that have ended and were not given back: their owner had not cleared them away.
+        Also those that have ended and were not given back: their owner was killed before it deleted
+        their checkpoints.
         """
         ...
 
     async def next_due(self) -> float | None:
-        """Return when the first session is due."""
+        """Return when the next session is due, None if none ever is."""
         ...
 
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Have changes told on the loop of the caller; the result ends it."""
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call the listener with each change, on the loop of the caller; the result ends that."""
         ...

@@ -1,4 +1,8 @@
-"""What a database holds of a session: ASCII text that it can store, index and give back."""
+"""Sessions as rows of a database: how they are written, and how they are read and checked.
+
+All text in the rows is ASCII, which any database can store, index and give back. What is read may
+be torn or missing: then the session is quarantined, and no other one is affected.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from agentgraph.errors import (
     SessionError,
     StaleOwner,
 )
-from agentgraph.sessions.log.protocol import Stored, Summary, Waiting
+from agentgraph.sessions.log.protocol import InboxEntry, SessionSummary, StoredSession
 from agentgraph.sessions.state.envelope import Draft, Envelope
 from agentgraph.sessions.state.payload import decoded, encoded
 from agentgraph.sessions.state.record import SessionRecord
@@ -23,8 +27,8 @@ from agentgraph.sessions.state.state import ENDED, SessionState
 
 Row: TypeAlias = Sequence[Any]
 
-_MALFORMED = (AgentGraphError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-_quoted = json.JSONEncoder().encode
+_READ_ERRORS = (AgentGraphError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_quote = json.JSONEncoder().encode
 
 
 class EnvelopeRow(NamedTuple):
@@ -32,44 +36,44 @@ class EnvelopeRow(NamedTuple):
 
     sequence: int
     envelope_id: str
-    said: int | None
-    """The how manieth it is of the substantive ones of its append."""
+    substantive_number: int | None
+    """Its number among the substantive envelopes of its append; None if it is none of them."""
     data: str
 
 
 class InboxRow(NamedTuple):
-    """What waits, as it is stored; None is the digest where there is no key."""
+    """An entry of an inbox, as it is stored; without an idempotency key it has no digest."""
 
     envelope_id: str
     digest: str | None
     data: str
 
 
-class Held(NamedTuple):
-    """Who has a session, and until when."""
+class Lease(NamedTuple):
+    """Who owns a session, and until when."""
 
     owner: str | None
     epoch: int
     until: float | None
 
-    def is_kept_by(self, owner: str, now: float) -> bool:
-        """Tell whether somebody has it, and a lease that holds."""
-        return self.owner == safe(owner) and (self.until or 0) > now
+    def is_held_by(self, owner: str, now: float) -> bool:
+        """Tell whether this hub owns the session, under a lease that has not run out."""
+        return self.owner == to_ascii(owner) and (self.until or 0) > now
 
     def is_withheld_from(self, owner: str, now: float, is_gone: Callable[[str], bool]) -> bool:
-        """Tell whether the lease of somebody else holds."""
-        if self.owner is None or self.owner == safe(owner) or (self.until or 0) <= now:
+        """Tell whether the lease of another hub holds, which is not dead."""
+        if self.owner is None or self.owner == to_ascii(owner) or (self.until or 0) <= now:
             return False
-        return not is_gone(plain(self.owner))
+        return not is_gone(from_ascii(self.owner))
 
 
-def safe(text: str) -> str:
-    """Write a name as ASCII: neither NUL nor half a character is held by every store."""
-    return _quoted(text)[1:-1]
+def to_ascii(text: str) -> str:
+    """Write a name as ASCII: not every database can hold NUL, or half a character."""
+    return _quote(text)[1:-1]
 
 
-def plain(text: object) -> str:
-    """Read a name, or leave it as it is where it was not written by `safe`."""
+def from_ascii(text: object) -> str:
+    """Read a name, or leave it as it is where it was not written by `to_ascii`."""
     try:
         return str(decoded(f'"{text}"'))
     except ValueError:
@@ -77,45 +81,44 @@ def plain(text: object) -> str:
 
 
 def digest(sender: str, key: str) -> str:
-    """Return what stands for a key of a sender: an index holds no text of any length."""
+    """Return a digest of a sender and a key: an index cannot hold texts of any length."""
     return blake2b(encoded([sender, key]).encode(), digest_size=20).hexdigest()
 
 
 def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]:
-    """Write the envelopes after a head."""
+    """Write the envelopes that come after a head."""
     rows: list[EnvelopeRow] = []
-    said = 0
+    count = 0
     for sequence, envelope in enumerate(envelopes, head + 1):
-        said += envelope.is_substantive
-        nth = said if envelope.is_substantive else None
-        rows.append(
-            EnvelopeRow(sequence, safe(envelope.envelope_id), nth, encoded(envelope.to_dict()))
-        )
+        count += envelope.is_substantive
+        number = count if envelope.is_substantive else None
+        data = encoded(envelope.to_dict())
+        rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
 
-def spoken(rows: Sequence[EnvelopeRow]) -> int:
-    """Count the substantive ones."""
-    return sum(row.said is not None for row in rows)
+def substantive_count(rows: Sequence[EnvelopeRow]) -> int:
+    """Return how many of the rows are of substantive envelopes."""
+    return sum(row.substantive_number is not None for row in rows)
 
 
 def keys_of(envelopes: Iterable[Envelope]) -> dict[str, str]:
-    """Return the ids of those that have a key, by its digest."""
+    """Return the ids of the envelopes that have an idempotency key, by its digest."""
     keys: dict[str, str] = {}
     for envelope in envelopes:
         if envelope.idempotency_key is not None:
             key = digest(envelope.sender_id, envelope.idempotency_key)
-            keys.setdefault(key, safe(envelope.envelope_id))
+            keys.setdefault(key, to_ascii(envelope.envelope_id))
     return keys
 
 
 def record_columns(record: SessionRecord) -> dict[str, Any]:
-    """Write what never changes of a session."""
+    """Write the columns of a session that never change."""
     return {
-        "session_id": safe(record.session_id),
-        "team": safe(record.team),
-        "creator": safe(record.creator),
-        "parent": safe(record.parent.session_id) if record.parent else None,
+        "session_id": to_ascii(record.session_id),
+        "team": to_ascii(record.team),
+        "creator": to_ascii(record.creator),
+        "parent": to_ascii(record.parent.session_id) if record.parent else None,
         "created_at": record.created_at,
         "record": encoded(record.to_dict()),
     }
@@ -124,7 +127,10 @@ def record_columns(record: SessionRecord) -> dict[str, Any]:
 def state_columns(
     state: SessionState, due_at: float | None, runnable: bool | None = None
 ) -> dict[str, Any]:
-    """Write where a session stands; what has ended needs nobody any more."""
+    """Write the columns of a session that change with each append.
+
+    One that has ended is neither runnable nor due.
+    """
     runs = state.is_runnable if runnable is None else runnable
     return {
         "snapshot": encoded(state.to_dict()),
@@ -134,43 +140,46 @@ def state_columns(
     }
 
 
-def stored(session_id: str, row: Row) -> Stored:
+def read_session(session_id: str, row: Row) -> StoredSession:
     """Read record, snapshot, head, attempts, owner and epoch, and the last sequence there is."""
-    record, snapshot, head, attempts, owner, epoch, last = row
+    text, snapshot, head, attempts, owner, epoch, last = row
     try:
-        read = SessionRecord.from_dict(_json(record))
-        if read.session_id != session_id:
+        record = SessionRecord.from_dict(_json(text))
+        if record.session_id != session_id:
             raise ValueError("it is another session's")
-    except _MALFORMED as error:
+    except _READ_ERRORS as error:
         raise _unreadable(session_id, "its record", error) from error
     if (last or 0) != head:
-        raise _missing(session_id, (last or 0) + 1)
-    return Stored(
-        read,
+        raise _missing_envelope(session_id, (last or 0) + 1)
+    return StoredSession(
+        record,
         head,
         _snapshot(session_id, snapshot, head),
         attempts,
-        None if owner is None else plain(owner),
+        None if owner is None else from_ascii(owner),
         epoch,
     )
 
 
-def summary(row: Row) -> Summary:
-    """Read id, team, status, creator, creation, head and parent; never fail, as it is in a list."""
+def read_summary(row: Row) -> SessionSummary:
+    """Read id, team, status, creator, creation, head and parent.
+
+    It never fails: one torn row must not withhold the list of all sessions.
+    """
     session_id, team, status, creator, created_at, head, parent = row
-    return Summary(
-        plain(session_id),
-        plain(team),
+    return SessionSummary(
+        from_ascii(session_id),
+        from_ascii(team),
         str(status),
-        plain(creator),
+        from_ascii(creator),
         float(created_at) if isinstance(created_at, int | float) else 0.0,
         int(head) if isinstance(head, int) else 0,
-        None if parent is None else plain(parent),
+        None if parent is None else from_ascii(parent),
     )
 
 
 def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
-    """Read an envelope."""
+    """Read an envelope; `Quarantined` where it is torn, or does not belong there."""
     try:
         value = _json(data)
         if not isinstance(value["audience"], list | None):
@@ -178,7 +187,7 @@ def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
         envelope = Envelope.from_dict(value)
         if fault := _fault(envelope, session_id, sequence):
             raise ValueError(fault)
-    except _MALFORMED as error:
+    except _READ_ERRORS as error:
         raise _unreadable(session_id, f"sequence {sequence}", error) from error
     return envelope
 
@@ -186,33 +195,39 @@ def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
 def read_rows(
     session_id: str, rows: Iterable[Row], after: int, limit: int | None
 ) -> list[Envelope]:
-    """Read heads, sequences and data, as of an outer join: none is missing up to the head."""
-    found = list(rows)
-    head = found[0][0]
-    wanted = max(head - after, 0)
+    """Read heads, sequences and data, as an outer join gives them: at least one row.
+
+    `Quarantined` where an envelope up to the head, or up to the limit, is missing.
+    """
+    all_rows = list(rows)
+    head = all_rows[0][0]
+    count = max(head - after, 0)
     if limit is not None:
-        wanted = min(wanted, limit)
+        count = min(count, limit)
     envelopes: list[Envelope] = []
-    for _, sequence, data in found[:wanted]:
+    for _, sequence, data in all_rows[:count]:
         due = after + len(envelopes) + 1
         if sequence != due:
-            raise _missing(session_id, due)
+            raise _missing_envelope(session_id, due)
         envelopes.append(envelope_of(session_id, sequence, data))
-    if len(envelopes) < wanted:
-        raise _missing(session_id, after + len(envelopes) + 1)
+    if len(envelopes) < count:
+        raise _missing_envelope(session_id, after + len(envelopes) + 1)
     return envelopes
 
 
 def tail_rows(
     session_id: str, rows: Sequence[Row], before: int | None, count: int
 ) -> list[Envelope]:
-    """Read counts of the substantive, their numbers, sequences and data, the newest first."""
+    """Read substantive counts, numbers, sequences and data, the newest first.
+
+    `Quarantined` where one of the numbers is missing.
+    """
     if count <= 0:
         return []
     due = rows[0][0] if before is None else rows[0][1] or 0
     envelopes: list[Envelope] = []
-    for _, said, sequence, data in rows:
-        if said is None or said != due:
+    for _, number, sequence, data in rows:
+        if number is None or number != due:
             break
         envelopes.append(envelope_of(session_id, sequence, data))
         due -= 1
@@ -222,10 +237,10 @@ def tail_rows(
     return envelopes[::-1]
 
 
-def inbox_row(waiting: Waiting) -> InboxRow:
-    """Write what waits."""
-    draft = waiting.draft
-    told = {
+def inbox_row(entry: InboxEntry) -> InboxRow:
+    """Write an entry of an inbox."""
+    draft = entry.draft
+    fields = {
         "event_type": draft.event_type,
         "event_data": draft.event_data,
         "audience": draft.audience,
@@ -234,55 +249,55 @@ def inbox_row(waiting: Waiting) -> InboxRow:
         "idempotency_key": draft.idempotency_key,
         "metadata": draft.metadata,
     }
-    data = {"envelope_id": waiting.envelope_id, "sender_id": waiting.sender_id, "draft": told}
+    data = {"envelope_id": entry.envelope_id, "sender_id": entry.sender_id, "draft": fields}
     key = draft.idempotency_key
     return InboxRow(
-        safe(waiting.envelope_id),
-        None if key is None else digest(waiting.sender_id, key),
+        to_ascii(entry.envelope_id),
+        None if key is None else digest(entry.sender_id, key),
         encoded(data),
     )
 
 
-def waiting_rows(session_id: str, rows: Iterable[Row]) -> list[Waiting]:
-    """Read orders and data, as of an outer join."""
-    return [_waiting(session_id, order, data) for order, data in rows if order is not None]
+def read_inbox(session_id: str, rows: Iterable[Row]) -> list[InboxEntry]:
+    """Read orders and data, as an outer join gives them."""
+    return [_read_entry(session_id, order, data) for order, data in rows if order is not None]
 
 
-def _waiting(session_id: str, order: int, data: object) -> Waiting:
+def _read_entry(session_id: str, order: int, data: object) -> InboxEntry:
     try:
         value = _json(data)
         envelope_id, sender_id = value["envelope_id"], value["sender_id"]
         if not isinstance(envelope_id, str) or not isinstance(sender_id, str):
             raise ValueError("one of its texts is none")
-        return Waiting(envelope_id, sender_id, Draft(**value["draft"]), order)
-    except _MALFORMED as error:
+        return InboxEntry(envelope_id, sender_id, Draft(**value["draft"]), order)
+    except _READ_ERRORS as error:
         raise _unreadable(session_id, f"number {order} of its inbox", error) from error
 
 
-def unknown(session_id: str) -> SessionError:
-    """Say that there is no such session."""
+def unknown_session(session_id: str) -> SessionError:
+    """Return the error for a session that there is not."""
     return SessionError(f"there is no session {session_id!r}", code="unknown_session")
 
 
-def closed(session_id: str, status: object) -> SessionClosed:
-    """Say that a session has ended."""
+def session_ended(session_id: str, status: object) -> SessionClosed:
+    """Return the error for a session that has ended."""
     return SessionClosed(f"session {session_id!r} is {status}")
 
 
-def stale(session_id: str) -> StaleOwner:
-    """Say that a session was taken over."""
+def stale_owner(session_id: str) -> StaleOwner:
+    """Return the error for an owner whose session was taken over."""
     return StaleOwner(f"session {session_id!r} has another owner by now")
 
 
 def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError:
-    """Say why nothing was appended, from status, head and epoch."""
+    """Return the error for an append that changed nothing, from status, head and epoch."""
     if row is None:
-        return unknown(session_id)
+        return unknown_session(session_id)
     status, head, present = row
     if epoch is not None and present != epoch:
-        return stale(session_id)
+        return stale_owner(session_id)
     if status in ENDED:
-        return closed(session_id, status)
+        return session_ended(session_id, status)
     return RoundConflict(f"session {session_id!r} is at {head} by now")
 
 
@@ -310,19 +325,19 @@ def _fault(envelope: Envelope, session_id: str, sequence: int) -> str | None:
 def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
     try:
         state = SessionState.from_dict(_json(text))
-    except _MALFORMED:
+    except _READ_ERRORS:
         return None
     is_whole = state.sequence == head and state.session_id == session_id
     return state if is_whole and isinstance(state.status, str) else None
 
 
-def _missing(session_id: str, sequence: int) -> Quarantined:
+def _missing_envelope(session_id: str, sequence: int) -> Quarantined:
     return _unreadable(session_id, f"sequence {sequence}", "it is missing")
 
 
-def _unreadable(session_id: str, what: str, why: object) -> Quarantined:
-    told = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+def _unreadable(session_id: str, place: str, cause: object) -> Quarantined:
+    reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
     return Quarantined(
-        f"session {session_id!r} cannot be read at {what} ({told}): restore that from a backup, "
+        f"session {session_id!r} cannot be read at {place} ({reason}): restore that from a backup, "
         "or fork the session before it; other sessions are not affected"
     )

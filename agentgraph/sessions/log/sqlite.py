@@ -1,7 +1,7 @@
-"""Sessions in a SQLite file, by a thread of their own.
+"""Sessions in a SQLite file, in a thread of their own.
 
-On the event loop they would lock up with the checkpoint saver: it holds the file's write lock while
-it waits for the loop to go on.
+On the event loop the two writers of the file would deadlock: the checkpoint saver holds the file's
+write lock while it waits for the loop to go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import TypeVar
 from agentgraph.errors import StorageError
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
-from agentgraph.sessions.log.protocol import Changed, Grown, Stored, Summary, Waiting
+from agentgraph.sessions.log.protocol import (
+    AppendNotice,
+    ChangeListener,
+    InboxEntry,
+    SessionSummary,
+    StoredSession,
+)
 from agentgraph.sessions.log.sqlite_file import SessionFile
 from agentgraph.sessions.log.worker import Worker
 from agentgraph.sessions.state.envelope import Envelope
@@ -25,8 +31,12 @@ from agentgraph.sessions.state.state import SessionState
 T = TypeVar("T")
 
 
-class _Desk:
-    """What the thread has before it; not the log, so that one can be forgotten."""
+class _FileAccess:
+    """What the worker's thread works on: the file while it is open, and whom to notify.
+
+    It is apart from the log, to which the thread must not refer: the thread of a log that nobody
+    refers to any more is to end.
+    """
 
     def __init__(self, path: str, listeners: Listeners) -> None:
         self.path = path
@@ -51,19 +61,19 @@ class _Desk:
                 "check that it is there and writable, and that nobody else keeps it locked"
             ) from error
 
-    def change(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
+    def ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
         result = self.ask(work)
-        # From here, as whoever waits for the result may have been cancelled by now.
-        self.listeners.tell(session_id)
+        # Notified in the thread: whoever waits for the result may have been cancelled by now.
+        self.listeners.notify(session_id)
         return result
 
     def is_due(self) -> bool:
         return self.file is not None and bool(self.listeners)
 
     def poll(self) -> None:
-        with suppress(sqlite3.Error):  # it is locked, or gone: whoever uses it next is told so
+        with suppress(sqlite3.Error):  # it is locked or gone, as the next operation will find
             if self.file is not None and self.file.has_changed():
-                self.listeners.tell(None)
+                self.listeners.notify(None)
 
     def end(self) -> None:
         file, self.file = self.file, None
@@ -77,15 +87,15 @@ class SQLiteLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._listeners = Listeners()
-        self._desk = _Desk(path, self._listeners)
+        self._access = _FileAccess(path, self._listeners)
         self._worker: Worker | None = None
 
     async def open(self) -> None:
         if self._worker is None:
-            self._worker = Worker("agentgraph-sessions", self._desk)
+            self._worker = Worker("agentgraph-sessions", self._access)
         worker = self._worker
         try:
-            await worker.submit(self._desk.open)
+            await worker.submit(self._access.open)
         except StorageError:
             if self._worker is worker:
                 self._worker = None
@@ -95,9 +105,9 @@ class SQLiteLog:
     async def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            closing = worker.submit(self._desk.end)
+            future = worker.submit(self._access.end)
             worker.stop()
-            await closing
+            await future
 
     async def create(
         self,
@@ -111,20 +121,20 @@ class SQLiteLog:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         rows, keys = r.envelope_rows(envelopes, 0), r.keys_of(envelopes)
 
-        def work(desk: _Desk) -> bool:
-            created = desk.ask(lambda file: file.create(columns, rows, keys))
-            if created:
-                desk.listeners.tell(record.session_id)
-            return created
+        def work(access: _FileAccess) -> bool:
+            is_new = access.ask(lambda file: file.create(columns, rows, keys))
+            if is_new:
+                access.listeners.notify(record.session_id)
+            return is_new
 
         return await self._submit(work)
 
-    async def load(self, session_id: str) -> Stored | None:
+    async def load(self, session_id: str) -> StoredSession | None:
         row = await self._ask(lambda file: file.load(session_id))
-        return None if row is None else r.stored(session_id, row)
+        return None if row is None else r.read_session(session_id, row)
 
-    async def sessions(self, status: str | None = None) -> list[Summary]:
-        return [r.summary(row) for row in await self._ask(lambda file: file.sessions(status))]
+    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
+        return [r.read_summary(row) for row in await self._ask(lambda file: file.sessions(status))]
 
     async def append(
         self,
@@ -135,20 +145,22 @@ class SQLiteLog:
         *,
         epoch: int | None = None,
         due_at: float | None = None,
-        taken: Collection[str] = (),
+        admitted_ids: Collection[str] = (),
         attempts: int | None = None,
     ) -> None:
-        rows, keys, gone = r.envelope_rows(envelopes, head), r.keys_of(envelopes), tuple(taken)
+        rows, keys = r.envelope_rows(envelopes, head), r.keys_of(envelopes)
+        entry_ids = tuple(admitted_ids)
         columns = {
             **r.state_columns(state, due_at),
             "head": head,
             "count": len(rows),
-            "said": r.spoken(rows),
+            "said": r.substantive_count(rows),
             "epoch": epoch,
             "attempts": attempts,
         }
-        await self._change(
-            lambda file: file.append(session_id, columns, rows, keys, gone), Grown(session_id)
+        await self._ask_and_notify(
+            lambda file: file.append(session_id, columns, rows, keys, entry_ids),
+            AppendNotice(session_id),
         )
 
     async def read(
@@ -156,7 +168,7 @@ class SQLiteLog:
     ) -> list[Envelope]:
         after = max(after, 0)
 
-        # Decoded in the thread, as there may be thousands.
+        # Decoded in the thread: thousands of envelopes would hold up the event loop.
         def work(file: SessionFile) -> list[Envelope]:
             return r.read_rows(session_id, file.read(session_id, after, limit), after, limit)
 
@@ -170,20 +182,20 @@ class SQLiteLog:
         sequence, data = await self._ask(lambda file: file.find(session_id, envelope_id))
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
 
-    async def put(self, session_id: str, waiting: Waiting) -> str:
-        row = r.inbox_row(waiting)
+    async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
+        row = r.inbox_row(entry)
 
-        def work(desk: _Desk) -> str:
-            found = desk.ask(lambda file: file.put(session_id, row))
-            if found == row.envelope_id:
-                desk.listeners.tell(session_id)
-            return found
+        def work(access: _FileAccess) -> str:
+            entry_id = access.ask(lambda file: file.enqueue(session_id, row))
+            if entry_id == row.envelope_id:
+                access.listeners.notify(session_id)
+            return entry_id
 
-        return r.plain(await self._submit(work))
+        return r.from_ascii(await self._submit(work))
 
-    async def waiting(self, session_id: str) -> list[Waiting]:
-        rows = await self._ask(lambda file: file.waiting(session_id))
-        return r.waiting_rows(session_id, rows)
+    async def inbox(self, session_id: str) -> list[InboxEntry]:
+        rows = await self._ask(lambda file: file.inbox(session_id))
+        return r.read_inbox(session_id, rows)
 
     async def claim(
         self,
@@ -194,22 +206,26 @@ class SQLiteLog:
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
     ) -> int | None:
-        # Asked here, and not in the thread: `is_gone` is the caller's, and may be anything.
+        # `is_gone` is the caller's, so it is called on the loop and not in the thread.
         while True:
-            held = await self._ask(lambda file: file.held(session_id))
-            if held.is_kept_by(owner, now):
-                return held.epoch
-            if not force and held.is_withheld_from(owner, now, is_gone):
+            lease = await self._ask(lambda file: file.lease(session_id))
+            if lease.is_held_by(owner, now):
+                return lease.epoch
+            if not force and lease.is_withheld_from(owner, now, is_gone):
                 return None
-            sure = force or (held.until or 0) > now
-            epoch = await self._claim(session_id, owner, held, sure=sure, now=now)
+            # A lease that holds is overridden: `is_gone` has said that its owner is dead. One that
+            # has run out may have been renewed since, which the statement checks.
+            sure = force or (lease.until or 0) > now
+            epoch = await self._claim(session_id, owner, lease, sure=sure, now=now)
             if epoch is not None:
                 return epoch
 
     async def _claim(
-        self, session_id: str, owner: str, held: r.Held, *, sure: bool, now: float
+        self, session_id: str, owner: str, lease: r.Lease, *, sure: bool, now: float
     ) -> int | None:
-        return await self._ask(lambda file: file.claim(session_id, owner, held, sure=sure, now=now))
+        return await self._ask(
+            lambda file: file.claim(session_id, owner, lease, sure=sure, now=now)
+        )
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
         await self._ask(lambda file: file.release(session_id, owner, attempts))
@@ -217,36 +233,36 @@ class SQLiteLog:
     async def attempt(self, session_id: str, epoch: int) -> int:
         return await self._ask(lambda file: file.attempt(session_id, epoch))
 
-    async def beat(self, owner: str, until: float) -> None:
-        await self._ask(lambda file: file.beat(owner, until))
+    async def heartbeat(self, owner: str, until: float) -> None:
+        await self._ask(lambda file: file.heartbeat(owner, until))
 
-    async def retire(self, owner: str) -> None:
-        await self._change(lambda file: file.retire(owner), None)
+    async def release_all(self, owner: str) -> None:
+        await self._ask_and_notify(lambda file: file.release_all(owner), None)
 
-    async def unfinished(self, now: float) -> list[str]:
-        rows = await self._ask(lambda file: file.unfinished(now))
-        return [r.plain(row[1]) for row in rows]
+    async def unfinished_sessions(self, now: float) -> list[str]:
+        rows = await self._ask(lambda file: file.unfinished_sessions(now))
+        return [r.from_ascii(row[1]) for row in rows]
 
     async def next_due(self) -> float | None:
         return await self._ask(lambda file: file.next_due())
 
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        end = self._listeners.add(changed)
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        unsubscribe = self._listeners.subscribe(listener)
         if self._worker is not None:
-            self._worker.nudge()
-        return end
+            self._worker.wake()
+        return unsubscribe
 
     async def _ask(self, work: Callable[[SessionFile], T]) -> T:
-        return await self._submit(lambda desk: desk.ask(work))
+        return await self._submit(lambda access: access.ask(work))
 
-    async def _change(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
-        return await self._submit(lambda desk: desk.change(work, session_id))
+    async def _ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
+        return await self._submit(lambda access: access.ask_and_notify(work, session_id))
 
-    def _submit(self, work: Callable[[_Desk], T]) -> asyncio.Future[T]:
+    def _submit(self, work: Callable[[_FileAccess], T]) -> asyncio.Future[T]:
         if self._worker is None:
             raise _not_open(self._path)
-        desk = self._desk
-        return self._worker.submit(lambda: work(desk))
+        access = self._access  # the job must not refer to the log
+        return self._worker.submit(lambda: work(access))
 
 
 def _not_open(path: str) -> StorageError:

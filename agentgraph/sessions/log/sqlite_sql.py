@@ -1,4 +1,4 @@
-"""What is asked of a SQLite file, where it is more than a line."""
+"""The statements on sessions in a SQLite file that are longer than a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VALUES
      :snapshot, :record)
 ON CONFLICT DO NOTHING
 """
-MOVE = """
+UPDATE_HEAD = """
 UPDATE agentgraph_sessions SET
     status = :status, runnable = :runnable, due_at = :due_at, snapshot = :snapshot,
     head = head + :count, said = said + :said, attempts = coalesce(:attempts, attempts)
@@ -19,7 +19,7 @@ WHERE session_id = :session_id AND head = :head AND status NOT IN ('closed', 'ex
     AND (:epoch IS NULL OR epoch = :epoch)
 RETURNING said - :said
 """
-ADD = """
+ADD_ENVELOPE = """
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 VALUES (?, ?, ?, ?, ?)
 """
@@ -47,12 +47,12 @@ FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.envelope_id = ?
 WHERE s.session_id = ?
 """
-WAITING = """
+INBOX = """
 SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = ? ORDER BY i.arrival
 """
-HELD = """
+LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = ?
@@ -64,16 +64,16 @@ WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:su
 ))
 RETURNING epoch
 """
-RETIRE = """
+RELEASE_ALL = """
 DELETE FROM agentgraph_hubs
-WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :kept
+WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :keep_s
 """
 SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE :status IS NULL OR status = :status ORDER BY ordinal
 """
-# An index is named, as the order asked for would else have it walk through all sessions.
-UNFINISHED = """
+# The indexes are named, as ORDER BY would else have the planner walk through all sessions.
+UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
 UNION SELECT ordinal, session_id
     FROM agentgraph_sessions INDEXED BY agentgraph_sessions_due WHERE due_at <= ?
@@ -85,7 +85,8 @@ UNION SELECT ordinal, session_id
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
 """
-# Nothing is ever removed where it is counted here: the last number is how many there are.
+# From each of these tables nothing is ever removed, or a counter remembers its last number: so the
+# sum grows with every change.
 CHANGES = """
 SELECT ifnull((SELECT max(place) FROM agentgraph_envelopes), 0)
     + ifnull((SELECT max(ordinal) FROM agentgraph_sessions), 0)

@@ -1,4 +1,4 @@
-"""The tables of sessions, as migrations: what was released is never changed, only added to."""
+"""The tables of sessions, as migrations: a released one is never changed, others are added."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Migrations: TypeAlias = Sequence[Sequence[str]]
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"
 
-# Who is ended is never runnable, nor due, nor has an inbox: these three are small, whatever the
-# number of sessions. A key is a digest of sender and key, as an index holds no text of any length.
+# A session that has ended is neither runnable nor due and has no inbox, so the partial indexes on
+# these stay small, whatever the number of sessions.
 _INDEXES = (
     "CREATE UNIQUE INDEX agentgraph_envelope_ids ON agentgraph_envelopes (session_id, envelope_id)",
     "CREATE INDEX agentgraph_envelopes_said "
@@ -65,7 +65,7 @@ _SQLITE_1 = (
         UNIQUE (session_id, envelope_id)
     )""",
     "CREATE TABLE agentgraph_hubs (owner TEXT PRIMARY KEY, until REAL NOT NULL)",
-    # Counts the changes that add no row, so that those of others to this file can be told apart.
+    # Counts the changes that add no row, so that other processes notice these too.
     "CREATE TABLE agentgraph_changes (count INTEGER NOT NULL)",
     "INSERT INTO agentgraph_changes VALUES (0)",
     *_INDEXES,
@@ -73,8 +73,8 @@ _SQLITE_1 = (
 )
 
 _POSTGRES_1 = (
-    # Half of a page is left free: a row whose indexed columns stay the same is then rewritten in
-    # place, with every append.
+    # Half of each page stays free: so an append can rewrite the row of its session in place (a HOT
+    # update), as long as the indexed columns stay the same.
     """CREATE TABLE agentgraph_sessions (
         ordinal bigint GENERATED ALWAYS AS IDENTITY,
         session_id text PRIMARY KEY,
@@ -123,11 +123,16 @@ SQLITE: Migrations = (_SQLITE_1,)
 POSTGRES: Migrations = (_POSTGRES_1,)
 
 
-def due_migrations(what: str, found: int, known: Migrations) -> list[tuple[int, Sequence[str]]]:
-    """Return the versions that a store lacks; refuse one that is ahead."""
-    if found > len(known):
+def due_migrations(
+    store: str, version: int, migrations: Migrations
+) -> list[tuple[int, Sequence[str]]]:
+    """Return the migrations that a store of this version lacks, each with its version.
+
+    `StorageError` for a store whose version is higher than any of them.
+    """
+    if version > len(migrations):
         raise StorageError(
-            f"{what} has the tables of a newer agentgraph (version {found}; this one knows "
-            f"{len(known)}): upgrade agentgraph, or use another store"
+            f"{store} has the tables of a newer agentgraph (version {version}; this one knows "
+            f"{len(migrations)}): upgrade agentgraph, or use another store"
         )
-    return list(enumerate(known, 1))[found:]
+    return list(enumerate(migrations, 1))[version:]

@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, and looks around while it has nothing to do."""
+"""A thread that does one job after the other, and polls while it has none."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _EXIT_TIMEOUT_S = 15.0
 _Job: TypeAlias = Callable[[], None]
 _Jobs: TypeAlias = "queue.SimpleQueue[_Job | None]"
 
-# The machine's: that of a test may stand still.
+# The machine's clock: that of a test may stand still.
 _now = SystemClock().monotonic
 
 
-class Chore(Protocol):
-    """What a worker does of its own accord."""
+class Poller(Protocol):
+    """What a worker does of its own accord; all of it is called in the worker's thread."""
 
     def is_due(self) -> bool:
-        """Tell whether there is anything to look for."""
+        """Tell whether there is any need to poll."""
         ...
 
     def poll(self) -> None:
-        """Look for it."""
+        """Look for changes, once."""
         ...
 
     def end(self) -> None:
-        """Clean up."""
+        """Clean up, when the thread ends."""
         ...
 
 
 class Worker:
-    """Work in a thread that ends with its owner, and keeps no process alive."""
+    """A thread that ends when its worker is garbage collected, and keeps no process alive."""
 
-    def __init__(self, name: str, chore: Chore) -> None:
+    def __init__(self, name: str, poller: Poller) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
-        thread = threading.Thread(target=_work, args=(self._jobs, chore), name=name, daemon=True)
+        thread = threading.Thread(target=_work, args=(self._jobs, poller), name=name, daemon=True)
         thread.start()
-        # Also at exit: a daemon thread is otherwise cut off in the middle of what it does.
+        # Called at exit as well: a daemon thread is otherwise cut off in the middle of a job.
         weakref.finalize(self, _stop, self._jobs, thread)
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have something done; to cancel the future cancels only the wait for it."""
+        """Have a job done; to cancel the future cancels only the wait for it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -62,18 +62,18 @@ class Worker:
                 result = work()
             except BaseException as error:
                 failure = error
-            with suppress(RuntimeError):  # its loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
                 loop.call_soon_threadsafe(_settle, future, result, failure)
 
         self._jobs.put(job)
         return future
 
-    def nudge(self) -> None:
-        """Have it look around, as there may be something to look for now."""
-        self._jobs.put(_nothing)
+    def wake(self) -> None:
+        """Have it ask the poller again whether a poll is due."""
+        self._jobs.put(lambda: None)
 
     def stop(self) -> None:
-        """End the thread once all is done that was submitted."""
+        """End the thread once all jobs are done that were submitted."""
         self._jobs.put(None)
 
 
@@ -86,12 +86,12 @@ def _settle(future: asyncio.Future[Any], result: Any, failure: BaseException | N
         future.set_exception(failure)
 
 
-def _work(jobs: _Jobs, chore: Chore) -> None:
+def _work(jobs: _Jobs, poller: Poller) -> None:
     polled_at = float("-inf")
     while True:
-        wait = POLL_S - (_now() - polled_at) if chore.is_due() else None
+        wait = POLL_S - (_now() - polled_at) if poller.is_due() else None
         if wait is not None and wait <= 0:
-            chore.poll()
+            poller.poll()
             polled_at = _now()
             continue
         try:
@@ -101,14 +101,11 @@ def _work(jobs: _Jobs, chore: Chore) -> None:
         if job is None:
             break
         job()
-        del job  # it would else keep alive what it has done it for, until there is another
-    chore.end()
+        del job  # until the next job it would keep alive all that this one refers to
+    poller.end()
 
 
 def _stop(jobs: _Jobs, thread: threading.Thread) -> None:
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join(_EXIT_TIMEOUT_S)
-
-
-def _nothing() -> None: ...

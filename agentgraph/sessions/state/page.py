@@ -50,7 +50,7 @@ class Page:
     state: SessionState
     rules: Rules
     envelopes: list[Envelope] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
+    admitted_ids: set[str] = field(default_factory=set)
     closing: str | None = None
     """Why the session ends with this page, if it does by more than a decision."""
     expires: bool = False

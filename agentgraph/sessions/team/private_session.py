@@ -19,7 +19,7 @@ from agentgraph.interception import current_ledger, on_duty
 from agentgraph.sessions.hub.admission import open_session
 from agentgraph.sessions.hub.ledger import Around, RoundLedger
 from agentgraph.sessions.hub.live import LiveSession, load_state
-from agentgraph.sessions.log import MemoryLog, Stored
+from agentgraph.sessions.log import MemoryLog, StoredSession
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -156,7 +156,7 @@ class PrivateTable:
         return Around(part, place, outer, account if isinstance(account, Account) else None)
 
 
-def _has_failed(stored: Stored) -> bool:
+def _has_failed(stored: StoredSession) -> bool:
     state = stored.state
     return state is not None and state.is_ended and state.pending_close_reason == "round_failed"
 

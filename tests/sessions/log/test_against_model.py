@@ -18,7 +18,7 @@ from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.state.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.state import SessionState
-from tests.sessions.logs import envelope, record, waiting
+from tests.sessions.log.sessions_to_store import envelope, record, waiting
 
 SESSIONS = st.sampled_from(["s", "s", "t", "child"])
 OWNERS = st.sampled_from(["a", "b"])
@@ -99,7 +99,7 @@ class Twins(RuleBasedStateMachine):
         stored = self.both(lambda log: log.load(session_id))
         if stored is None:
             return
-        waits = self.both(lambda log: log.waiting(session_id))
+        waits = self.both(lambda log: log.inbox(session_id))
         taken = [one.envelope_id for one in waits[:take]]
         head, state = stored.head + drift, stored.state
         envelopes: list[Envelope] = []
@@ -122,7 +122,7 @@ class Twins(RuleBasedStateMachine):
                 state,
                 epoch=epoch,
                 due_at=due_at,
-                taken=taken,
+                admitted_ids=taken,
                 attempts=attempts,
             )
         )
@@ -130,7 +130,7 @@ class Twins(RuleBasedStateMachine):
     @rule(session_id=SESSIONS, sender=SENDERS, key=KEYS)
     def put(self, session_id: str, sender: str, key: str | None) -> None:
         given = waiting(self.new_id(), key=key, sender=sender)
-        self.both(lambda log: log.put(session_id, given))
+        self.both(lambda log: log.enqueue(session_id, given))
 
     @rule(session_id=SESSIONS, owner=OWNERS, now=TIMES, gone=st.booleans(), force=st.booleans())
     def claim(self, session_id: str, owner: str, now: float, gone: bool, force: bool) -> None:
@@ -140,11 +140,11 @@ class Twins(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, until=TIMES)
     def beat(self, owner: str, until: float) -> None:
-        self.both(lambda log: log.beat(owner, until))
+        self.both(lambda log: log.heartbeat(owner, until))
 
     @rule(owner=OWNERS)
     def retire(self, owner: str) -> None:
-        self.both(lambda log: log.retire(owner))
+        self.both(lambda log: log.release_all(owner))
 
     @rule(session_id=SESSIONS, owner=OWNERS, attempts=st.none() | st.integers(0, 3))
     def release(self, session_id: str, owner: str, attempts: int | None) -> None:
@@ -168,7 +168,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(now=TIMES)
     def look(self, now: float) -> None:
-        self.both(lambda log: log.unfinished(now))
+        self.both(lambda log: log.unfinished_sessions(now))
         self.both(lambda log: log.next_due())
 
     @rule(status=st.sampled_from([None, "pending", "closed"]))

@@ -246,7 +246,7 @@ class World:
         closes = [one.sequence for one in log if one.event_type == EV_SESSION_CLOSED]
         assert closes in ([], [len(log)]) and bool(closes) == state.is_ended
         # Nothing that was accepted is missing.
-        waiting = {one.envelope_id for one in await hub.log.waiting("s")}
+        waiting = {one.envelope_id for one in await hub.log.inbox("s")}
         missing = {key: self.accepted[key] for key in self.accepted.keys() - {*ids}}
         if state.status in ("waiting_decision", "pending"):
             missing = {key: text for key, text in missing.items() if key not in waiting}

@@ -18,7 +18,7 @@ from agentgraph import Agent
 from agentgraph.agents.spec.values import Durability
 from agentgraph.errors import StorageError
 from agentgraph.storage import LazySaver, open_saver
-from agentgraph.storage.postgres import LANES, open_postgres
+from agentgraph.storage.postgres import SAVERS, open_postgres
 from agentgraph.testing import ScriptedModel, call
 from tests.postgres import PASSWORD, SUPERUSER, Database, Server
 
@@ -54,7 +54,7 @@ async def test_connections_killed_between_turns_cost_nothing(postgres: Database)
 
     assert reply.text == "answer 2"
     await fill(agent)
-    assert postgres.connections() <= LANES + 1
+    assert postgres.connections() <= SAVERS + 1
 
 
 async def test_connections_killed_while_nothing_is_written_cost_nothing(

@@ -12,12 +12,16 @@ import psycopg
 import pytest
 
 from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StorageError
-from agentgraph.sessions.log import InboxMoved, postgres, postgres_bell
+from agentgraph.sessions.log import (
+    InboxConflict,
+    postgres_connection,
+    postgres_listener,
+)
 from agentgraph.sessions.log.postgres import CONNECTIONS, PostgresLog
 from agentgraph.sessions.log.tables import POSTGRES
 from agentgraph.storage import LazySaver, open_saver
 from tests.postgres import PASSWORD, SUPERUSER, Database, Server
-from tests.sessions.logs import PATIENCE_S, Heard, Writer, envelope, note, waiting
+from tests.sessions.log.sessions_to_store import PATIENCE_S, Heard, Writer, envelope, note, waiting
 
 BOUND_S = 20
 
@@ -38,7 +42,7 @@ def execute(postgres: Database, query: str, *values: object) -> list[Any]:
 
 async def fill(log: PostgresLog) -> None:
     """Open as many connections as there may be."""
-    await asyncio.gather(*(log.unfinished(0) for _ in range(50)))
+    await asyncio.gather(*(log.unfinished_sessions(0) for _ in range(50)))
 
 
 async def test_connections_killed_between_calls_cost_nothing(
@@ -73,7 +77,7 @@ async def kill_in_the_middle(
 
 async def test_append_cut_off_is_made_once(log: PostgresLog, postgres: Database) -> None:
     writer = await Writer(log).begin()
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
 
     await kill_in_the_middle(
         postgres,
@@ -82,7 +86,7 @@ async def test_append_cut_off_is_made_once(log: PostgresLog, postgres: Database)
     )
 
     assert await log.read("s") == writer.envelopes
-    assert await log.waiting("s") == []
+    assert await log.inbox("s") == []
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -92,16 +96,16 @@ async def test_put_cut_off_is_made_once(
     await Writer(log).begin()
 
     found = await kill_in_the_middle(
-        postgres, "agentgraph_inbox", lambda: log.put("s", waiting("w", key=key))
+        postgres, "agentgraph_inbox", lambda: log.enqueue("s", waiting("w", key=key))
     )
 
     assert found == "w"
-    assert [one.envelope_id for one in await log.waiting("s")] == ["w"]
+    assert [one.envelope_id for one in await log.inbox("s")] == ["w"]
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let something happen, and its answer be lost."""
-    original = getattr(postgres._Desk, name)
+    original = getattr(postgres_connection.LogConnection, name)
     lost: list[str] = []
 
     async def done_but_lost(*arguments: Any) -> Any:
@@ -111,7 +115,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             raise psycopg.OperationalError("the server went away")
         return result
 
-    monkeypatch.setattr(postgres._Desk, name, done_but_lost)
+    monkeypatch.setattr(postgres_connection.LogConnection, name, done_but_lost)
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -130,14 +134,14 @@ async def test_append_that_was_lost_yields_to_one_made_meanwhile(
     log: PostgresLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, rival = await Writer(log).begin(), Writer(log)
-    original = postgres._Desk.append
+    original = postgres_connection.LogConnection.append
 
     async def beaten(*arguments: Any) -> None:
-        monkeypatch.setattr(postgres._Desk, "append", original)
+        monkeypatch.setattr(postgres_connection.LogConnection, "append", original)
         await rival.add(envelope(1, sender="b"))
         raise psycopg.OperationalError("the server went away")
 
-    monkeypatch.setattr(postgres._Desk, "append", beaten)
+    monkeypatch.setattr(postgres_connection.LogConnection, "append", beaten)
 
     with pytest.raises(RoundConflict, match="'s' is at 1"):
         await writer.add(envelope(1))
@@ -150,11 +154,11 @@ async def test_put_whose_answer_is_lost_is_not_made_twice(
     log: PostgresLog, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     await Writer(log).begin()
-    lose_answer(monkeypatch, "put")
+    lose_answer(monkeypatch, "enqueue")
 
-    assert await log.put("s", waiting("w", key=key)) == "w"
+    assert await log.enqueue("s", waiting("w", key=key)) == "w"
 
-    assert [one.envelope_id for one in await log.waiting("s")] == ["w"]
+    assert [one.envelope_id for one in await log.inbox("s")] == ["w"]
 
 
 async def test_attempt_whose_answer_is_lost_is_not_counted_twice(
@@ -172,7 +176,7 @@ async def test_attempt_whose_answer_is_lost_is_not_counted_twice(
 
 async def test_cancelled_append_is_whole_or_nothing(log: PostgresLog, postgres: Database) -> None:
     writer = await Writer(log).begin()
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
     with psycopg.connect(postgres.url) as held:
         held.execute("LOCK TABLE agentgraph_envelopes IN ACCESS EXCLUSIVE MODE")
         adding = asyncio.create_task(writer.add(envelope(1), note(2), taken=["w"]))
@@ -183,7 +187,7 @@ async def test_cancelled_append_is_whole_or_nothing(log: PostgresLog, postgres: 
         held.rollback()
 
     assert await log.read("s") == []
-    assert len(await log.waiting("s")) == 1
+    assert len(await log.inbox("s")) == 1
     await writer.add(envelope(1), note(2), taken=["w"])
     assert await log.read("s") == writer.envelopes
 
@@ -201,7 +205,7 @@ async def test_session_does_not_end_while_something_is_put_in(
         )
         held.commit()
 
-    with pytest.raises(InboxMoved):
+    with pytest.raises(InboxConflict):
         await closing
 
 
@@ -209,20 +213,20 @@ async def test_nothing_is_put_in_while_a_session_ends(log: PostgresLog, postgres
     await Writer(log).begin()
     with psycopg.connect(postgres.url) as held:
         held.execute("UPDATE agentgraph_sessions SET status = 'closed'")
-        putting = asyncio.create_task(log.put("s", waiting("w")))
+        putting = asyncio.create_task(log.enqueue("s", waiting("w")))
         await postgres.blocked()
         held.commit()
 
     with pytest.raises(SessionClosed):
         await putting
-    assert await log.waiting("s") == []
+    assert await log.inbox("s") == []
 
 
 async def test_listening_goes_on_after_its_connection_was_killed(
     log: PostgresLog, postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_bell, "RETRY_S", 0.01)
-    monkeypatch.setattr(postgres_bell, "POLL_S", 2.0 * PATIENCE_S)
+    monkeypatch.setattr(postgres_listener, "RETRY_S", 0.01)
+    monkeypatch.setattr(postgres_listener, "POLL_S", 2.0 * PATIENCE_S)
     second = PostgresLog(postgres.url)
     await second.open()
     await Writer(second).begin()
@@ -230,7 +234,7 @@ async def test_listening_goes_on_after_its_connection_was_killed(
     end = log.subscribe(heard)
     await heard.until(lambda told: None in told)
     for n in range(3):
-        await second.put("s", waiting(f"w{n}"))
+        await second.enqueue("s", waiting(f"w{n}"))
         await heard.until(lambda told: "s" in told)
         heard.told.clear()
         await asyncio.to_thread(postgres.kill_connections)
@@ -243,10 +247,10 @@ async def test_listening_goes_on_after_its_connection_was_killed(
 async def test_what_happens_while_nothing_is_heard_is_told_all_the_same(
     log: PostgresLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deaf(bell: postgres_bell.Bell) -> None:
+    async def deaf(bell: postgres_listener.NotificationListener) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(postgres_bell.Bell, "_connect_and_listen", deaf)
+    monkeypatch.setattr(postgres_listener.NotificationListener, "_connect_and_listen", deaf)
     heard = Heard()
     end = log.subscribe(heard)
 
@@ -259,7 +263,7 @@ async def test_what_happens_while_nothing_is_heard_is_told_all_the_same(
 async def test_changes_are_looked_for_where_nothing_is_ever_heard(
     log: PostgresLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_bell, "POLL_S", 0.01)
+    monkeypatch.setattr(postgres_listener, "POLL_S", 0.01)
     heard = Heard()
     end = log.subscribe(heard)
 
@@ -269,7 +273,7 @@ async def test_changes_are_looked_for_where_nothing_is_ever_heard(
 
 async def test_name_too_long_to_be_told_is_any_session(log: PostgresLog) -> None:
     name = "n" * 2_000 + "\0" * 1_000  # six letters each, as it is stored
-    assert len(postgres._told("n" * 7_001)) == 0
+    assert len(postgres_listener.payload_of("n" * 7_001)) == 0
     heard = Heard()
     end = log.subscribe(heard)
     await heard.until(lambda told: None in told)
@@ -306,7 +310,7 @@ async def test_database_of_a_newer_version_is_refused(postgres: Database) -> Non
 
     assert execute(postgres, "SELECT to_regclass('agentgraph_sessions')") == [(None,)]
     with pytest.raises(StorageError, match="not open"):
-        await log.unfinished(0)
+        await log.unfinished_sessions(0)
 
 
 async def test_many_open_a_new_database_at_once(postgres: Database) -> None:
@@ -351,7 +355,7 @@ async def test_missing_record_and_torn_session_are_found_out(
     with pytest.raises(Quarantined, match=r"session 't' .* its record"):
         await log.load("t")
     assert [one.session_id for one in await log.sessions()] == ["s", "t"]
-    assert await log.unfinished(1) == ["t"]
+    assert await log.unfinished_sessions(1) == ["t"]
 
 
 async def test_lost_server_is_told_in_time_and_no_part_of_its_url_is(
@@ -392,7 +396,7 @@ async def test_statement_that_is_refused_is_told_without_its_text(
     execute(postgres, "DROP TABLE agentgraph_hubs")
 
     with pytest.raises(StorageError, match=r"refused an operation \(UndefinedTable\)") as caught:
-        await log.beat("hub", 1)
+        await log.heartbeat("hub", 1)
 
     assert caught.value.__context__ is None
 

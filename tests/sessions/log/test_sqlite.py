@@ -24,16 +24,24 @@ from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.sqlite_file import SessionFile
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage import LazySaver, open_saver
-from tests.sessions.logs import PATIENCE_S, Heard, Writer, envelope, eventually, note, waiting
+from tests.sessions.log.sessions_to_store import (
+    PATIENCE_S,
+    Heard,
+    Writer,
+    envelope,
+    eventually,
+    note,
+    waiting,
+)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 OTHER = """
 import asyncio, sys
 from agentgraph.errors import RoundConflict
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.state.state import SessionState
-from tests.sessions.logs import envelope
+from tests.sessions.log.sessions_to_store import envelope
 
 async def main():
     log = SQLiteLog(sys.argv[1])
@@ -260,7 +268,7 @@ async def test_closed_log_says_that_it_is_not_open(log: SQLiteLog) -> None:
     await log.close()
 
     with pytest.raises(StorageError, match="not open"):
-        await log.unfinished(0)
+        await log.unfinished_sessions(0)
 
 
 async def test_file_that_stays_locked_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +370,7 @@ async def test_torn_session_does_not_fail_the_lists(
     with pytest.raises(Quarantined, match=r"session 's' .* its record"):
         await log.load("s")
     assert [one.session_id for one in await log.sessions()] == ["good", "s"]
-    assert await log.unfinished(1) == ["good", "s"]
+    assert await log.unfinished_sessions(1) == ["good", "s"]
     assert await log.load("good") is not None
 
 
@@ -388,16 +396,16 @@ async def test_snapshot_of_another_head_is_none(log: SQLiteLog, path: str) -> No
 
 async def test_torn_inbox_is_quarantined(log: SQLiteLog, path: str) -> None:
     await Writer(log).begin()
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
     execute(path, "UPDATE agentgraph_inbox SET data = json_set(data, '$.draft.event_data', 1)")
 
     with pytest.raises(Quarantined, match="number 1 of its inbox"):
-        await log.waiting("s")
+        await log.inbox("s")
 
 
 async def test_cancelled_append_is_whole_and_told(log: SQLiteLog, path: str) -> None:
     writer = await Writer(log).begin()
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
     heard = Heard()
     end = log.subscribe(heard)
     with locked(path):
@@ -409,7 +417,7 @@ async def test_cancelled_append_is_whole_and_told(log: SQLiteLog, path: str) -> 
             await adding
 
     assert await reading == [envelope(1), note(2)]
-    assert await log.waiting("s") == []
+    assert await log.inbox("s") == []
     await heard.of("s")
     end()
 
@@ -476,12 +484,12 @@ def test_only_what_others_change_of_sessions_is_news(path: str) -> None:
     async def change() -> None:
         log = SQLiteLog(path)
         await log.open()
-        await log.retire("hub")
+        await log.release_all("hub")
         await log.close()
 
     file = SessionFile(path)
     assert not file.has_changed()
-    file.retire("own")
+    file.release_all("own")
     assert not file.has_changed()
     execute(path, "CREATE TABLE checkpoints_of_a_saver (x)")
     assert not file.has_changed()
@@ -490,7 +498,9 @@ def test_only_what_others_change_of_sessions_is_news(path: str) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("name", ["READ", "TAIL", "FIND", "LOAD", "HELD", "CLAIM", "UNFINISHED"])
+@pytest.mark.parametrize(
+    "name", ["READ", "TAIL", "FIND", "LOAD", "LEASE", "CLAIM", "UNFINISHED_SESSIONS"]
+)
 def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
     SessionFile(path).close()
     query = getattr(sqlite_sql, name)
@@ -505,5 +515,5 @@ def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
         "SCAN agentgraph_sessions USING INDEX agentgraph_sessions_runnable",
         "SCAN i USING COVERING INDEX sqlite_autoindex_agentgraph_inbox_1",
     ]
-    assert sorted(walks) == (partial if name == "UNFINISHED" else [])
-    assert name == "UNFINISHED" or not [step for step in plan if "TEMP B-TREE" in step]
+    assert sorted(walks) == (partial if name == "UNFINISHED_SESSIONS" else [])
+    assert name == "UNFINISHED_SESSIONS" or not [step for step in plan if "TEMP B-TREE" in step]

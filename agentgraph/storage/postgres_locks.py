@@ -1,4 +1,4 @@
-"""Threads taken in Postgres: advisory locks on a connection of their own, gone when it is."""
+"""Locks on threads in Postgres: advisory locks of a connection of their own, gone when it is."""
 
 from __future__ import annotations
 
@@ -11,45 +11,50 @@ from psycopg.pq import TransactionStatus
 
 _Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
-# In a transaction, as a connection pooler lends out its connections by that: an unlock would else
-# go to another one. It has no snapshot and keeps nothing from being cleaned up. It may be idle for
-# as long as a turn takes, and a machine that is gone must not keep its threads for hours.
+# The locks are held within a transaction: a connection pooler lends its connections for one, and
+# would send an unlock outside of it to another connection. The transaction has no snapshot, so it
+# keeps nothing from being vacuumed. It may be idle for as long as a turn takes; the keepalives see
+# to it that a machine that is gone does not hold its locks for hours.
 _BEGIN = (
     "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 30; "
     "SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3; "
 )
-
-
-# Newer servers can limit a whole transaction too.
-_UNLIMITED = "SET LOCAL transaction_timeout = 0; "
+# Servers from version 17 on can limit a whole transaction too.
+_NO_TRANSACTION_LIMIT = "SET LOCAL transaction_timeout = 0; "
 
 
 def _begin(connection: _Connection) -> str:
-    return _BEGIN + (_UNLIMITED if connection.info.server_version >= 170_000 else "")
+    return _BEGIN + (_NO_TRANSACTION_LIMIT if connection.info.server_version >= 170_000 else "")
 
 
 class AdvisoryLocks:
-    """The locks of one store; it asks for one at a time."""
+    """The locks of one store, which takes and releases one at a time.
+
+    The methods raise `psycopg.Error` where the server does not answer, but for `release`.
+    """
 
     def __init__(self, url: str, timeout: int) -> None:
         self._url = url
         self._timeout = timeout
         self._connection: _Connection | None = None
         self._keys: set[int] = set()
-        self._gave_up = float("-inf")
-        self._closed = False
+        self._last_failure_at = float("-inf")
+        self._is_closed = False
 
     async def take(self, key: int, since: float) -> bool:
-        """Try to take a lock; `since` is when the caller began to wait for an answer."""
+        """Try to take a lock, without waiting for it; `since` is when the caller's operation began.
+
+        A caller whose operation began before the last failure to connect fails at once.
+        """
         if self._connection is not None:
             try:
                 return await self._take(self._connection, key)
             except psycopg.Error:  # it died since it was used last
                 await self._drop()
-        return await self._take(await self._connected(since), key)
+        return await self._take(await self._reconnect(since), key)
 
     async def release(self, key: int) -> None:
-        """Give a lock back; a connection that has died has done so."""
+        """Give a lock back; never fail, as a connection that has died holds none."""
         self._keys.discard(key)
         if self._connection is None:
             return
@@ -60,36 +65,37 @@ class AdvisoryLocks:
             await self._drop()
 
     async def close(self) -> None:
-        """Give all back, for good."""
-        self._closed = True
+        """Give all back; nothing can be taken after."""
+        self._is_closed = True
         await self._drop()
 
     async def _take(self, connection: _Connection, key: int) -> bool:
-        resting = connection.info.transaction_status == TransactionStatus.IDLE
-        begin = _begin(connection) if resting else ""
-        locked = await _ask(connection, f"{begin}SELECT pg_try_advisory_lock({key})")
-        if locked:
+        is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+        begin = _begin(connection) if is_idle else ""
+        success = await _ask(connection, f"{begin}SELECT pg_try_advisory_lock({key})")
+        if success:
             self._keys.add(key)
         elif not self._keys:
             await connection.execute("COMMIT")
-        return locked
+        return success
 
-    async def _connected(self, since: float) -> _Connection:
-        # Whoever queued behind one that waited in vain has waited as long.
-        if self._closed or self._gave_up > since:
+    async def _reconnect(self, since: float) -> _Connection:
+        # A caller that queued behind one that timed out has waited as long.
+        if self._is_closed or self._last_failure_at > since:
             raise psycopg.OperationalError("the server did not answer the one before")
         try:
             self._connection = await psycopg.AsyncConnection.connect(
                 self._url,
                 autocommit=True,
-                # Never prepared: several statements go in one message.
+                # Prepared statements cannot be sent several in one message.
                 prepare_threshold=None,
                 connect_timeout=self._timeout,
             )
         except psycopg.Error:
-            self._gave_up = asyncio.get_running_loop().time()
+            self._last_failure_at = asyncio.get_running_loop().time()
             raise
-        # The turns of these go on, and are best protected again; one may be somebody else's by now.
+        # The turns of these threads go on, so their locks are taken again. Another process may have
+        # taken one of them in between.
         for key in list(self._keys):
             await self._take(self._connection, key)
         return self._connection

@@ -21,11 +21,11 @@ from langgraph.checkpoint.base import empty_checkpoint
 from agentgraph import Agent
 from agentgraph.clock import clock
 from agentgraph.storage import LazySaver
-from agentgraph.storage.postgres import LANES, open_postgres
+from agentgraph.storage.postgres import SAVERS, open_postgres
 from agentgraph.testing import ScriptedModel
 from tests.postgres import Database, Way, new_database, new_server, ways
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 40
 
 SOLO = """
@@ -106,8 +106,8 @@ async def put(saver: LazySaver, thread_id: str) -> None:
 
 
 @asynccontextmanager
-async def opened(url: str, lanes: int = LANES) -> AsyncIterator[LazySaver]:
-    saver = LazySaver(lambda: open_postgres(url, lanes=lanes))
+async def opened(url: str, lanes: int = SAVERS) -> AsyncIterator[LazySaver]:
+    saver = LazySaver(lambda: open_postgres(url, savers=lanes))
     yield saver
     await saver.aclose()
 
@@ -124,8 +124,8 @@ def rows_held(database: Database, thread_id: str) -> Iterator[None]:
 async def neighbours(saver: LazySaver) -> tuple[str, str]:
     """Return two threads on different lanes."""
     store = await saver._store()
-    first = store.lane("0", frozenset())
-    return "0", next(t for t in map(str, range(99)) if store.lane(t, frozenset()) is not first)
+    first = store.saver_for("0", frozenset())
+    return "0", next(t for t in map(str, range(99)) if store.saver_for(t, frozenset()) is not first)
 
 
 @pytest.mark.parametrize("way", ways(), ids=lambda way: way.name)
@@ -206,7 +206,7 @@ async def test_fifty_threads_at_once_share_a_few_connections(postgres: Database)
             most = max(most, await asyncio.to_thread(postgres.connections))
         assert {reply.text for reply in await replies} == {f"answer {turn}"}
 
-    assert 1 < most <= LANES + 1  # and the one that takes threads
+    assert 1 < most <= SAVERS + 1  # and the one that takes threads
 
 
 def test_loops_of_one_process_share_a_conversation(postgres: Database) -> None:

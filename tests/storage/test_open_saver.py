@@ -21,7 +21,7 @@ from agentgraph.testing import ScriptedModel
 
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 UNREACHABLE = "postgresql://zaphod:heart-of-gold@127.0.0.1:1/magrathea?application_name=trillian"
 PARTS = (UNREACHABLE, "zaphod", "heart-of-gold", "127.0.0.1", "magrathea", "trillian")

@@ -138,7 +138,7 @@ async def _costs(count: int) -> _Cost:
                 for n in range(start, min(start + 1_000, count))
             ]
             for draft in drafts[:-1]:
-                await hub.log.put(session.id, _waiting("user", draft))
+                await hub.log.enqueue(session.id, _waiting("user", draft))
             await after(session, "user", drafts[-1])
         await still_works(session)
         assert session.state.sequence >= count
@@ -173,9 +173,9 @@ async def _costs(count: int) -> _Cost:
 
 def _waiting(sender: str, draft: Draft) -> Any:
     from agentgraph.clock import new_id
-    from agentgraph.sessions.log import Waiting
+    from agentgraph.sessions.log import InboxEntry
 
-    return Waiting(new_id(), sender, draft)
+    return InboxEntry(new_id(), sender, draft)
 
 
 # Listeners.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentgraph.sessions.log import Log, Waiting
+from agentgraph.sessions.log import InboxEntry, Log
 from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
     EV_SESSION_CLOSED,
@@ -70,16 +70,16 @@ def note(sequence: int, session_id: str = "s") -> Envelope:
     return envelope(sequence, session_id=session_id, event_type=EV_AUDIT)
 
 
-def waiting(envelope_id: str, *, key: str | None = None, sender: str = "user") -> Waiting:
+def waiting(envelope_id: str, *, key: str | None = None, sender: str = "user") -> InboxEntry:
     draft = text_envelope(
         "hello", audience=["a"], idempotency_key=key, priority=Priority.URGENT, metadata={"m": 1}
     )
-    return Waiting(envelope_id, sender, replace(draft, causation_id="before"))
+    return InboxEntry(envelope_id, sender, replace(draft, causation_id="before"))
 
 
-def awkward_waiting() -> Waiting:
+def awkward_waiting() -> InboxEntry:
     draft = Draft("my.event", {"text": AWKWARD}, idempotency_key=AWKWARD)
-    return Waiting(AWKWARD, AWKWARD, draft)
+    return InboxEntry(AWKWARD, AWKWARD, draft)
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Writer:
                 self.state,
                 epoch=epoch,
                 due_at=due_at,
-                taken=taken,
+                admitted_ids=taken,
                 attempts=attempts,
             )
         except BaseException:

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
-from agentgraph.sessions.log import InboxMoved, Log, Summary
+from agentgraph.sessions.log import InboxConflict, Log, SessionSummary
 from agentgraph.sessions.state.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
-from tests.sessions.logs import (
+from tests.sessions.log.sessions_to_store import (
     AWKWARD,
     Heard,
     Writer,
@@ -50,7 +50,7 @@ async def test_fork_brings_thousands_at_once(log: Log) -> None:
     await writer.begin(*envelopes)
 
     assert await log.read("s") == envelopes
-    assert await log.put("s", waiting("new", key="k2400", sender="a")) == "s-2400"
+    assert await log.enqueue("s", waiting("new", key="k2400", sender="a")) == "s-2400"
 
 
 async def test_unknown_session_is_not_loaded(log: Log) -> None:
@@ -62,8 +62,8 @@ async def test_unknown_session_is_refused_by_all_that_needs_one(log: Log) -> Non
         log.read("nobody"),
         log.tail("nobody", 1),
         log.find("nobody", "x"),
-        log.waiting("nobody"),
-        log.put("nobody", waiting("w")),
+        log.inbox("nobody"),
+        log.enqueue("nobody", waiting("w")),
         log.claim("nobody", "hub", 0),
         log.release("nobody", "hub"),
         log.attempt("nobody", 0),
@@ -83,7 +83,7 @@ async def test_sessions_are_listed_the_oldest_first(log: Log) -> None:
     listed = await log.sessions()
 
     assert [one.session_id for one in listed] == ["z", "child", "closed"]
-    assert listed[1] == Summary("child", "team", "pending", "user", 1.5, 1, "origin")
+    assert listed[1] == SessionSummary("child", "team", "pending", "user", 1.5, 1, "origin")
     assert [one.session_id for one in await log.sessions("closed")] == ["closed"]
     assert await log.sessions("expired") == []
 
@@ -156,7 +156,7 @@ async def test_refusals_have_an_order(log: Log) -> None:
     writer = await Writer(log).begin()
     epoch = await log.claim("s", "hub", 0)
     assert epoch is not None
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
 
     with pytest.raises(RoundConflict):
         await log.append("s", [envelope(8)], 7, SessionState(status="closed"))
@@ -170,36 +170,36 @@ async def test_refusals_have_an_order(log: Log) -> None:
 async def test_what_was_taken_leaves_the_inbox_with_the_append(log: Log) -> None:
     writer = await Writer(log).begin()
     for name in ("w1", "w2", "w3"):
-        await log.put("s", waiting(name))
+        await log.enqueue("s", waiting(name))
 
     await writer.add(envelope(1), taken=["w1", "w3", "unknown"])
 
-    assert [one.envelope_id for one in await log.waiting("s")] == ["w2"]
+    assert [one.envelope_id for one in await log.inbox("s")] == ["w2"]
 
 
 async def test_refused_append_leaves_the_inbox_as_it_is(log: Log) -> None:
     writer = await Writer(log).begin()
-    await log.put("s", waiting("w"))
+    await log.enqueue("s", waiting("w"))
 
     with pytest.raises(RoundConflict):
-        await log.append("s", [envelope(6)], 5, writer.state, taken=["w"])
+        await log.append("s", [envelope(6)], 5, writer.state, admitted_ids=["w"])
 
-    assert [one.envelope_id for one in await log.waiting("s")] == ["w"]
+    assert [one.envelope_id for one in await log.inbox("s")] == ["w"]
 
 
 async def test_session_does_not_end_over_what_waits(log: Log) -> None:
     writer = await Writer(log).begin()
     for name in ("w1", "w2"):
-        await log.put("s", waiting(name))
+        await log.enqueue("s", waiting(name))
 
-    with pytest.raises(InboxMoved):
+    with pytest.raises(InboxConflict):
         await writer.add(envelope(1), closing=True, taken=["w1"])
     stored = await log.load("s")
     assert stored is not None and (stored.head, stored.state) == (0, writer.state)
-    assert len(await log.waiting("s")) == 2
+    assert len(await log.inbox("s")) == 2
 
     await writer.add(envelope(1), closing=True, taken=["w1", "w2"])
-    assert await log.waiting("s") == []
+    assert await log.inbox("s") == []
 
 
 async def test_racing_put_is_taken_or_refused_and_never_lost(opened: OpenLog) -> None:
@@ -210,17 +210,17 @@ async def test_racing_put_is_taken_or_refused_and_never_lost(opened: OpenLog) ->
 
         async def close(writer: Writer = writer, name: str = name) -> None:
             while True:
-                taken = [one.envelope_id for one in await hub.waiting(name)]
+                taken = [one.envelope_id for one in await hub.inbox(name)]
                 try:
                     return await writer.add(closing=True, taken=taken)
-                except InboxMoved:
+                except InboxConflict:
                     continue
 
-        puts = [door.put(name, waiting(f"w{i}")) for i in range(3)]
+        puts = [door.enqueue(name, waiting(f"w{i}")) for i in range(3)]
         *accepted, _ = await asyncio.gather(*puts, close(), return_exceptions=True)
 
         assert all(isinstance(one, str | SessionClosed) for one in accepted)
-        assert await door.waiting(name) == []
+        assert await door.inbox(name) == []
 
 
 async def test_one_of_two_at_the_same_head_wins(opened: OpenLog) -> None:
@@ -290,9 +290,9 @@ async def test_what_was_put_waits_in_the_order_of_arrival_over_all_sessions(
     await Writer(log, "s").begin()
     await Writer(log, "t").begin()
     for session_id, name in (("s", "z"), ("t", "m"), ("s", "a")):
-        assert await log.put(session_id, waiting(name)) == name
+        assert await log.enqueue(session_id, waiting(name)) == name
 
-    in_s, in_t = [await (await opened()).waiting(one) for one in "st"]
+    in_s, in_t = [await (await opened()).inbox(one) for one in "st"]
 
     assert [one.envelope_id for one in in_s] == ["z", "a"]
     assert in_s[0].order < in_t[0].order < in_s[1].order
@@ -304,16 +304,16 @@ async def test_key_is_accepted_once_of_a_sender_and_session(log: Log) -> None:
     await Writer(log, "s").begin()
     await Writer(log, "t").begin()
 
-    assert await log.put("s", waiting("first", key="k")) == "first"
-    assert await log.put("s", waiting("again", key="k")) == "first"
-    assert await log.put("s", waiting("hers", key="k", sender="her")) == "hers"
-    assert await log.put("t", waiting("there", key="k")) == "there"
-    assert [one.envelope_id for one in await log.waiting("s")] == ["first", "hers"]
+    assert await log.enqueue("s", waiting("first", key="k")) == "first"
+    assert await log.enqueue("s", waiting("again", key="k")) == "first"
+    assert await log.enqueue("s", waiting("hers", key="k", sender="her")) == "hers"
+    assert await log.enqueue("t", waiting("there", key="k")) == "there"
+    assert [one.envelope_id for one in await log.inbox("s")] == ["first", "hers"]
 
 
 async def test_key_that_was_admitted_is_known_also_after_the_end(log: Log) -> None:
     writer = await Writer(log).begin()
-    await log.put("s", waiting("w", key="k"))
+    await log.enqueue("s", waiting("w", key="k"))
     await writer.add(
         envelope(1, key="k", sender="user", envelope_id="w"),
         envelope(2, key="own"),
@@ -321,13 +321,13 @@ async def test_key_that_was_admitted_is_known_also_after_the_end(log: Log) -> No
         taken=["w"],
     )
 
-    assert await log.put("s", waiting("again", key="k")) == "w"
-    assert await log.put("s", waiting("again", key="own", sender="a")) == "s-2"
+    assert await log.enqueue("s", waiting("again", key="k")) == "w"
+    assert await log.enqueue("s", waiting("again", key="own", sender="a")) == "s-2"
     with pytest.raises(SessionClosed):
-        await log.put("s", waiting("new", key="new"))
+        await log.enqueue("s", waiting("new", key="new"))
     with pytest.raises(SessionClosed):
-        await log.put("s", waiting("new"))
-    assert await log.waiting("s") == []
+        await log.enqueue("s", waiting("new"))
+    assert await log.inbox("s") == []
 
 
 async def test_one_of_many_puts_with_a_key_is_accepted(opened: OpenLog) -> None:
@@ -335,11 +335,11 @@ async def test_one_of_many_puts_with_a_key_is_accepted(opened: OpenLog) -> None:
     await Writer(logs[0]).begin()
 
     ids = await asyncio.gather(
-        *(logs[n % 2].put("s", waiting(f"w{n}", key="k")) for n in range(10))
+        *(logs[n % 2].enqueue("s", waiting(f"w{n}", key="k")) for n in range(10))
     )
 
     assert len(set(ids)) == 1
-    assert [one.envelope_id for one in await logs[0].waiting("s")] == [ids[0]]
+    assert [one.envelope_id for one in await logs[0].inbox("s")] == [ids[0]]
 
 
 async def test_names_may_be_anything(opened: OpenLog) -> None:
@@ -347,20 +347,20 @@ async def test_names_may_be_anything(opened: OpenLog) -> None:
     session_id = f"{AWKWARD} session"
     await Writer(log, session_id).begin()
     writer = Writer(log, session_id)
-    assert await log.put(session_id, awkward_waiting()) == AWKWARD
+    assert await log.enqueue(session_id, awkward_waiting()) == AWKWARD
     assert await log.claim(session_id, AWKWARD, 0) == 1
-    await log.beat(AWKWARD, 9)
+    await log.heartbeat(AWKWARD, 9)
     heard = Heard()
     end = log.subscribe(heard)
 
     other = await opened()
     again = awkward_waiting()
-    assert (await other.waiting(session_id))[0].draft == again.draft
-    assert (await other.waiting(session_id))[0].sender_id == AWKWARD
-    assert await other.put(session_id, again) == AWKWARD
+    assert (await other.inbox(session_id))[0].draft == again.draft
+    assert (await other.inbox(session_id))[0].sender_id == AWKWARD
+    assert await other.enqueue(session_id, again) == AWKWARD
     await writer.add(writer.next(envelope_id=AWKWARD, sender_id=AWKWARD), taken=[AWKWARD])
     assert await other.find(session_id, AWKWARD) == writer.envelopes[0]
-    assert await other.unfinished(0) == []
+    assert await other.unfinished_sessions(0) == []
     assert [one.session_id for one in await other.sessions()] == [session_id]
     stored = await other.load(session_id)
     assert stored is not None and (stored.owner, stored.record) == (AWKWARD, writer.record)
@@ -374,14 +374,14 @@ async def test_key_may_be_of_any_length(log: Log) -> None:
     await Writer(log).begin()
     key = "".join(f"{n:x}" for n in range(5_000))
 
-    assert await log.put("s", waiting("w", key=key)) == "w"
-    assert await log.put("s", waiting("again", key=key)) == "w"
-    assert await log.put("s", waiting("other", key=key + "!")) == "other"
+    assert await log.enqueue("s", waiting("w", key=key)) == "w"
+    assert await log.enqueue("s", waiting("again", key=key)) == "w"
+    assert await log.enqueue("s", waiting("other", key=key + "!")) == "other"
 
 
 async def test_lease_keeps_others_out_until_it_ends(log: Log) -> None:
     await Writer(log).begin()
-    await log.beat("a", 10)
+    await log.heartbeat("a", 10)
 
     assert await log.claim("s", "a", 0) == 1
     assert await log.claim("s", "b", 9.9) is None
@@ -394,8 +394,8 @@ async def test_beat_prolongs_the_lease_on_all_that_a_hub_has(log: Log) -> None:
     for name in "st":
         await Writer(log, name).begin()
         assert await log.claim(name, "a", 0) == 1
-    await log.beat("a", 10)
-    await log.beat("a", 20)
+    await log.heartbeat("a", 10)
+    await log.heartbeat("a", 20)
 
     assert [await log.claim(name, "b", 15) for name in "st"] == [None, None]
     assert [await log.claim(name, "b", 20) for name in "st"] == [2, 2]
@@ -403,7 +403,7 @@ async def test_beat_prolongs_the_lease_on_all_that_a_hub_has(log: Log) -> None:
 
 async def test_owner_keeps_its_epoch_while_its_lease_holds(log: Log) -> None:
     await Writer(log).begin()
-    await log.beat("a", 10)
+    await log.heartbeat("a", 10)
 
     assert [await log.claim("s", "a", now) for now in (0, 5)] == [1, 1]
     assert await log.claim("s", "a", 10) == 2
@@ -418,7 +418,7 @@ async def test_owner_that_never_said_a_beat_holds_nothing(log: Log) -> None:
 
 async def test_session_of_one_that_is_gone_is_taken_at_once(log: Log) -> None:
     await Writer(log).begin()
-    await log.beat("a", 10)
+    await log.heartbeat("a", 10)
     await log.claim("s", "a", 0)
 
     assert await log.claim("s", "b", 0, is_gone=lambda owner: owner != "a") is None
@@ -427,7 +427,7 @@ async def test_session_of_one_that_is_gone_is_taken_at_once(log: Log) -> None:
 
 async def test_session_can_be_taken_by_force(log: Log) -> None:
     await Writer(log).begin()
-    await log.beat("a", 10)
+    await log.heartbeat("a", 10)
     await log.claim("s", "a", 0)
 
     assert await log.claim("s", "b", 0, force=True) == 2
@@ -436,8 +436,8 @@ async def test_session_can_be_taken_by_force(log: Log) -> None:
 async def test_one_of_two_that_claim_at_once_gets_it(opened: OpenLog) -> None:
     first, second = await opened(), await opened()
     await Writer(first).begin()
-    await first.beat("a", 10)
-    await first.beat("b", 10)
+    await first.heartbeat("a", 10)
+    await first.heartbeat("b", 10)
 
     epochs = await asyncio.gather(first.claim("s", "a", 0), second.claim("s", "b", 0))
 
@@ -446,7 +446,7 @@ async def test_one_of_two_that_claim_at_once_gets_it(opened: OpenLog) -> None:
 
 async def test_release_gives_back_one_s_own_and_sets_its_attempts(log: Log) -> None:
     await Writer(log).begin()
-    await log.beat("a", 10)
+    await log.heartbeat("a", 10)
     assert await log.claim("s", "a", 0) == 1
     await log.release("s", "b", attempts=9)
     assert await log.claim("s", "b", 0) is None
@@ -476,10 +476,10 @@ async def test_attempts_are_counted_by_the_owner_alone(log: Log) -> None:
 async def test_hub_that_retires_gives_back_all_that_it_has(log: Log) -> None:
     for name, hub in (("s", "a"), ("t", "a"), ("u", "b")):
         await Writer(log, name).begin()
-        await log.beat(hub, 10)
+        await log.heartbeat(hub, 10)
         assert await log.claim(name, hub, 0) == 1
 
-    await log.retire("a")
+    await log.release_all("a")
 
     assert [await log.claim(name, "c", 0) for name in "stu"] == [2, 2, None]
     assert await log.claim("t", "a", 0, force=True) == 3
@@ -498,11 +498,11 @@ async def test_unfinished_are_those_that_need_somebody(log: Log) -> None:
         made = record(name)
         state = SessionState.initial(made)
         assert await log.create(made, [], state, due_at=due_at, runnable=runnable)
-    await log.put("waits", waiting("w"))
-    await log.put("all", waiting("w"))
+    await log.enqueue("waits", waiting("w"))
+    await log.enqueue("all", waiting("w"))
 
-    assert await log.unfinished(10) == ["runs", "due", "waits", "all"]
-    assert await log.unfinished(0) == ["runs", "waits", "all"]
+    assert await log.unfinished_sessions(10) == ["runs", "due", "waits", "all"]
+    assert await log.unfinished_sessions(0) == ["runs", "waits", "all"]
 
 
 async def test_state_says_whether_a_session_runs(log: Log) -> None:
@@ -510,12 +510,12 @@ async def test_state_says_whether_a_session_runs(log: Log) -> None:
     runs = SessionState(session_id="s", status="active", speakers=("a",))
     assert runs.is_runnable
     await log.create(made, [], SessionState.initial(made))
-    assert await log.unfinished(0) == []
+    assert await log.unfinished_sessions(0) == []
 
     await log.append("s", [], 0, runs)
-    assert await log.unfinished(0) == ["s"]
+    assert await log.unfinished_sessions(0) == ["s"]
     await log.append("s", [], 0, SessionState.initial(made))
-    assert await log.unfinished(0) == []
+    assert await log.unfinished_sessions(0) == []
 
 
 async def test_ended_session_needs_nobody_any_more(log: Log) -> None:
@@ -525,7 +525,7 @@ async def test_ended_session_needs_nobody_any_more(log: Log) -> None:
     writer = await Writer(log).begin(due_at=2)
     await writer.add(closing=True, due_at=3)
 
-    assert await log.unfinished(99) == []
+    assert await log.unfinished_sessions(99) == []
     assert await log.next_due() is None
 
 
@@ -534,13 +534,13 @@ async def test_ended_session_that_was_not_given_back_needs_somebody(log: Log) ->
         writer = await Writer(log, name).begin()
         await log.claim(name, "hub", 0)
         await writer.add(closing=True)
-    assert await log.unfinished(0) == ["s", "t"]
+    assert await log.unfinished_sessions(0) == ["s", "t"]
 
     await log.release("s", "hub")
 
-    assert await log.unfinished(0) == ["t"]
-    await log.retire("hub")
-    assert await log.unfinished(0) == []
+    assert await log.unfinished_sessions(0) == ["t"]
+    await log.release_all("hub")
+    assert await log.unfinished_sessions(0) == []
 
 
 async def test_next_due_is_the_first(log: Log) -> None:
@@ -563,8 +563,8 @@ async def test_changes_are_told_until_that_is_ended(opened: OpenLog) -> None:
     await heard.of("s")
     for change in (
         lambda: writer.add(envelope(1)),
-        lambda: log.put("s", waiting("w")),
-        lambda: log.retire("hub"),
+        lambda: log.enqueue("s", waiting("w")),
+        lambda: log.release_all("hub"),
     ):
         heard.told.clear()
         await change()
@@ -591,9 +591,9 @@ async def test_changes_by_others_are_told(opened: OpenLog, change: str) -> None:
         case "nothing":
             await writer.add()
         case "put":
-            await other.put("s", waiting("w"))
+            await other.enqueue("s", waiting("w"))
         case "retire":
-            await other.retire("hub")
+            await other.release_all("hub")
 
     await heard.of("t" if change == "create" else "s")
     end()

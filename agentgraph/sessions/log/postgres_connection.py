@@ -1,0 +1,148 @@
+"""Sessions in Postgres, as one connection sees them: its statements, and the migrations.
+
+Where a connection is lost between a statement and its answer, nobody knows whether it was carried
+out. The methods that end in `_again` find that out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from psycopg.rows import tuple_row
+
+from agentgraph.errors import SessionError
+from agentgraph.sessions.log import postgres_sql as sql
+from agentgraph.sessions.log import rows as r
+from agentgraph.sessions.log.postgres_listener import payload_of
+from agentgraph.sessions.log.protocol import InboxConflict
+from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.state import ENDED
+from agentgraph.storage.pool import Connection
+
+Values: TypeAlias = Mapping[str, Any]
+
+_MIGRATION_LOCK = 0x6167656E7473657A
+_MIGRATION_TIMEOUT_S = 120
+_CHUNK = 500
+
+
+class LogConnection:
+    """A connection of the pool, for as long as one operation has it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._cursor = connection.cursor(row_factory=tuple_row)
+
+    async def ask(self, query: str, values: Values) -> list[r.Row]:
+        """Return the rows of a statement, none for one that has no result."""
+        await self._cursor.execute(query.encode(), values)
+        return list(await self._cursor.fetchall()) if self._cursor.description else []
+
+    async def create(self, columns: Values, envelopes: Sequence[Envelope]) -> bool:
+        """Create a session with its first envelopes; False where there is one of this id."""
+        rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
+        session_id = columns["session_id"]
+        async with self.connection.transaction():
+            counts = {"head": len(rows), "said": r.substantive_count(rows)}
+            await self.ask(sql.CREATE, {**columns, **counts})
+            if self._cursor.rowcount < 1:
+                return False
+            # In chunks: a fork may come with more than fits into one message.
+            for at in range(0, len(rows), _CHUNK):
+                arrays = arrays_of(session_id, rows[at : at + _CHUNK], dict(keys[at : at + _CHUNK]))
+                await self.ask(sql.FILL, {**arrays, "base": 0})
+                await self.ask(sql.FILL_KEYS, arrays)
+            await self.ask(sql.NOTIFY, {"payload": payload_of(session_id)})
+        return True
+
+    async def append(self, session_id: str, values: Values) -> None:
+        """Append; a session that ends with it must have nothing left in its inbox."""
+        if values["status"] not in ENDED:
+            await self._append(session_id, values)
+            return
+        async with self.connection.transaction():
+            await self.ask(sql.LOCK, values)
+            await self._append(session_id, values)
+            if await self.ask(sql.INBOX_REMAINS, values):
+                raise InboxConflict()
+
+    async def append_again(self, session_id: str, values: Values) -> None:
+        """Append what may have been appended, before the answer was lost."""
+        try:
+            await self.append(session_id, values)
+        except SessionError:
+            if not values["count"]:
+                raise
+            last = {"sequence": values["sequences"][-1], "data": values["data"][-1]}
+            if not await self.ask(sql.ENVELOPE_EXISTS, {**values, **last}):
+                raise
+
+    async def enqueue(self, session_id: str, values: Values) -> str:
+        """Put an entry into the inbox; return its id, or the earlier one of the same key."""
+        rows = await self.ask(sql.ENQUEUE, values)
+        if not rows:
+            raise r.unknown_session(session_id)
+        status, has_arrived = rows[0]
+        if has_arrived:
+            return str(values["envelope_id"])
+        if values["digest"] is not None:
+            # A statement of its own: it may have been put in by somebody else just now.
+            earlier = await self.ask(sql.FIND_KEY, values)
+            if earlier:
+                return str(earlier[0][0])
+        if status in ENDED:
+            raise r.session_ended(session_id, status)
+        return str(values["envelope_id"])
+
+    async def enqueue_again(self, session_id: str, values: Values) -> str:
+        """Put in what may have been put in, before the answer was lost."""
+        if await self.ask(sql.IS_ACCEPTED, values):
+            return str(values["envelope_id"])
+        return await self.enqueue(session_id, values)
+
+    async def migrate(self) -> None:
+        """Bring the tables up to date, one process at a time."""
+        if not await self._pending_migrations():
+            return
+        async with self.connection.transaction():
+            await self.ask(f"SET LOCAL lock_timeout = '{_MIGRATION_TIMEOUT_S}s'", {})
+            await self.ask(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})", {})
+            await self.ask(VERSIONS, {})
+            for version, statements in await self._pending_migrations():
+                for statement in statements:
+                    await self.ask(statement, {})
+                await self.ask("INSERT INTO agentgraph_migrations VALUES (%(v)s)", {"v": version})
+
+    async def _pending_migrations(self) -> list[tuple[int, Sequence[str]]]:
+        table = await self.ask("SELECT to_regclass('agentgraph_migrations')::text", {})
+        version = None
+        if table[0][0] is not None:
+            version = (await self.ask("SELECT max(version) FROM agentgraph_migrations", {}))[0][0]
+        return due_migrations("this Postgres database", version or 0, POSTGRES)
+
+    async def _append(self, session_id: str, values: Values) -> None:
+        if not await self.ask(sql.APPEND, values):
+            rows = await self.ask(sql.STATUS, values)
+            raise r.refusal(session_id, rows[0] if rows else None, values["epoch"])
+
+
+async def migrate(connection: Connection) -> None:
+    """Bring the tables of sessions up to date."""
+    await LogConnection(connection).migrate()
+
+
+def arrays_of(
+    session_id: str, rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return rows and keys as the arrays that one statement takes, column by column."""
+    return {
+        "session_id": session_id,
+        "sequences": [row.sequence for row in rows],
+        "ids": [row.envelope_id for row in rows],
+        "numbers": [row.substantive_number for row in rows],
+        "data": [row.data for row in rows],
+        "digests": list(keys),
+        "key_ids": list(keys.values()),
+    }

@@ -1,0 +1,90 @@
+"""Changes of sessions, as Postgres notifies of them (LISTEN and NOTIFY)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import psycopg
+
+from agentgraph.sessions.log.listeners import Listeners
+from agentgraph.sessions.log.postgres_sql import CHANNEL
+from agentgraph.sessions.log.protocol import AppendNotice
+from agentgraph.sessions.log.rows import from_ascii
+from agentgraph.storage.pool import redacted_logging
+
+POLL_S = 5.0
+RETRY_S = 0.5
+
+_MAX_PAYLOAD = 7_000
+_APPEND_MARK = "\n"
+"""Stands before the id of a session that was appended to; `to_ascii` leaves none in an id."""
+
+
+def payload_of(session_id: str, *, is_append: bool = False) -> str:
+    """Return what a notification says: the session's id, or nothing where that is too long.
+
+    Postgres sends no more than 8,000 bytes; nothing means that any session may have changed.
+    """
+    mark = _APPEND_MARK if is_append else ""
+    return f"{mark}{session_id}" if len(session_id) <= _MAX_PAYLOAD else ""
+
+
+class NotificationListener:
+    """One connection that listens, and is made again when it is lost."""
+
+    def __init__(self, url: str, timeout: int, listeners: Listeners) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._listeners = listeners
+        self._task: asyncio.Task[None] | None = None
+        self.is_connected = False
+
+    def start(self) -> None:
+        """Begin to listen, if it does not already."""
+        if self._task is None:
+            with redacted_logging():
+                self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(psycopg.Error, TimeoutError, OSError):
+                await self._connect_and_listen()
+            # What happens between two connections is notified to nobody.
+            self._listeners.notify(None)
+            with suppress(TimeoutError):
+                # By the loop's own time: the clock of a test may stand still.
+                async with asyncio.timeout(RETRY_S):
+                    await asyncio.Event().wait()
+
+    async def _connect_and_listen(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(
+            self._url, autocommit=True, prepare_threshold=None, connect_timeout=self._timeout
+        )
+        try:
+            await connection.execute(f"LISTEN {CHANNEL}".encode())
+            self.is_connected = True
+            while True:
+                # A connection that died silently is found out by asking; and behind a connection
+                # pooler no notification may ever arrive, so subscribers are told to look as well.
+                async with asyncio.timeout(self._timeout):
+                    await connection.execute("SELECT 1")
+                self._listeners.notify(None)
+                async for notification in connection.notifies(timeout=POLL_S):
+                    self._forward(notification.payload)
+        finally:
+            self.is_connected = False
+            await connection.close()
+
+    def _forward(self, payload: str) -> None:
+        session_id = from_ascii(payload.removeprefix(_APPEND_MARK)) or None
+        if session_id is not None and payload.startswith(_APPEND_MARK):
+            session_id = AppendNotice(session_id)
+        self._listeners.notify(session_id)
