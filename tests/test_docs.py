@@ -49,6 +49,10 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PARTICIPANT = re.compile(r"^ *participant (\w+)(?: as (\S+))?$", re.MULTILINE)
 _ACTOR = re.compile(r"^ *actor (\w+)", re.MULTILINE)
 _MESSAGE = re.compile(r"^ *(\w+)-{1,2}>>(\w+): (.+)$", re.MULTILINE)
+_KEYWORDS = frozenset(
+    "activate actor alt and as box break create critical deactivate destroy else end link links "
+    "loop note opt option over par participant rect title".split()
+)
 _WALK = re.compile(r"<!-- walk: ([\w ]+) -->\n+```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -271,6 +275,7 @@ def figure_faults(name: str, figure: str) -> Iterator[str]:
         if one > following:
             yield f"the walk visits {visited[following]} before {visited[one]}"
     known = {alias for alias, _ in _PARTICIPANT.findall(figure)} | {*_ACTOR.findall(figure)}
+    yield from (f"{alias} is a keyword of mermaid" for alias in known & _KEYWORDS)
     for source, target, text in _MESSAGE.findall(figure):
         yield from (f"{end} is no participant" for end in (source, target) if end not in known)
         if {";", "#"} & {*text}:
