@@ -50,8 +50,8 @@ _PARTICIPANT = re.compile(r"^ *participant (\w+)(?: as (\S+))?$", re.MULTILINE)
 _ACTOR = re.compile(r"^ *actor (\w+)", re.MULTILINE)
 _MESSAGE = re.compile(r"^ *(\w+)-{1,2}>>(\w+): (.+)$", re.MULTILINE)
 _KEYWORDS = frozenset(
-    "activate actor alt and as box break create critical deactivate destroy else end link links "
-    "loop note opt option over par participant rect title".split()
+    {"actor", "alt", "and", "as", "box", "break", "create", "critical", "destroy", "else", "end"}
+    | {"link", "links", "loop", "note", "opt", "option", "over", "par", "participant", "rect"}
 )
 _WALK = re.compile(r"<!-- walk: ([\w ]+) -->\n+```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
