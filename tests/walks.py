@@ -329,7 +329,7 @@ def measured(name: str) -> Profile:
         use_clock(clock),
         # The thread of a SQLite log looks for the writes of other processes again and again: how
         # often it does depends on how long a walk takes.
-        patch.object(sqlite._FileAccess, "is_due", lambda desk: False),
+        patch.object(sqlite._FileAccess, "is_due", lambda access: False),
         profiler.installed(),
     ):
         asyncio.run(limited(Path(folder)))
