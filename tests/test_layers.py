@@ -59,6 +59,21 @@ ACTS_ON_GRAPHS = (
 )
 MAY_IMPORT_PRIVATE_NAMES = "agentgraph/patching.py"
 
+# Inside a package, from the bottom to the top: a module imports those of its own row and of the
+# rows above it in this list. A module in a folder may have a row of its own.
+ROWS = {
+    "guards": (
+        "decision table",
+        "mechanisms records.record records.sinks records.trail records.audit_trail",
+        "place overrides stricter tiers policy checks",
+        "records",
+        "nodes",
+        "patcher",
+    ),
+    "agents": ("spec", "nodes", "build", "picture", "run", "agent"),
+    "sessions": ("state", "log", "rounds", "team", "hub", "audit tools"),
+}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -137,6 +152,29 @@ def fault_of(path: str, found: Import) -> str | None:
     return f"{unit} may not import {what}"
 
 
+def row_of(module: str) -> int | None:
+    """Return the row of a module inside its package: its own, else that of its folder."""
+    _, package, *parts = module.split(".")
+    names = [".".join(parts[:2]), *parts[:1]]
+    rows = [row.split() for row in ROWS.get(package, ())]
+    return next((rows.index(row) for name in names for row in rows if name in row), None)
+
+
+def inner_fault_of(path: str, found: Import) -> str | None:
+    """Say whether an import inside a package points to a row above its own."""
+    module = path.removesuffix(".py").replace("/", ".")
+    if found.unit != unit_of(path) or found.unit not in ROWS:
+        return None
+    if module.endswith(".__init__") or found.name.count(".") < 2:
+        return None
+    here, there = row_of(module), row_of(found.name)
+    if here is None:
+        return f"{module} has no row in tests/test_layers.py: add it"
+    if there is None or there <= here:
+        return None
+    return f"{module} may not import {found.name}, which is above it"
+
+
 def faults_of(sources: Mapping[str, str]) -> list[str]:
     """Check modules, given by path, against the table."""
     faults = []
@@ -147,7 +185,7 @@ def faults_of(sources: Mapping[str, str]) -> list[str]:
             faults.append(f"{path}: {unit} is not in the table of tests/test_layers.py: add it")
             continue
         for found in imports_of(path, source):
-            if fault := fault_of(path, found):
+            if fault := fault_of(path, found) or inner_fault_of(path, found):
                 faults.append(f"{path}:{found.line}: {fault}")
             elif unit in LEAVES and found.unit in LEAVES - {unit}:
                 leaves.setdefault(unit, set()).add(found.unit)
@@ -241,6 +279,17 @@ def test_an_import_within_the_table_passes(path: str, source: str) -> None:
         ("agentgraph/__init__.py", "import agentgraph_server", "may not import the server"),
         ("agentgraph/cli.py", "from agentgraph_server import app", "only inside a function"),
         ("agentgraph/errors.py", "from . import cli", "errors may not import cli"),
+        (
+            "agentgraph/guards/mechanisms/loop.py",
+            "def f():\n    from agentgraph.guards.policy import Guards",
+            "agentgraph.guards.mechanisms.loop may not import agentgraph.guards.policy.Guards",
+        ),
+        (
+            "agentgraph/sessions/log/memory.py",
+            "from ..hub.hub import Hub",
+            "agentgraph.sessions.log.memory may not import agentgraph.sessions.hub",
+        ),
+        ("agentgraph/agents/novel.py", "from .spec import a", "agents.novel has no row"),
         ("agentgraph/novel/a.py", "", "novel is not in the table of tests/test_layers.py: add it"),
         ("agentgraph/novel.py", "", "novel is not in the table of tests/test_layers.py: add it"),
     ],

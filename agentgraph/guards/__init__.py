@@ -1,9 +1,5 @@
 """Guards around a run: policies, the mechanisms that decide, and the trail of what they decided."""
 
-from agentgraph.guards.audit.audit_trail import AuditTrail
-from agentgraph.guards.audit.fold import Trail, folded
-from agentgraph.guards.audit.record import Record, Sink
-from agentgraph.guards.audit.sinks import JSONLSink, MemorySink, SQLiteSink
 from agentgraph.guards.decision import Action, Decision, FailureClass, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
@@ -33,7 +29,11 @@ from agentgraph.guards.mechanisms.spending.input_spend import SHARE
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.patcher import DEFAULT, Default, Guards
 from agentgraph.guards.place import Place
+from agentgraph.guards.records.audit_trail import AuditTrail
+from agentgraph.guards.records.record import Record, Sink
 from agentgraph.guards.records.registry import GuardedState
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.trail import Trail, folded
 from agentgraph.guards.table import Cell, DecisionTable
 
 __all__ = [

@@ -12,7 +12,6 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -30,6 +29,7 @@ from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.velocity import CostVelocity
+from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.table import DecisionTable
 
 P = TypeVar("P")

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.decision import TIERS, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
@@ -32,6 +31,7 @@ from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of
+from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.stricter import tighter
 from agentgraph.guards.table import DecisionTable, table_faults
 from agentgraph.guards.tiers import OF_TIER, guards_of

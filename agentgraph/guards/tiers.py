@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from agentgraph.guards.audit.audit_trail import AuditTrail
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
@@ -23,6 +22,7 @@ from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.table import DecisionTable
 
 Defaults: TypeAlias = Mapping[str, Callable[[], Any]]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from agentgraph.guards import Record, Trail, folded
-from agentgraph.guards.audit.record import RecordKind
+from agentgraph.guards.records.record import RecordKind
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import fold

@@ -33,9 +33,9 @@ from agentgraph.errors import (
     kind_of,
 )
 from agentgraph.guards import Decision, Guards
-from agentgraph.guards.audit.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
+from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.patching import AnyCompiledGraph

@@ -15,13 +15,13 @@ from types import TracebackType
 
 from agentgraph.clock import clock
 from agentgraph.errors import GuardStopped, ModelError
-from agentgraph.guards.audit.record import ACTS, RecordKind
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pending_writes import PendingWrites, Resumption
+from agentgraph.guards.records.record import ACTS, RecordKind
 from agentgraph.interception import Ledger
 from agentgraph.running import outer_run
 from agentgraph.stream import GuardEvent, emit

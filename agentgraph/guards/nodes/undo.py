@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped
-from agentgraph.guards.audit.record import RecordKind
 from agentgraph.guards.mechanisms.effects import Effect
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.records.record import RecordKind
 
 
 async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:

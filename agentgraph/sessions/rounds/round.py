@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentgraph.guards import SHARE, AuditTrail
-from agentgraph.guards.audit.audit_trail import run_began, run_continued, run_ended
+from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.outcomes import Note
 from agentgraph.phases import HandoffPolicy
 from agentgraph.sessions.rounds.ledger import RoundLedger, roll_back

@@ -10,7 +10,7 @@ import pytest
 from agentgraph import Agent, Guards, ParallelTarget, Team, TransitionGraph
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Cell, CostBudget, CostVelocity, DecisionTable, MemorySink
-from agentgraph.guards.audit.fold import folded
+from agentgraph.guards.records.trail import folded
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call

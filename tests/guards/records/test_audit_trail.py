@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from agentgraph.clock import use_clock
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.guards.audit.audit_trail import AuditTrail
-from agentgraph.guards.audit.fold import Spent, Trail, folded
-from agentgraph.guards.audit.record import Record
-from agentgraph.guards.audit.sinks import JSONLSink, MemorySink, SQLiteSink
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.records.audit_trail import AuditTrail
+from agentgraph.guards.records.record import Record
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.trail import Spent, Trail, folded
 from agentgraph.testing import FakeClock
 
 

@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit.record import Record
-from agentgraph.guards.audit.sinks import JSONLSink, MemorySink, SQLiteSink
+from agentgraph.guards.records.record import Record
+from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
 
 AnySink = MemorySink | JSONLSink | SQLiteSink
 
 ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys
-from agentgraph.guards.audit.record import Record
-from agentgraph.guards.audit import sinks
+from agentgraph.guards.records.record import Record
+from agentgraph.guards.records import sinks
 sink = getattr(sinks, sys.argv[1])(sys.argv[2])
 sys.stdin.readline()
 for seq in range(1, int(sys.argv[4]) + 1):

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 
 from agentgraph.display import code, escaped, panel, row
-from agentgraph.guards.audit.record import ACTS, Record
+from agentgraph.guards.records.record import ACTS, Record
 
 
 @dataclass(frozen=True, slots=True)

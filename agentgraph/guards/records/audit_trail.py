@@ -12,10 +12,10 @@ from typing import Literal, get_args
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, GuardStopped, kind_of
-from agentgraph.guards.audit.fold import Trail, folded
-from agentgraph.guards.audit.record import Record, RecordKind, Sink
-from agentgraph.guards.audit.sinks import MemorySink
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.records.record import Record, RecordKind, Sink
+from agentgraph.guards.records.sinks import MemorySink
+from agentgraph.guards.records.trail import Trail, folded
 
 log = logging.getLogger("agentgraph")
 

@@ -15,7 +15,7 @@ from agentgraph.guards import MemorySink, Record
 from agentgraph.sessions import Envelope
 from agentgraph.sessions.audit import audit_of
 from agentgraph.sessions.state.record import SessionRecord
-from tests.guards.audit.random_agents import (
+from tests.guards.records.random_agents import (
     NAMES,
     UNTOLD,
     Plan,

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.audit.record import Record
+from agentgraph.guards.records.record import Record
 
 _TIMEOUT_S = 10.0
 _WAL_PAUSE_S = 0.05
