@@ -118,8 +118,10 @@ def _first_fault(values: Any, depth: int, budget: list[int]) -> str | None:
     budget[0] -= len(values)
     if budget[0] < 0:
         return f"holds more than {_MAX_VALUES:,} values"
-    faults = (_fault(value, depth + 1, budget) for value in values)
-    return next((fault for fault in faults if fault is not None), None)
+    for value in values:
+        if (fault := _fault(value, depth + 1, budget)) is not None:
+            return fault
+    return None
 
 
 def _copy(value: Any) -> Any:

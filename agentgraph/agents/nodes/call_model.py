@@ -186,7 +186,7 @@ async def _report(level: Level, message: AIMessage) -> None:
         text, message_id = str(message.text), message.id or ""
         await emit(AIMessageEvent(agent=level.path, text=text, message_id=message_id))
     for call in message.tool_calls:
-        if not level.toolset.is_signal(call["name"]):
+        if call["name"] not in level.toolset.moves:
             await emit(
                 ToolUsageEvent(
                     agent=level.path,

@@ -91,7 +91,7 @@ async def _settle(
     corrections = await _answer_malformed(level, pending)
     if corrections:
         commands.append(Command(update={"messages": corrections}))
-    calls = [c for c in pending.open_calls if not level.toolset.is_signal(c["name"])]
+    calls = [c for c in pending.open_calls if c["name"] not in level.toolset.moves]
     outcomes = list(state.get("outcomes") or ())
     if len(calls) > 1 or any(c["name"] in level.toolset.agents for c in calls):
         return [*commands, *await _send_all(level, pending, calls)]
@@ -116,9 +116,7 @@ async def _conclude(
     handoffs = [_Move(o["call_id"], **o["transfer"]) for o in outcomes if "transfer" in o]
     finish = next((o["finish"] for o in outcomes if "finish" in o), None)
     signals = [
-        _move_of(level, call)
-        for call in pending.open_calls
-        if level.toolset.is_signal(call["name"])
+        _move_of(level, call) for call in pending.open_calls if call["name"] in level.toolset.moves
     ]
     moves = [*handoffs, *signals]
     if goto or finish is not None:

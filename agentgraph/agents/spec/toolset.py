@@ -35,6 +35,12 @@ class Toolset:
     signals: Sequence[BaseTool] = ()
     """What the model is shown for transfers, agents and `request_help`."""
     output: OutputFormat | None = None
+    moves: frozenset[str] = field(init=False)
+    """The names of calls that move the conversation instead of running a tool."""
+
+    def __post_init__(self) -> None:
+        help_names = {signal.name for signal in self.signals if signal.name == REQUEST_HELP}
+        object.__setattr__(self, "moves", frozenset(self.transfers) | help_names)
 
     @property
     def specs(self) -> list[Any]:
@@ -42,14 +48,10 @@ class Toolset:
         own = [*self.ordinary.values(), *self.signals, *self.native]
         return own if self.output is None else [*own, self.output.spec]
 
-    def is_signal(self, name: str) -> bool:
-        """Tell whether a call moves the conversation instead of running a tool."""
-        return name in self.transfers or (name == REQUEST_HELP and self.offers_help)
-
     @property
     def offers_help(self) -> bool:
         """Tell whether the model may give the conversation back."""
-        return any(signal.name == REQUEST_HELP for signal in self.signals)
+        return REQUEST_HELP in self.moves
 
 
 def toolset_of(

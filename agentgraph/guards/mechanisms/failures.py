@@ -243,7 +243,11 @@ def _until(date: str) -> float:
 
 
 def _attribute(value: object, name: str) -> object:
-    return _attempt(lambda owner: getattr(owner, name, None), value)
+    """Return an attribute of a client's object, None where its property raises."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
 
 
 Source = TypeVar("Source")

@@ -83,7 +83,12 @@ class GuardedModelCall:
         answer = None if message is None else Answer(message, None)
         while True:
             if answer is None:
-                answer = await self._answer(messages)
+                try:
+                    answer = await self._attempts(messages)
+                except Exception as error:
+                    # No other layer may ask again what was given up here.
+                    self.failure = error if self._has_given_up else None
+                    raise
             correction = await self._judge(answer, messages)
             if correction is None:
                 return answer.message
@@ -132,15 +137,6 @@ class GuardedModelCall:
             if not passes:
                 _record_usage(site.place, answer.message)
         return correction
-
-    async def _answer(self, messages: Sequence[BaseMessage]) -> Answer:
-        """Ask the model, and remember the failure where no other layer may ask again."""
-        try:
-            return await self._attempts(messages)
-        except Exception as error:
-            if self._has_given_up:
-                self.failure = error
-            raise
 
     async def _attempts(self, messages: Sequence[BaseMessage]) -> Answer:
         """Ask the model, again after a failure that may pass, at last its fallback."""
