@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeGuard
 
@@ -21,7 +20,7 @@ from agentgraph.sessions.state.input_account import (
     begin_input,
     charge_turn,
 )
-from agentgraph.sessions.state.state import SessionState, Status, fold_in_place
+from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """What an event does to the state. Its data may be anything that JSON has: it must never raise."""

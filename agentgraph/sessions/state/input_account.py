@@ -8,12 +8,11 @@ functions here are the steps of the fold that change them, as pure and total as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.state import SessionState, replace
 
 ALL_BUDGETS: Final = "*"
 """Stands for every budget there is in what is reserved, as it does for guards."""
