@@ -169,7 +169,7 @@ class ToolRunner:
         name = attempt.call["name"]
         if command.graph is not None:
             raise RoutingError(
-                f"the tool {name!r} call_task a Command to another graph, which would lose what "
+                f"the tool {name!r} sent a Command to another graph, which would lose what "
                 "this one has done: return a Handoff"
             )
         goto = [command.goto] if not isinstance(command.goto, list | tuple) else list(command.goto)

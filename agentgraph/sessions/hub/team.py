@@ -34,7 +34,7 @@ class Team(CompiledTeam):
     >>> team.run("A page on tidal power").text
     """
 
-    escalations: Mapping[str, Escalate] = field(default_factory=dict)
+    escalations: Mapping[str, Escalate] = field(default_factory=dict, kw_only=True)
 
     async def arun(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None

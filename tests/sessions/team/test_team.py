@@ -173,3 +173,9 @@ async def test_a_participant_cannot_be_called_like_an_agent() -> None:
     async with await Hub.open(teams=[team]) as hub:
         with pytest.raises(ConfigurationError):
             await hub.session(team, participants=["a"])
+
+
+def test_all_beside_agents_and_routing_is_given_by_keyword() -> None:
+    given: tuple[Any, ...] = ({},)
+    with pytest.raises(TypeError, match="positional"):
+        Team([agent("a")], sequence(["a"]), *given)
