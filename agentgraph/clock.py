@@ -14,15 +14,6 @@ from typing import Protocol
 
 from agentgraph.timeouts import TimeLimit
 
-__all__ = [
-    "Clock",
-    "SystemClock",
-    "clock",
-    "new_id",
-    "use_clock",
-    "utc_now",
-]
-
 
 class Clock(Protocol):
     """The port for time and randomness, of `SystemClock` and `agentgraph.testing.FakeClock`."""

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from agentgraph.errors import AgentGraphError
 
-__all__ = ["run_sync", "scope"]
-
 T = TypeVar("T")
 
 _LOOP_THREAD = "agentgraph-sync"

@@ -7,19 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-__all__ = [
-    "code",
-    "escaped",
-    "event_line",
-    "fault",
-    "panel",
-    "prose",
-    "row",
-    "shortened",
-    "signature",
-    "table",
-]
-
 _LONGEST = 400
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CODE = "background:#8882;border-radius:3px;padding:0 4px;white-space:pre-wrap;color:inherit"

@@ -16,21 +16,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-__all__ = [
-    "OUTCOME_UNKNOWN",
-    "HistoryPolicy",
-    "answer_malformed",
-    "apply_policy",
-    "as_plain_chat",
-    "calls_of",
-    "open_calls",
-    "repair",
-    "split_system",
-    "unknown_outcomes",
-    "window",
-    "work_done",
-]
-
 OUTCOME_UNKNOWN = (
     "Outcome unknown: the run was interrupted before this call answered. "
     "It may or may not have had its effect; check before you repeat it."

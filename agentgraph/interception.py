@@ -19,24 +19,6 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
-__all__ = [
-    "Answerer",
-    "Interceptor",
-    "Ledger",
-    "LedgerUnavailable",
-    "ModelCall",
-    "Refusal",
-    "SkippedCall",
-    "ToolUse",
-    "ask_model",
-    "current_interceptor",
-    "current_ledger",
-    "intercepted_by",
-    "recorded_in",
-    "wait_for_human",
-    "without_interception",
-]
-
 ControlFlow = GraphBubbleUp
 """What passes through every guard: an interrupt is no failure, though it is an `Exception`."""
 

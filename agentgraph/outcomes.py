@@ -11,18 +11,6 @@ from typing import Annotated, Any, Literal
 from langchain_core.messages.tool import ToolOutputMixin
 from typing_extensions import TypedDict
 
-__all__ = [
-    "Finish",
-    "Handoff",
-    "Note",
-    "NotesState",
-    "collect_notes",
-    "current_notes",
-    "merge_notes",
-    "take_note",
-]
-
-
 # ToolOutputMixin makes LangChain's tools return these as they are; without it they become text.
 
 

@@ -15,23 +15,6 @@ from langgraph.pregel.protocol import PregelProtocol
 
 from agentgraph.outcomes import Handoff
 
-__all__ = [
-    "HANDOFF_TOOL",
-    "SILENCE_TOOL",
-    "TEAM_TOOLS",
-    "ForeignGraph",
-    "Graph",
-    "GuardedGraph",
-    "HasAgents",
-    "HasGates",
-    "HasGuards",
-    "HasTeamGraph",
-    "Membership",
-    "Participant",
-    "Verdict",
-    "as_participant",
-]
-
 Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 """A compiled LangGraph graph of any state, a remote one included."""
 

@@ -32,28 +32,6 @@ from typing_extensions import TypedDict, is_typeddict
 
 from agentgraph.errors import ConfigurationError
 
-__all__ = [
-    "Patch",
-    "Patcher",
-    "add_state",
-    "answers_to",
-    "apply_patchers",
-    "begun_from",
-    "hold_edges",
-    "insert_node",
-    "merge_states",
-    "patched",
-    "read_state",
-    "read_value",
-    "states_of",
-    "stores_each_step",
-    "stores_meanwhile",
-    "updates_of",
-    "whole_state",
-    "wrap_node",
-    "written_by",
-]
-
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
 Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]

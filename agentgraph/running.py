@@ -22,30 +22,6 @@ from agentgraph.contexts import scope
 from agentgraph.errors import AgentGraphError
 from agentgraph.timeouts import paused_limits, without_limits
 
-__all__ = [
-    "CallEnd",
-    "Run",
-    "at_call_end",
-    "current_delegation",
-    "current_history",
-    "current_round_key",
-    "current_run",
-    "handed_over",
-    "history",
-    "idempotency_key",
-    "in_tool",
-    "inside_call",
-    "inside_part",
-    "inside_round",
-    "inside_run",
-    "leave_run",
-    "outer_run",
-    "record_messages",
-    "recorded_messages",
-    "shared_run",
-    "waiting_for_reader",
-]
-
 CallEnd: TypeAlias = Callable[[bool], None]
 """Called at the end of a tool call with whether it went well."""
 

@@ -15,8 +15,6 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["Limit", "TimeLimit", "inside_limit", "paused_limits", "without_limits"]
-
 
 class Limit(Protocol):
     """A time limit that can be paused; it runs again once as many have resumed as paused it."""

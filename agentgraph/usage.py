@@ -13,8 +13,6 @@ from agentgraph.clock import utc_now
 from agentgraph.display import escaped, panel, row
 from agentgraph.running import Run
 
-__all__ = ["Usage", "price_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
