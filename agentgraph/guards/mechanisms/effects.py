@@ -33,8 +33,7 @@ class Effect:
     """How the actions of a tool that changes the world are undone, looked up and compared."""
 
     compensate: Function | None = None
-    """Undoes an action; takes the tool's arguments by name, and `result` and `key` if it has them.
-    """
+    """Undoes an action; gets the tool's arguments by name, and `result` and `key` if it wants."""
     lookup: Function | None = None
     """Looks up an action by its `key`: returns its result, or None if it never happened."""
     volatile: tuple[str, ...] = ()
