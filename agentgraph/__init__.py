@@ -1,7 +1,7 @@
 """Multi-agent framework for LangGraph: agents, declared routing, sessions, guards.
 
 `Agent` is a model with tools and other agents, and compiles to a graph. `TransitionGraph` declares
-who speaks next. A `Team` of agents and rules is run in sessions, which a `Hub` keeps in a store.
+who speaks next. A `Team` of agents and rules runs in sessions, which a `Hub` keeps in a store.
 `Guards` limit what a run may cost and do. More names are in `agentgraph.routing`, `.phases`,
 `.sessions`, `.guards`, `.stream` and `.testing`.
 """

@@ -16,24 +16,24 @@ from agentgraph.timeouts import TimeLimit
 
 
 class Clock(Protocol):
-    """The port for time and randomness, of `SystemClock` and `agentgraph.testing.FakeClock`."""
+    """The interface of `SystemClock` and `agentgraph.testing.FakeClock`."""
 
     def wall(self) -> float:
         """Return seconds since the epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never run backwards; they mean nothing in another process."""
+        """Return seconds that never decrease; they mean nothing in another process."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for a number of seconds."""
         ...
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[object]:
-        """Raise `TimeoutError` in a block after so many seconds; None never does.
+        """Return a context that raises `TimeoutError` after `seconds`; None sets no limit.
 
-        Seconds that code inside has spent inside `paused_limits` do not count.
+        Time that the code inside spends in `paused_limits` does not count.
         """
         ...
 
@@ -49,7 +49,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's time and randomness."""
 
-    # Not wrapped in methods: each step of a run asks for the time some ten times.
+    # Not wrapped in methods: each step of a run reads the time some ten times.
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
 

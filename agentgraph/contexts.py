@@ -1,4 +1,4 @@
-"""Code in a context: another value of a variable in a block, a coroutine from synchronous code."""
+"""`scope` sets a context variable for a block; `run_sync` runs a coroutine from sync code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOP_THREAD = "agentgraph-sync"
 class scope(Generic[T]):
     """Give a context variable another value inside of a `with` block.
 
-    A class and no generator, because each call of a run enters several.
+    It is a class and no generator because each call of a run enters several of them.
     """
 
     __slots__ = ("_token", "_value", "_variable")
@@ -41,8 +41,8 @@ class scope(Generic[T]):
 def run_sync(work: Coroutine[object, object, T]) -> T:
     """Run a coroutine to its end from synchronous code, also where a loop is already running.
 
-    All such work shares one loop in a thread of its own: savers and pools bind to their loop, so a
-    loop per call would cost a connection per call. Raises `AgentGraphError` on that very loop,
+    All calls share one loop in a thread of its own: savers and pools bind to their loop, so a loop
+    per call would cost a connection per call. Raises `AgentGraphError` if called on that loop,
     which would wait for itself.
     """
     loop = _background_loop()
@@ -53,7 +53,7 @@ def run_sync(work: Coroutine[object, object, T]) -> T:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # Ctrl-C must end the run, not only the waiting for it
+        future.cancel()  # Ctrl-C must end the run, not only this wait
         raise
 
 

@@ -1,4 +1,4 @@
-"""HTML for notebooks: escaped, styled inline, in the colours of the page, light or dark."""
+"""HTML for notebooks: escaped, styled inline, and readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def panel(title: str, *html: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Show rows of HTML under a head of words; the first of each row names it."""
+    """Show rows of HTML under a head of plain texts; the first cell of a row is its name."""
     titles = "".join(_cell("th", escaped(title)) for title in head)
     lines = (
         f"<tr>{_cell('th', first)}{''.join(_cell('td', cell) for cell in cells)}</tr>"

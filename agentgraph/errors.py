@@ -13,7 +13,7 @@ AgentGraphError             catch it to catch all of them; `.code` is a stable n
 ├── GuardStopped            a guard ended the run: `.decision` says which, and why
 └── StorageError            the store cannot be reached or read: check its URL and its server
 
-An error that is raised without a message has its docstring for one.
+An error that is raised without a message has its docstring as the message.
 """
 
 from __future__ import annotations

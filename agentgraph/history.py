@@ -22,15 +22,15 @@ OUTCOME_UNKNOWN = (
 )
 
 HistoryPolicy = int | Callable[[list[AnyMessage]], list[AnyMessage]] | None
-"""None is all of it, a number its last messages, a function whatever it returns."""
+"""None keeps all messages, a number keeps the last ones, a function returns those to keep."""
 
 
 def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
-    """Make a history legal: each call answered exactly once, directly after the message it is in.
+    """Make a history legal: each call is answered exactly once, directly after its message.
 
-    Calls without an answer get one that says so, answers without a call go, a call id used again
-    is renamed together with its answer, empty assistant messages go, and a history that would be
-    empty or end with the assistant ends with a neutral "Continue.".
+    Calls without an answer get one that says so. Answers without a call and empty assistant
+    messages are removed. A repeated call id is renamed, together with its answer. A history that
+    would be empty or end with the assistant gets a neutral "Continue." at the end.
     """
     messages = list(messages)
     answers = _answers_by_call(messages)
@@ -56,7 +56,7 @@ def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
 
 
 def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCall]:
-    """Return the calls that nothing has answered yet."""
+    """Return the calls without an answer."""
     answer_ids = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
     return [
         call
@@ -73,9 +73,9 @@ def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
 
 
 def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
-    """Answer the malformed calls that are open, each after the other answers of its message.
+    """Answer the open malformed calls, each after the other answers of its message.
 
-    Graphs of others leave them open, and a provider would refuse that history.
+    Foreign graphs leave malformed calls open, and a provider would refuse that history.
     """
     messages = list(messages)
     answer_ids = {m.tool_call_id for m in messages if isinstance(m, ToolMessage)}
@@ -93,7 +93,7 @@ def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
 
 
 def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyMessage]:
-    """Return what an agent's model is to see of a history, by the agent's `history` policy."""
+    """Return the messages that an agent's model sees, according to the agent's `history` policy."""
     if policy is None:
         return messages
     if isinstance(policy, int):
@@ -110,7 +110,7 @@ def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
 
 
 def split_system(messages: Sequence[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
-    """Separate the texts of system messages: most providers want them first, and as one."""
+    """Separate the system texts: most providers want one system message, as the first message."""
     if not any(isinstance(m, SystemMessage) for m in messages):
         return [], list(messages)
     system = [str(m.text) for m in messages if isinstance(m, SystemMessage)]
@@ -132,7 +132,7 @@ def as_plain_chat(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
 
 
 def work_done(messages: Iterable[AnyMessage]) -> str:
-    """Return a line for each result and each text among messages, for another agent to read."""
+    """Return a line for each result and each text in messages, as a report for another agent."""
     return "\n".join(
         f"- {m.name}: {m.text}" if isinstance(m, ToolMessage) else f"- said: {m.text}"
         for m in messages
@@ -143,7 +143,7 @@ def work_done(messages: Iterable[AnyMessage]) -> str:
 def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[tuple[int, int], ToolMessage]:
     """Match answers with calls, by the positions of message and call.
 
-    An answer belongs to the last call of its id before it, because providers use ids again.
+    An answer belongs to the last call of its id before it, because providers reuse ids.
     """
     unmatched_answers: dict[str, deque[ToolMessage]] = {}
     matches: dict[tuple[int, int], ToolMessage] = {}
@@ -187,7 +187,7 @@ def _unique_id(call_id: str, call_ids: set[str]) -> str:
 
 
 def _rename(message: AIMessage, new_ids: dict[int, str]) -> AIMessage:
-    """Give calls other ids, by their positions, in the content blocks too."""
+    """Replace the ids of calls, by the positions of the calls, in the content blocks too."""
     calls = calls_of(message)
     new_calls = [{**call, "id": new_ids.get(i, call["id"])} for i, call in enumerate(calls)]
     valid_count = len(message.tool_calls)

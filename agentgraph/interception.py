@@ -1,8 +1,8 @@
-"""The port between the nodes of a graph and its guards: what a node asks before it does something.
+"""The interface between the nodes of a graph and its guards.
 
 Guards install an `Interceptor` around a node; the node finds it by `current_interceptor()`. A graph
 without guards has none, and its nodes then do their work directly. A session installs a `Ledger`
-beside it: where guards write what has to outlive a kill of the process.
+too, to which guards write what must outlive a kill of the process.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
 ControlFlow = GraphBubbleUp
-"""What passes through every guard: an interrupt is no failure, though it is an `Exception`."""
+"""Errors that pass through every guard: an interrupt is an `Exception`, but no failure."""
 
 
 class LedgerUnavailable(ControlFlow):
-    """The ledger cannot be written to, so nothing may be done: the run is broken off."""
+    """The ledger cannot be written, so no action may begin: the run is broken off."""
 
 
 Answerer: TypeAlias = BaseChatModel | str
 """A model, or its name."""
 Ask: TypeAlias = Callable[[Answerer | None, Sequence[BaseMessage]], Awaitable[AIMessage]]
-"""Asks a model, None for the node's own."""
+"""Asks a model; None asks the node's own one."""
 
 
 class ModelCall(NamedTuple):
-    """A model is about to be asked."""
+    """A model call that a node is about to make."""
 
     model: object
     messages: Sequence[BaseMessage]
     specs: Sequence[object]
     ask: Ask
     is_foreign: bool = False
-    """Whether a node that agentgraph did not build asks, with a prompt and tools of its own."""
+    """Whether the node belongs to a foreign graph, and so adds its own prompt and tools."""
     settings: Mapping[str, object] = MappingProxyType({})
     """Settings of this call that override those of the model."""
 
 
 class ToolUse(NamedTuple):
-    """A tool is about to run."""
+    """A tool call that a node is about to run."""
 
     tool: BaseTool | None
     name: str
     args: Mapping[str, object]
     key: str
-    """The same whenever this very call runs again."""
+    """The idempotency key: the same whenever this call runs again."""
     message_id: str
     run: Callable[[], Awaitable[object]]
 
 
 class SkippedCall(NamedTuple):
-    """A tool call that was answered although nothing ran for it."""
+    """A tool call that was answered although no tool ran."""
 
     name: str
     args: object
@@ -69,7 +69,7 @@ class SkippedCall(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Which guard refuses, and why."""
+    """The guard that refuses, and its reason."""
 
     guard: str
     why: str
@@ -85,7 +85,7 @@ class Interceptor(Protocol):
 
     @property
     def retries_models(self) -> bool:
-        """Whether it tries a failed model call again, so that no other layer may."""
+        """Whether the guards retry failed model calls; then no other layer may retry."""
         ...
 
     @property
@@ -94,17 +94,17 @@ class Interceptor(Protocol):
         ...
 
     async def ask_model(self, call: ModelCall) -> AIMessage:
-        """Have a model asked, again where guards say so, and return the answer that passes.
+        """Ask a model, again where guards decide so, and return the answer that passes.
 
-        Raises `GuardStopped` where the run is to end, or to wait for a human.
+        Raises `GuardStopped` where the run must end, or wait for a human.
         """
         ...
 
     def defer_text(self, text: str) -> Mapping[str, Any]:
-        """Return the state update that has the answer of a tool judged before it is said.
+        """Return the state update by which the answer of a tool is judged before it is sent.
 
-        The next node of the model says the text as its own answer. The update is empty where no
-        guard judges answers: the text may be said at once.
+        The next model node judges the text, and sends it as the agent's answer. The update is empty
+        where no guard judges answers: then the text may be sent at once.
         """
         ...
 
@@ -113,38 +113,38 @@ class Interceptor(Protocol):
         ...
 
     async def tool_skipped(self, call: SkippedCall) -> None:
-        """Count a call that nothing ran for: a model may make it again and again."""
+        """Count a call that was answered although no tool ran: a model may repeat it forever."""
         ...
 
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
-        """Count that the conversation moves to a peer, or back; return why it may not.
+        """Count a move of the conversation to a peer, or back; return a refusal if it may not.
 
-        `digest` stands for the progress of the conversation: where it is the same in two handoffs,
-        nothing was achieved between them.
+        `digest` identifies the progress of the conversation: two handoffs with the same digest have
+        no progress between them.
         """
         ...
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
-        """Count that workers begin; return why some may not, by their positions."""
+        """Count the workers that begin; return the reasons why others may not, by position."""
         ...
 
     def time_limit(self) -> AbstractContextManager[object]:
-        """Cut off what takes longer than the deadline of the stage, or of the input."""
+        """Return the time limit of the stage or of the input, whichever comes first."""
         ...
 
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
-        """Count what a worker has replied to a brief.
+        """Count a worker's reply to a brief.
 
-        `message_id` names the message that asked for it, which may have asked others too; `work` is
-        a digest of what the worker's tools did.
+        `message_id` is the id of the message with the brief, which may have briefs for other
+        workers too; `work` is a digest of what the worker's tools did.
         """
         ...
 
 
 class Ledger(Protocol):
-    """The log of a session, as guards write to it: each record is durable before its effect."""
+    """The session's log for guards: a record is durable before the effect that it describes."""
 
     @property
     def id_scope(self) -> object:
@@ -153,12 +153,12 @@ class Ledger(Protocol):
 
     @property
     def input_id(self) -> str:
-        """The id of the outside input that is being answered."""
+        """The id of the current outside input."""
         ...
 
     @property
     def speaker(self) -> str:
-        """The name of the agent whose turn it is."""
+        """The name of the agent that has the turn."""
         ...
 
     @property
@@ -168,20 +168,20 @@ class Ledger(Protocol):
 
     @property
     def round_key(self) -> str:
-        """The name of this attempt at the round."""
+        """The key of this attempt at the round."""
         ...
 
     @property
     def account(self) -> Mapping[str, Any]:
-        """What the log has of this input's account."""
+        """The values in the log for this input's account."""
         ...
 
     def retain(self, account: object) -> None:
-        """Keep the account of this input in memory while its session is at work here."""
+        """Keep the account of this input in memory while this process drives its session."""
         ...
 
     def act(self, agent: str, *, asks: bool) -> None:
-        """Note that an agent acts, or asks its model; it is written with the round's end."""
+        """Note that an agent acts, or asks its model; the end of the round writes the note."""
         ...
 
     async def write(self, record: Mapping[str, object]) -> None:
@@ -201,7 +201,7 @@ _current: ContextVar[_Interception] = ContextVar(
 
 
 def current_interceptor() -> Interceptor | None:
-    """Return the interceptor around this code, None where no guards hold."""
+    """Return the interceptor around this code, None without guards."""
     return _current.get().interceptor
 
 
@@ -211,7 +211,7 @@ def current_ledger() -> Ledger | None:
 
 
 class _installed:
-    """Have an interception hold in a block."""
+    """Install an interception around a block."""
 
     # No generator: each call of a run enters several, and a generator costs three times as much.
     __slots__ = ("_interception", "_token")
@@ -229,17 +229,17 @@ class _installed:
 
 
 def intercepted_by(interceptor: Interceptor | None) -> _installed:
-    """Install an interceptor, or none, around a block; the ledger stays."""
+    """Install an interceptor, or none, around a block; keep the ledger."""
     return _installed(_Interception(interceptor, _current.get().ledger))
 
 
 def recorded_in(ledger: Ledger | None) -> _installed:
-    """Install a ledger, or none, around a block; the interceptor stays."""
+    """Install a ledger, or none, around a block; keep the interceptor."""
     return _installed(_Interception(_current.get().interceptor, ledger))
 
 
 def without_interception() -> _installed:
-    """Leave a block without interceptor and ledger."""
+    """Run a block without interceptor and ledger."""
     return _installed(_NO_INTERCEPTION)
 
 
@@ -258,5 +258,5 @@ async def ask_model(
 
 
 def wait_for_human(question: object, schema: Mapping[str, object]) -> object:
-    """Have the run wait for a human's decision, and return it."""
+    """Interrupt the run until a human has decided, and return the decision."""
     return interrupt(question, response_schema=dict(schema))

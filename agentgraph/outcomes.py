@@ -1,4 +1,4 @@
-"""The outcomes that a tool may decide: what it returns to say who goes on, and notes for a team."""
+"""The outcomes that a tool may decide: a handoff, the end of the turn, and notes for a team."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finish(ToolOutputMixin):
 
 
 class Note(TypedDict, total=False):
-    """Something that a tool has decided for its round, such as a context variable to set.
+    """A tool's decision for its round, such as a context variable to set.
 
     Its key is the same whenever the call runs again, so that a note counts once.
     """
@@ -53,7 +53,7 @@ class Note(TypedDict, total=False):
 
 
 def merge_notes(old: Sequence[Note], new: Sequence[Note]) -> list[Note]:
-    """Add what is new; idempotent, because notes pass through nested graphs and come back."""
+    """Add new notes; idempotent, because notes pass through nested graphs and come back."""
     keys = {note["key"] for note in old}
     return [*old, *(note for note in new if note["key"] not in keys)]
 
@@ -69,7 +69,7 @@ _notes: ContextVar[list[Note] | None] = ContextVar("agentgraph_notes", default=N
 
 @contextmanager
 def collect_notes(notes: list[Note] | None) -> Iterator[None]:
-    """Collect the notes of tools in here, also of threads begun in here; None takes none."""
+    """Collect the notes of tools in here, also from threads that start here; None collects none."""
     token = _notes.set(notes)
     try:
         yield
@@ -83,7 +83,7 @@ def current_notes() -> list[Note] | None:
 
 
 def take_note(note: Note) -> bool:
-    """Add a note; return False where nobody collects notes."""
+    """Add a note; return False where notes are not collected."""
     notes = _notes.get()
     if notes is None:
         return False

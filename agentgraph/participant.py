@@ -1,7 +1,6 @@
 """Participants: anything named that is, or has, a LangGraph graph over messages.
 
-The protocols say what else a participant may know of itself; whoever builds a tree or a team asks
-for them one by one.
+The further protocols are optional: the builder of a tree or a team checks a participant for each.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _ATTRIBUTES = ("name", "description", "graph")
 
 
 class Participant(Protocol):
-    """Anything named that can be given the floor: an agent, a team, a compiled graph."""
+    """Anything with a name that can take part: an agent, a team, a compiled graph."""
 
     @property
     def name(self) -> str:
-        """Return the name others call it by."""
+        """Return its name, which others use to address it."""
         ...
 
     @property
     def description(self) -> str:
-        """Say what it is good for."""
+        """Return what it can do, as a text for models."""
         ...
 
     @property
@@ -47,43 +46,43 @@ class Participant(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What a team says to a handoff: the text for the model, and what is carried out, if any."""
+    """A team's verdict on a handoff: the text for the model, and the accepted handoff, if any."""
 
     text: str
     accepted: Handoff | None
     is_hop: bool = False
-    """Whether it leads to a peer: a human can be asked however often others were."""
+    """Whether the target is a peer, so that it counts as a hop; a handoff to a human does not."""
 
 
 class Membership(Protocol):
-    """What a participant gets with its place in a team."""
+    """What a team gives to a participant."""
 
     @property
     def peers(self) -> Collection[str]:
-        """Return the names to which a `Handoff` may lead from here."""
+        """Return the names of the allowed targets of a `Handoff` from here."""
         ...
 
     @property
     def tools(self) -> Sequence[BaseTool]:
-        """Return the tools that come with the place."""
+        """Return the tools that the team adds."""
         ...
 
     @property
     def prompt(self) -> str:
-        """Return what its model reads about the team and its own place there."""
+        """Return the part of the system prompt about the team and the participant's place in it."""
         ...
 
     @property
     def effects(self) -> MutableMapping[str, Any]:
-        """Return how the actions of all in the team are undone, by path and tool: add to it."""
+        """Return the team's effects, by path and tool: a participant adds those of its tools."""
         ...
 
     def judge(self, handoff: Handoff) -> Verdict:
-        """Accept a handoff to a peer, or say why not."""
+        """Accept or refuse a handoff to a peer."""
         ...
 
     def refuse(self, guard: str, reason: str) -> Verdict:
-        """Refuse a handoff that a guard does not let through."""
+        """Return the verdict on a handoff that a guard refuses."""
         ...
 
 
@@ -102,20 +101,20 @@ class HasAgents(Protocol):
 
     @property
     def agent_names(self) -> Sequence[str]:
-        """Return the names of all who work in it, its own among them."""
+        """Return the names of all agents in it, including its own name."""
         ...
 
     def faults_under(self, guards: Any) -> list[str]:
-        """Return what is wrong with them where these guards hold."""
+        """Return the faults of its agents under these guards."""
         ...
 
 
 @runtime_checkable
 class HasGates(Protocol):
-    """A participant that knows which tools it has, for gates that look at them by name."""
+    """A participant that knows its tools, for the checks of gates with schemas by tool."""
 
     def gates_under(self, guards: Any) -> list[Any]:
-        """Return each such gate where these guards hold, with the tools of those under it."""
+        """Return each such gate under these guards, with the tools of its agent."""
         ...
 
 
@@ -124,7 +123,7 @@ class HasGuards(Protocol):
     """A participant with guards of its own, which may tighten those around it."""
 
     def under_guards(self, guards: Any, path: str) -> GuardedGraph:
-        """Return it for a place at this path, under these guards."""
+        """Return this participant for a place at `path`, under these outer guards."""
         ...
 
 
@@ -137,7 +136,7 @@ class GuardedGraph(Protocol):
         ...
 
     def effects_at(self, path: str) -> Mapping[str, Any]:
-        """Return how the actions of all in it are undone, by path and tool.
+        """Return the effects of all tools in it, by path and tool.
 
         Complete only once its graph is compiled.
         """
@@ -145,7 +144,7 @@ class GuardedGraph(Protocol):
 
 
 class ForeignGraph:
-    """Take part with a compiled graph that agentgraph did not build."""
+    """A participant made of a compiled graph that agentgraph did not build."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -157,7 +156,7 @@ def as_participant(candidate: object) -> Participant | None:
     """Return a participant for an agent, a team or a compiled graph, None for anything else."""
     if isinstance(candidate, PregelProtocol):
         return ForeignGraph(candidate)
-    # Looked at without evaluating: `graph` compiles on first use.
+    # The attributes are found without evaluation: `graph` compiles on first use.
     if all(getattr_static(candidate, name, None) is not None for name in _ATTRIBUTES):
         return cast(Participant, candidate)
     return None

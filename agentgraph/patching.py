@@ -1,6 +1,6 @@
-"""Patches of a graph before it compiles; the only module with private parts of LangGraph.
+"""Patches of a graph before it compiles; the only module that uses private parts of LangGraph.
 
-Below the patchers stand the readers of a task's config: its state, its checkpoint, its durability.
+Below the patchers are functions that read a task's config: state, checkpoint, durability.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ NodeWrapper: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaita
 
 
 class Patcher:
-    """A change to a graph, with the state that it needs; any function of a graph will do as well.
+    """A change to a graph, with the state that it needs; a plain function of a graph works too.
 
-    Its `state` is a TypedDict that is merged into the graph's before the build. Those channels
-    cross into and out of sub-agents, so they need last-value or idempotent reducers.
+    Its `state` is a TypedDict that is merged into the graph's state before the build. Its channels
+    are shared with sub-agents, so they need last-value or idempotent reducers.
     """
 
     state: type | None = None
@@ -104,9 +104,9 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
 
 
 def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
-    """Follow no edge out of a node where it has set a flag: its own Command says where to go.
+    """Block the edges out of a node where the node has set a flag: then only its Command counts.
 
-    LangGraph would follow both, and run both ends.
+    Without this LangGraph would follow both the edge and the Command.
     """
     ends = [end for start, end in graph.edges if start == node]
     graph.edges -= {(node, end) for end in ends}
@@ -141,7 +141,7 @@ def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def written_by(result: Any) -> list[Mapping[str, Any]] | None:
-    """Return what a command writes that leads nowhere, None of anything else."""
+    """Return the updates of a command without a goto, None for any other result."""
     return [*updates_of(result)] if isinstance(result, Command) and not result.goto else None
 
 
@@ -197,7 +197,7 @@ def states_of(patchers: tuple[Patch, ...]) -> list[type]:
 
 
 def merge_states(name: str, *states: type) -> type:
-    """Return one TypedDict with the fields of all; the first to declare a field keeps it."""
+    """Return one TypedDict with all fields; the first declaration of a field counts."""
     fields: dict[str, Any] = {}
     for state in states:
         if not is_typeddict(state):
@@ -210,18 +210,18 @@ def merge_states(name: str, *states: type) -> type:
 
 
 def read_value(config: RunnableConfig, key: str) -> Any:
-    """Read one channel in a task, None where it is empty or is none."""
+    """Read one channel in a task; None where the channel is empty or does not exist."""
     return config[CONF][CONFIG_KEY_READ](key, False)
 
 
 def read_state(config: RunnableConfig, keys: tuple[str, ...]) -> Mapping[str, Any]:
-    """Read channels in a task that was started by a `Send`, which carries no state."""
+    """Read channels in a task that a `Send` has started, which carries no state."""
     values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ](list(keys), False)
     return values
 
 
 def whole_state(config: RunnableConfig) -> Mapping[str, Any]:
-    """Read all of the state that a task began with, without the channels of LangGraph's own."""
+    """Read the whole state at a task's begin, without LangGraph's internal channels."""
     read = config[CONF][CONFIG_KEY_READ]
     own = ("branch:", "__")
     values: Mapping[str, Any] = read([name for name in read.args[1] if not name.startswith(own)])
@@ -231,7 +231,7 @@ def whole_state(config: RunnableConfig) -> Mapping[str, Any]:
 def begun_from(
     config: RunnableConfig,
 ) -> tuple[BaseCheckpointSaver[Any], RunnableConfig] | None:
-    """Return the store of a node's run, and the checkpoint there that the node has begun from."""
+    """Return the saver of a node's run, and the checkpoint from which the node began."""
     values = config.get(CONF, {})
     saver = values.get(CONFIG_KEY_CHECKPOINTER)
     level = str(values.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
@@ -253,7 +253,7 @@ def stores_meanwhile(config: RunnableConfig) -> bool:
 
 
 def answers_to(config: RunnableConfig) -> int:
-    """Return how many questions of its own a task goes on with that a human has decided."""
+    """Return how many of a task's own questions a human has decided before this resumption."""
     return len(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
@@ -269,7 +269,7 @@ def _copy(builder: AnyGraph) -> AnyGraph:
 
 
 def add_state(builder: AnyGraph, extra: type) -> None:
-    """Add channels to a graph that is not compiled yet; those that it has stay as they are."""
+    """Add channels to a graph that is not compiled yet; existing channels do not change."""
     for attribute in ("state_schema", "input_schema", "output_schema"):
         schema = getattr(builder, attribute)
         state = merge_states(schema.__name__, schema, extra)

@@ -1,6 +1,7 @@
-"""The run that code is part of: what it shares, what was handed to it, and the tool call it is in.
+"""The context of running code: the run, the history that was handed over, and the tool call.
 
-Context variables: the runner of an agent, a team or a tool sets them, code deep inside reads them.
+These are context variables: the runner of an agent, a team or a tool sets them, and code deep
+inside reads them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from agentgraph.errors import AgentGraphError
 from agentgraph.timeouts import paused_limits, without_limits
 
 CallEnd: TypeAlias = Callable[[bool], None]
-"""Called at the end of a tool call with whether it went well."""
+"""A callback at the end of a tool call; the argument says whether the call succeeded."""
 
 
 class Suspendable(Protocol):
     """An account whose deadlines can be moved."""
 
     def suspend(self, since: float) -> None:
-        """Leave the time since then out of all deadlines."""
+        """Leave the time since `since` out of all deadlines."""
         ...
 
 
@@ -45,35 +46,35 @@ class Run:
     usage: dict[str, UsageMetadata] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     journal: dict[str | None, list[AnyMessage]] = field(default_factory=dict)
-    """Every message as soon as it exists, by the id of the call that a delegate serves, None at
+    """All messages as soon as they exist, by the id of the call that a delegate serves, None at
     the root: a run that is cut off may have made messages that are in no checkpoint yet."""
     results: dict[str, ToolMessage] = field(default_factory=dict)
-    """What tools have returned, by task: a resume that was cut off must not run them again."""
+    """The results of tools, by task: a resume that was cut off must not run the tools again."""
     checkpoint_id: str | None = None
-    """The last checkpoint that the store is known to have had: if it is gone, the thread was
-    deleted, maybe by another process, and the journal is void."""
+    """The id of the last checkpoint known to be in the store: if it is missing there, the thread
+    was deleted, maybe by another process, and the journal is void."""
     turn_ids: set[str | None] = field(default_factory=set)
-    """The ids of its own turn and of the one before: any other in the store is another run's."""
+    """The ids of its own turn and of the one before: any other id in the store is another run's."""
     is_resumed: bool = False
-    """Whether it goes on with a human's decision."""
+    """Whether the run goes on with a human's decision."""
     has_ended: bool = False
-    """Whether its turn on the thread is over: LangGraph still writes for tasks it has cancelled."""
+    """Whether its turn on the thread is over: LangGraph still writes for cancelled tasks then."""
     tell: Callable[[Any], Awaitable[None]] | None = None
-    """Takes the run's events, where it is streamed."""
+    """Emits the run's events, None where the run is not streamed."""
     token_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many tokens were streamed, by agent and visit: they cannot be taken back."""
     account: Suspendable | None = None
-    """What its guards have counted; it lives as long as the run."""
+    """The account of its guards, kept alive as long as the run."""
     interceptor: object = None
-    """The guards of its last model node: the next nodes of the same agent may go on with them."""
+    """The interceptor of its last model node, which the next nodes of the agent may reuse."""
     reader_wait_s: float = 0.0
-    """How long the reader of its events has kept it waiting."""
+    """How long the reader of its events has kept the run waiting."""
     reader_waits: int = 0
-    """How many of its branches wait for that reader now."""
+    """How many of its branches wait for the reader now."""
     reader_wait_at: float = 0.0
-    """Since when they do."""
+    """The instant since which at least one branch waits for the reader."""
     fence: Callable[[], Awaitable[None]] | None = None
-    """Called before a checkpoint is written: it raises where another has taken the thread over."""
+    """Called before a checkpoint is written; raises where another process has the thread."""
 
     def note_stored(self, config: RunnableConfig) -> None:
         """Note that a checkpoint is in the store, if it is one of the run's own level."""
@@ -82,28 +83,28 @@ class Run:
             self.checkpoint_id = at.get("checkpoint_id")
 
     def record_messages(self, messages: Iterable[AnyMessage]) -> None:
-        """Enter new messages in the journal, under each delegation that this code serves."""
+        """Enter new messages in the journal, under each delegation around this code."""
         new = list(messages)
         for call_id in _delegations.get() or (None,):
             self.journal.setdefault(call_id, []).extend(new)
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
-        """Add what a model call has used to its agent's figures."""
+        """Add the usage of a model call to the figures of its agent."""
         if usage is not None:
             path = f"{_part.get()}{agent}"
             self.usage[path] = add_usage(self.usage.get(path), usage)
             self.models[path] = model
 
     def record_figures(self, agent: str, figures: Mapping[str, Any]) -> None:
-        """Add what an agent has used, from the figures that a session reports."""
+        """Add an agent's usage from the figures that a session reports."""
         sums = [int(figures.get(name) or 0) for name in _TOKEN_FIGURES]
         usage = UsageMetadata(input_tokens=sums[0], output_tokens=sums[1], total_tokens=sums[2])
         self.record_usage(agent, usage, str(figures.get("model") or ""))
 
     def take_usage(self, name: str) -> dict[str, dict[str, Any]]:
-        """Return what an agent of this name and all below it have used, and begin anew.
+        """Remove and return the usage of the agent of this name and of all agents below it.
 
-        Inside of a part of the run, it is the usage in that part only.
+        Inside of a part of the run, this is the usage in that part only.
         """
         part = _part.get()
         own = [path for path in self.usage if f"{path}/".startswith(f"{part}{name}/")]
@@ -113,7 +114,7 @@ class Run:
         }
 
     def end_reader_wait(self) -> None:
-        """Move its deadlines by the time for which its reader has kept it waiting."""
+        """Move the deadlines by the time for which the reader has kept the run waiting."""
         since, self.reader_wait_at = self.reader_wait_at, clock().wall()
         self.reader_wait_s += max(0.0, self.reader_wait_at - since)
         if self.account is not None:
@@ -135,7 +136,7 @@ _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=No
 _call_ends: ContextVar[list[CallEnd] | None] = ContextVar("agentgraph_call_ends", default=None)
 
 _runs_by_turn: WeakValueDictionary[str, Run] = WeakValueDictionary()
-"""The runs of turns whose root was invoked without its agent."""
+"""The runs of turns whose root graph was invoked without its agent."""
 
 
 def current_run() -> Run | None:
@@ -153,7 +154,7 @@ def outer_run() -> Run | None:
 
 @contextmanager
 def inside_run(run: Run) -> Iterator[None]:
-    """Make a run the current one; what an outer run handed over does not reach into it."""
+    """Make a run the current one, without the history that an outer run handed over."""
     tokens = _run.set(run), _inherited_messages.set(()), _delegations.set(()), _in_tool.set(False)
     try:
         with without_limits():
@@ -167,7 +168,7 @@ def inside_run(run: Run) -> Iterator[None]:
 
 @contextmanager
 def shared_run(turn_id: str) -> Iterator[None]:
-    """Share one run among the sub-agents of a turn whose root was invoked without its agent."""
+    """Share a run among the sub-agents of a turn whose root graph was invoked without its agent."""
     if current_run() is not None:
         yield
         return
@@ -182,7 +183,7 @@ def shared_run(turn_id: str) -> Iterator[None]:
 
 
 def leave_run() -> None:
-    """Forget, for good in this context, whatever run this code is inside of."""
+    """Remove the run around this code, for the rest of this context."""
     var_child_runnable_config.set(None)
     _run.set(None)
     _inherited_messages.set(())
@@ -196,7 +197,7 @@ def leave_run() -> None:
 
 @contextmanager
 def waiting_for_reader() -> Iterator[None]:
-    """Wait in here for a slow reader: that time counts for none of the run's limits."""
+    """Wait in here for a slow reader: no limit of the run counts that time."""
     run = outer_run()
     if run is None:
         yield
@@ -213,13 +214,13 @@ def waiting_for_reader() -> Iterator[None]:
 
 
 def inside_part(place: str) -> scope[str]:
-    """Record usage in here under this place, because two places may have agents of one name."""
+    """Record usage in here under `place`, because two places may have agents of one name."""
     return scope(_part, f"{_part.get()}{place}/" if place else _part.get())
 
 
 @contextmanager
 def inside_round(key: str | None) -> Iterator[None]:
-    """Name the round of a team that runs in here; the keys of its tool calls follow from it."""
+    """Set the key of the team's round in here; the keys of its tool calls are made from it."""
     token = _round.set(key)
     try:
         yield
@@ -228,7 +229,7 @@ def inside_round(key: str | None) -> Iterator[None]:
 
 
 def current_round_key() -> str | None:
-    """Return the name of the round around a node, None outside of a team."""
+    """Return the key of the round around a node, None outside of a team."""
     return None if _in_tool.get() else _round.get()
 
 
@@ -236,7 +237,7 @@ def current_round_key() -> str | None:
 def handed_over(messages: Sequence[AnyMessage], call_id: str | None = None) -> Iterator[None]:
     """Hand a history over to a nested graph, which does not store it.
 
-    `call_id` is the id of the call that the nested graph answers, where it is a delegate's.
+    `call_id` is the id of the call that the nested graph answers, if it is a delegate's graph.
     """
     calls = (*_delegations.get(), call_id) if call_id else _delegations.get()
     tokens = _inherited_messages.set(tuple(messages)), _delegations.set(calls)
@@ -248,15 +249,15 @@ def handed_over(messages: Sequence[AnyMessage], call_id: str | None = None) -> I
 
 
 def current_delegation() -> str:
-    """Return the ids of the calls that this code serves as a delegate; "" where it is none."""
+    """Return the ids of the calls that the delegates around this code serve, "" without one."""
     return "/".join(_delegations.get())
 
 
 def history(state: Mapping[str, Any]) -> list[AnyMessage]:
-    """Return the whole conversation: what was handed over to this level, then its own messages.
+    """Return the whole conversation: the messages handed over to this level, then its own ones.
 
-    A message of its own replaces an inherited one of the same id; a level that has rewritten the
-    conversation, with a summary for instance, sees nothing but its own.
+    A level's message replaces an inherited one of the same id. A level that has rewritten the
+    conversation, for instance with a summary, sees only its own messages.
     """
     own = state.get("messages") or ()
     inherited_messages = () if state.get("rewritten") else _inherited_messages.get()
@@ -273,16 +274,16 @@ def record_messages(messages: Iterable[AnyMessage]) -> None:
 
 
 def recorded_messages() -> list[AnyMessage]:
-    """Return the messages of the run's journal, of the innermost delegation that this serves."""
+    """Return the journal's messages of the innermost delegation around this code."""
     run, calls = current_run(), _delegations.get()
     return [] if run is None else run.journal.get(calls[-1] if calls else None, [])
 
 
 @contextmanager
 def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallEnd]]:
-    """Let a tool ask for the history and its idempotency key.
+    """Provide the history and the idempotency key for the tool call in here.
 
-    Yields the list of functions that the tool wants called when its call has ended.
+    Yields the list of callbacks that the tool registers for the end of its call.
     """
     ends: list[CallEnd] = []
     ends_token = _call_ends.set(ends)
@@ -303,14 +304,15 @@ def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallE
 
 
 def in_tool(is_inside: bool) -> scope[bool]:
-    """Mark the code in here as a tool's, or as a guard's beside it, which is part of the run."""
+    """Mark the code in here as a tool's, or again as a part of the run, such as a guard's code."""
     return scope(_in_tool, is_inside)
 
 
 def at_call_end(end: CallEnd) -> None:
-    """Have a function called with whether the tool call around this code went well.
+    """Register a callback for the end of the tool call around this code.
 
-    It is not called where a call is broken off or waits for a human, nor outside of a tool.
+    Its argument says whether the call succeeded. It is not called where the call is broken off or
+    waits for a human, nor outside of a tool.
     """
     ends = _call_ends.get()
     if ends is not None:
@@ -318,7 +320,7 @@ def at_call_end(end: CallEnd) -> None:
 
 
 def current_history() -> list[AnyMessage]:
-    """Return the conversation as the tool that calls this finds it.
+    """Return the conversation up to the tool call around this code.
 
     Raises `AgentGraphError("outside_tool")` outside of a tool call.
     """
@@ -332,7 +334,7 @@ def current_history() -> list[AnyMessage]:
 
 
 def idempotency_key() -> str:
-    """Return a key that is the same whenever this very tool call runs again.
+    """Return a key that is the same whenever the current tool call runs again.
 
         def pay(amount: int) -> str:
             return bank.transfer(amount, key=idempotency_key())

@@ -32,7 +32,7 @@ RoutingKind = Literal["mention", "transfer", "delegate", "help", "resume", "fall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened; the run stamps thread, run and sequence."""
+    """An event of a run; the run fills in thread, run and sequence."""
 
     type: ClassVar[str] = "event"
 
@@ -42,7 +42,7 @@ class Event:
     sequence: int = 0
     round: int = 0
     attempt: int = 0
-    """Of which attempt at which round of a session, outside of one 0."""
+    """The session's round and the attempt at it; 0 outside of a session."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as JSON-able values."""
@@ -50,7 +50,7 @@ class Event:
         return values
 
     def to_json(self) -> bytes:
-        """Return the fields as JSON, whatever a model or a tool has put into them."""
+        """Return the fields as JSON, even if a model or a tool has put other values into them."""
         # Outside of a session there are no rounds.
         omit = None if self.round else _PLACE
         try:
@@ -120,7 +120,7 @@ class RoutingEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardEvent(Event):
-    """A guard decided something other than to let it pass."""
+    """A guard made a decision other than to allow."""
 
     type: ClassVar[str] = "guard"
 
@@ -160,7 +160,7 @@ class FinalStateEvent(Event):
 
 
 async def emit(event: Event) -> None:
-    """Put an event on the stream of the run that this node is part of.
+    """Put an event on the stream of the current run.
 
     Waits while the reader is too slow. Where the graph runs without its agent, the event goes to
     LangGraph's own `custom` stream.
@@ -181,7 +181,7 @@ def _as_json(value: object, omit: set[str] | None = None) -> bytes:
 
 
 def _jsonable(value: object) -> object:
-    """Return a value, or its ASCII repr: half a character or a cycle cannot be JSON."""
+    """Return a value, or its ASCII repr: half a surrogate pair or a cycle cannot be JSON."""
     try:
         _as_json(value)
     except PydanticSerializationError:

@@ -1,7 +1,7 @@
-"""Time limits around blocks of code, which code inside can pause while it waits for a reader.
+"""Time limits around blocks of code; the code inside can pause them while it waits for a reader.
 
-All limits of an event loop share one timer: nearly every call of a run has a limit and hardly one
-is ever met, so setting and cancelling a timer for each would be the dearest part of a guarded step.
+All limits of an event loop share one timer: nearly every call of a run has a limit and hardly any
+limit expires, so a timer for each would be the most expensive part of a guarded step.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from weakref import WeakKeyDictionary, ref
 
 
 class Limit(Protocol):
-    """A time limit that can be paused; it runs again once as many have resumed as paused it."""
+    """A time limit that can be paused; it counts again when all pauses have been resumed."""
 
     def pause(self) -> None:
         """Stop counting."""
         ...
 
     def resume(self) -> None:
-        """Count again, unless others have paused it too."""
+        """End one pause; count again if it was the last."""
         ...
 
 
 class _Timer:
-    """The limits of the running loop, and one timer for the first of them that may be met."""
+    """The limits of the running loop, and one timer for the one that expires first."""
 
     def __init__(self) -> None:
         self._due: dict[TimeLimit, float] = {}
         self._handle: ref[asyncio.TimerHandle] | None = None
-        """Weak, because it refers to its loop, which may be closed before."""
+        """A weak reference, because the handle refers to its loop, which may be closed earlier."""
         self._at = math.inf
 
     def add(self, limit: TimeLimit, due: float) -> None:
@@ -43,14 +43,14 @@ class _Timer:
             self._schedule(due)
 
     def remove(self, limit: TimeLimit) -> float | None:
-        # The handle stays: when it fires it finds nothing due, or a later limit.
+        # The handle is not cancelled: when it fires, no limit is due, or only a later one.
         return self._due.pop(limit, None)
 
     def _schedule(self, due: float) -> None:
         if self._handle is not None and (handle := self._handle()) is not None:
             handle.cancel()
         loop = asyncio.get_running_loop()
-        # In an empty context: it would keep the first caller's context alive as long as itself.
+        # In an empty context: otherwise the timer would keep the first caller's context alive.
         self._handle, self._at = ref(loop.call_at(due, self._expire_due, context=Context())), due
 
     def _expire_due(self) -> None:
@@ -68,9 +68,9 @@ _limits: ContextVar[tuple[Limit, ...]] = ContextVar("agentgraph_limits", default
 
 
 class TimeLimit:
-    """Cancel a block after so many seconds and raise `TimeoutError`; None never does.
+    """Cancel a block after some seconds and raise `TimeoutError`; None sets no limit.
 
-    It does what `asyncio.timeout` does, and can be paused. Enter each only once.
+    It works like `asyncio.timeout`, and can be paused. Enter each object only once.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class TimeLimit:
         _limits.reset(self._token)
         self._timer.remove(self)
         self._remaining_s = None
-        # Any other cancellation stays one, even if it came at the same time.
+        # Any other cancellation stays a cancellation, even if it came at the same time.
         is_own = self._is_met and self._task.uncancel() <= self._cancellations
         if is_own and kind is asyncio.CancelledError:
             raise TimeoutError from error
@@ -131,7 +131,7 @@ class TimeLimit:
             self._remaining_s = None if due is None else due - asyncio.get_running_loop().time()
 
     def resume(self) -> None:
-        """Count again what remains, once all who paused it have resumed it."""
+        """End one pause; if it was the last, count on with the remaining time."""
         self._pauses -= 1
         if self._pauses == 0 and self._remaining_s is not None:
             self._timer.add(self, asyncio.get_running_loop().time() + self._remaining_s)
@@ -139,7 +139,7 @@ class TimeLimit:
 
 @contextmanager
 def inside_limit(limit: Limit) -> Iterator[None]:
-    """Let the code in here pause a limit that is no `TimeLimit`, such as a fake clock's."""
+    """Let the code in here pause a limit that is not a `TimeLimit`, such as a fake clock's."""
     token = _limits.set((*_limits.get(), limit))
     try:
         yield
@@ -149,7 +149,7 @@ def inside_limit(limit: Limit) -> Iterator[None]:
 
 @contextmanager
 def without_limits() -> Iterator[None]:
-    """Keep code in here from pausing the limits around it: they belong to another run or loop."""
+    """Keep code in here from pausing the limits around it, which belong to another run or loop."""
     token = _limits.set(())
     try:
         yield

@@ -45,7 +45,7 @@ class Usage:
             sum(part.input_tokens for part in parts.values()),
             sum(part.output_tokens for part in parts.values()),
             sum(part.total_tokens for part in parts.values()),
-            # The price of a part is no price of the whole.
+            # Where the price of one part is unknown, so is the price of the whole.
             sum(prices, Decimal(0)) if prices and len(prices) == len(costs) else None,
             parts,
         )

@@ -1,4 +1,4 @@
-"""The class users write: an agent as a specification that is compiled on first use, and runs."""
+"""`Agent`, the class that users write: a specification that compiles on first use, and its runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Agent(AgentSpec):
 
     `handoff="sticky"` moves the conversation to a sub-agent, which keeps it; `"delegate"` runs the
     transfers of one message in parallel and brings their answers back to this agent's model.
-    Its guards alone ask a model again that has failed: the retries of a model's own client are
-    switched off, or reported where they cannot be.
+    Only its guards retry a failed model call: the retries of the model's own client are switched
+    off, or a warning reports them where that is impossible.
 
         support = Agent("support", "Front desk", model=model, agents=[billing], tools=[look_up])
         reply = support.invoke("I was charged twice", thread_id="42")
@@ -72,9 +72,10 @@ class Agent(AgentSpec):
 
             reply = await agent.ainvoke("I was charged twice", thread_id="42")
 
-        A run on a busy thread waits until it is free. `context` is LangGraph's runtime context.
-        `Reply.interrupts` has what a human must decide before it goes on, `Reply.close_reason` the
-        guard that has ended it. Raises `ModelError` where a model fails.
+        A run on a busy thread waits until the thread is free. `context` is LangGraph's runtime
+        context. `Reply.interrupts` has the questions that a human must answer before the run goes
+        on, `Reply.close_reason` the guard that has ended it. Raises `ModelError` where a model
+        fails.
         """
         return await self._runner.answer(input, thread_id, context, config)
 
@@ -111,7 +112,7 @@ class Agent(AgentSpec):
         """Go on with a run that waits for decisions, given by the ids of its interrupts.
 
         It works in any process, with nothing but the thread's checkpoint. Raises `RoutingError`
-        for a decision that nothing waits for.
+        for a decision on an interrupt that is not open.
         """
         command: Command[Any] = Command(resume=decisions)
         return await self._runner.answer(command, thread_id, context, config)
@@ -121,11 +122,11 @@ class Agent(AgentSpec):
         return await self._runner.history(thread_id)
 
     async def ainterrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
-        """Return the questions that a thread waits with."""
+        """Return the open questions of a thread."""
         return await self._runner.interrupts(thread_id)
 
     async def aforget(self, thread_id: str) -> None:
-        """Delete a thread, its messages and whatever an unfinished run left on it."""
+        """Delete a thread, with its messages and everything that an unfinished run left on it."""
         await self._runner.forget(thread_id)
 
     def invoke(
@@ -174,7 +175,7 @@ class Agent(AgentSpec):
         return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
 
     def as_tool(self) -> AgentTool:
-        """Return a tool that asks this agent: it is given the request and nothing else."""
+        """Return a tool that asks this agent; the agent gets the request and nothing else."""
         return agent_tool(self)
 
     def replace(self, *, deep: bool = False, **changes: Any) -> Agent:
@@ -200,7 +201,7 @@ class Agent(AgentSpec):
         return visible_graph(self, self.graph).draw_mermaid()
 
     def svg(self) -> str:
-        """Draw the tree's graph, as an SVG picture that stands by itself."""
+        """Draw the tree's graph, as a self-contained SVG picture."""
         return picture_of(visible_graph(self, self.graph))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
@@ -212,7 +213,7 @@ class Agent(AgentSpec):
         return compile_root(self, self._saver)
 
     def graph_in_team(self, membership: Membership, guards: Guards | None) -> AnyCompiledGraph:
-        """Compile for a place in a team, whose history comes with the run."""
+        """Compile for a place in a team; the run carries the team's history."""
         return compile_in_team(self, membership, guards)
 
     @property
@@ -221,11 +222,11 @@ class Agent(AgentSpec):
         return names_of(self)
 
     def faults_under(self, guards: Guards) -> list[str]:
-        """Return what is wrong with the tree where a team's guards hold for it."""
+        """Return the faults of the tree under a team's guards."""
         return list(faults_under(self, self.guards_within(guards, self.name)))
 
     def gates_under(self, guards: Guards) -> list[GateAt]:
-        """Return the gates that look at tools by name where a team's guards hold for the tree."""
+        """Return the gates with schemas by tool that apply to the tree under a team's guards."""
         return list(gates_under(self, self.guards_within(guards, self.name)))
 
     @cached_property

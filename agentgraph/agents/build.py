@@ -1,4 +1,4 @@
-"""From a specification to a graph: the nodes, the edges, and what patchers make of them."""
+"""Build the graph of a specification: its nodes, its edges, and the changes of its patchers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 
 def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
-    """Compile an agent as the root of its tree, with guards of its own or the default ones."""
+    """Compile an agent as the root of its tree, with its own guards or the default ones."""
     guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
     states = _states_of(guards)
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
@@ -53,7 +53,7 @@ def compile_in_team(
     """Compile an agent for its place in a team.
 
     It has no saver of its own and reads the history from the run. `guards` are the team's, which
-    the agent's own may tighten; how the actions of its tools are undone is added to the team's.
+    the agent's own may tighten. The effects of its tools are added to `membership.effects`.
     """
     guards = agent.guards_within(guards, agent.name)
     states = (NotesState, *_states_of(guards))
@@ -74,8 +74,8 @@ def _build(
 ) -> AnyGraph:
     """Build the graph of one level, and with it those of all levels below.
 
-    `states` are the channels that all levels share: the guards', the team's, and those of the
-    patchers above.
+    `states` declare the channels that all levels share: those of the guards, of the team, and of
+    the patchers above.
     """
     middleware = Middleware(agent.middleware)
     team_tools = membership.tools if membership is not None and tree is not None else ()
@@ -96,7 +96,7 @@ def _build(
     states = (*states, *states_of(agent.patchers))
     state = merge_states("AgentState", AgentState, *states, *middleware.states)
     graph: AnyGraph = StateGraph(state, context_schema=agent.context_schema)
-    # A patcher's node may say `state: MessagesState`, whose own channel would clash with ours.
+    # A patcher's node may declare `state: MessagesState`, whose channel would clash with ours.
     graph.schemas[MessagesState] = {"messages": graph.channels["messages"]}
     _add_own_nodes(graph, level, middleware, state)
     _add_sub_agents(graph, level, states, state)
@@ -109,7 +109,7 @@ def _build(
 
 
 def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
-    """Put guards around the nodes: after the patchers, so that they see what those have added."""
+    """Put guards around the nodes, after the patchers, so that the guards see patched nodes too."""
     place = Place(level.path, level.toolset.ordinary)
     output = level.toolset.output
     if output is not None:
@@ -123,7 +123,7 @@ def _states_of(guards: Guards | None) -> tuple[type, ...]:
 
 
 def _with_recursion_limit(graph: AnyCompiledGraph, guards: Guards | None) -> AnyCompiledGraph:
-    """Raise LangGraph's limit above what the guards allow: theirs must be the one that is met.
+    """Raise LangGraph's recursion limit, so that a run meets the guards' step limit first.
 
     LangGraph counts steps per graph, so the limit follows from the largest level.
     """
@@ -147,7 +147,7 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
         "call_model": call_model(level, model, middleware),
         "call_tools": call_tools(level, ToolRunner(level, middleware)),
     }
-    # Only drawn: the nodes go where their Commands say.
+    # Only for the picture: at run time the Commands of the nodes decide.
     ends: dict[str, Sequence[str]] = {
         "router": ["continue_conversation", *conversational, "call_tools", "__end__"],
         "call_model": [*(level.exits[:1] or ["call_tools", level.end]), "__end__"],
@@ -161,13 +161,13 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
 
 
 def _model_of(level: Level) -> BaseChatModel:
-    """Return the model of a level, asked only once where its guards retry."""
+    """Return the model of a level; its client sends one request per call where guards retry."""
     model = resolve_model(level.agent.model)
     guards = level.guards.at(level.path) if level.guards is not None else None
     breaker = None if guards is None else guards.breaker
     if breaker is not None and isinstance(breaker.fallback, str):
-        resolve_model(breaker.fallback)  # if it is no model, fail here and not when it is needed
-    # One layer retries: the attempts of two would multiply.
+        resolve_model(breaker.fallback)  # a wrong name must fail here and not when it is needed
+    # Only one layer retries: the attempts of two layers would multiply.
     return model if guards is None or guards.retry is None else attempting_once(model)
 
 
@@ -198,13 +198,13 @@ def _sub_agent_node(
 
 
 def _foreign_graph(level: Level, participant: Participant, path: str) -> Graph:
-    """Return the graph of a participant that is no agent, under the guards of this level."""
+    """Return the graph of a participant that is no `Agent`, under the guards of this level."""
     if level.guards is None:
         return participant.graph
     if not isinstance(participant, HasGuards):
         return guarded_copy(participant.graph, level.guards, path)
     inner = participant.under_guards(level.guards, path)
-    graph = inner.graph  # compiled first: only then is it known what there is to undo
+    graph = inner.graph  # compiles, and only then are its effects complete
     level.effects.update(inner.effects_at(path))
     return graph
 
@@ -239,6 +239,6 @@ def _add_hooks(
 
 
 def _after_hooks(level: Level, messages: Sequence[AnyMessage]) -> str:
-    """Return where the model's last message leads, as the hooks have left it."""
+    """Return where the model's last message leads, after the hooks have changed it."""
     answers = [m for m in messages if isinstance(m, AIMessage)]
     return after_model(level, answers[-1]) if answers else level.end

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _Level: TypeAlias = "tuple[str, AgentSpec, Guards | None]"
-"""What the names of an agent's nodes begin with, the agent, and its policy."""
+"""The prefix of the names of an agent's nodes, the agent, and its policy."""
 
 
 def visible_graph(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> Graph:
-    """Return a tree's graph as it is drawn: without those of its guards' nodes that stay idle."""
+    """Return a tree's graph for drawing: without the nodes of guards that no run can reach."""
     graph = compiled_graph.get_graph(xray=True)
     idle = _idle_nodes(agent)
     graph.nodes = {name: node for name, node in graph.nodes.items() if name not in idle}
@@ -33,7 +33,7 @@ def visible_graph(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> Graph:
 
 
 def _idle_nodes(agent: AgentSpec) -> set[str]:
-    """Name the nodes of guards that no run comes to: no policy asks humans, no tool is undone."""
+    """Return the guards' nodes that no run can reach: no policy asks humans, no tool is undone."""
     levels = [*_levels(agent, "", None)]
     tools = [
         tool
@@ -42,7 +42,7 @@ def _idle_nodes(agent: AgentSpec) -> set[str]:
     ]
     effects = [effect for effect in map(effect_of, tools) if effect is not None]
     undoes = any(effect.compensate is not None for effect in effects)
-    # What came of an action may be unknown, and then only a human can say.
+    # The outcome of an action may be unknown, and then a human is asked.
     asks = bool(effects) or any(_may_ask(guards) for *_, guards in levels if guards is not None)
     kinds = [kind for kind, occurs in ((AWAIT_HUMAN, asks), (COMPENSATE, undoes)) if not occurs]
     return {f"{at}{kind}" for at, _, guards in levels if guards is not None for kind in kinds}
@@ -58,7 +58,7 @@ def _levels(agent: AgentSpec, at: str, around: Guards | None) -> Iterator[_Level
 
 
 def _may_ask(guards: Guards) -> bool:
-    """Tell whether a policy, or that of a stage of its, ever leaves something to a human."""
+    """Tell whether a policy, or the policy of one of its stages, may ask a human."""
     for policy in (guards, *guards.stages.values()):
         if policy.gates or policy.escalation.critic is not None:
             return True
@@ -94,13 +94,13 @@ def _node(name: str) -> Node:
 def mimebundle_of(
     agent: AgentSpec, compiled_graph: Callable[[], AnyCompiledGraph]
 ) -> dict[str, str]:
-    """Return an agent for a notebook: its picture, or why there is none.
+    """Return what a notebook shows of an agent: its picture, or why there is none.
 
-    The graph comes as a function, because compiling it may fail, and that is shown too.
+    The graph comes as a function, because the compilation may fail, and the error is shown too.
     """
     try:
         return _bundle(agent, compiled_graph())
-    except Exception as error:  # looking at an agent must not end the cell with a traceback
+    except Exception as error:  # the display of an agent must not fail the cell
         message = f"{type(error).__name__}: {error}"
         return {
             "text/plain": f"{agent!r} cannot be drawn: {message}",
@@ -108,7 +108,7 @@ def mimebundle_of(
         }
 
 
-_MOST_NODES = 1000  # a picture of more is megabytes in a notebook, and there is nothing to see
+_MOST_NODES = 1000  # a larger picture is unreadable, and takes megabytes in a notebook
 
 
 def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str]:

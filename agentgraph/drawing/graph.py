@@ -1,6 +1,6 @@
-"""What is drawn: nodes and edges, with their labels and the room that these take.
+"""The graph to draw: nodes and edges, with their labels and the sizes of the labels.
 
-There is no font to measure with: widths are estimated, and rather too wide than too narrow.
+No font is available for measuring: widths are estimated, and rather too wide than too narrow.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Edge:
 
 
 def short(text: str) -> str:
-    """Return text as one line that is not too long."""
+    """Return text as one line of limited length."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def label_of(node: Node) -> str:
-    """Return what is written on a node."""
+    """Return the text on a node."""
     return short(node.label or node.id)
 
 
 def label_size(label: str) -> tuple[float, float]:
-    """Return the room that an edge's label takes."""
+    """Return the width and the height of an edge's label."""
     return (width_of(short(label), 11.0) + 8, 16.0) if label else (0.0, 0.0)
 
 

@@ -16,9 +16,9 @@ _END_GAP, _STUB, _LAYER_GAP, _LABEL_GAP, _BORDER_GAP = 15.0, 8.0, 44.0, 28.0, 24
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The middles of the boxes; of each line the strokes, and the middle of its label.
+    """The centres of the boxes; for each line, its strokes and the centre of its label.
 
-    The points of a stroke come in pairs: between those of a pair a line runs straight down.
+    The points of a stroke come in pairs: between the points of a pair a line runs straight down.
     """
 
     width: float
@@ -48,7 +48,7 @@ def arrange(boxes: Mapping[Hashable, Box], lines: Sequence[Line]) -> Layout:
 
 
 def _bands(layers: Sequence[Sequence[Slot]], gap: float) -> tuple[float, float, Bands]:
-    """Give every slot its final place; return the size of it all, and the layers' heights."""
+    """Give every slot its final place; return the total size, and the bands of the layers."""
     slots = [slot for layer in layers for slot in layer]
     left_edge = min((slot.x - slot.width / 2 for slot in slots), default=0.0)
     bands: dict[int, Point] = {}
@@ -67,7 +67,7 @@ def _bands(layers: Sequence[Sequence[Slot]], gap: float) -> tuple[float, float, 
 
 
 def _ends(lines: Sequence[Line], chains: Sequence[Sequence[Slot]]) -> list[Point]:
-    """Choose where lines end at their boxes: side by side, in the order of where they come from."""
+    """Choose where lines end at their boxes: side by side, ordered by their direction."""
     ends = [[line.at_upper or 0.0, line.at_lower or 0.0] for line in lines]
     sides: dict[tuple[Slot, int], list[tuple[float, int]]] = {}
     for number, (line, chain) in enumerate(zip(lines, chains, strict=True)):
@@ -83,7 +83,7 @@ def _ends(lines: Sequence[Line], chains: Sequence[Sequence[Slot]]) -> list[Point
 
 
 def _aim(slot: Slot, next_slot: Slot) -> float:
-    """Return where a line to the next slot should leave, as an offset from this one's middle."""
+    """Return where a line to the next slot should leave, as an offset from this slot's centre."""
     apart = next_slot.x - slot.x
     return apart / 2 if next_slot.box and not next_slot.pin else apart
 

@@ -19,7 +19,7 @@ _NODE_HEIGHT, _TITLE_HEIGHT = 30.0, 14.0
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where lines cross a cluster's border, on their way to or from a node in it."""
+    """The point where lines cross a cluster's border, on the way to or from a node inside."""
 
     node: str
     at_top: bool
@@ -39,7 +39,7 @@ class Link:
     edge: Edge
 
     def ports(self) -> tuple[Port, Port]:
-        """Return the ports at the upper and the lower end, for those that are clusters."""
+        """Return the ports at the upper and the lower end, for ends that are clusters."""
         ends = (self.edge.source, self.edge.target)
         above, below = reversed(ends) if self.upwards else ends
         return Port(above, False, self.upwards), Port(below, True, self.upwards)
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(slots=True)
 class Level:
-    """What is directly inside one cluster, or, with an empty path, inside none."""
+    """The nodes and clusters directly inside one cluster; an empty path is the whole picture."""
 
     path: Path
     nodes: Mapping[str, Node]
@@ -92,7 +92,7 @@ class Level:
             )
 
     def hand_down(self, levels: Mapping[Path, Level]) -> None:
-        """Give the clusters their ports; edges that cross a border in the same way share one."""
+        """Give the clusters their ports; edges that cross a border in the same way share a port."""
         for link in self.links:
             for item, port in zip((link.upper, link.lower), link.ports(), strict=True):
                 if isinstance(item, tuple):
@@ -106,7 +106,7 @@ class Level:
                     )
 
     def arrange(self, levels: Mapping[Path, Level]) -> None:
-        """Lay out this level; the clusters in it are laid out already, and have their size."""
+        """Lay out this level; its clusters are laid out already, so that their sizes are known."""
         if self.path:
             self.boxes[TITLE] = Box(title_width(self.path[-1]), _TITLE_HEIGHT, 8, "first", True)
         for port in sorted(self.ports, key=lambda port: port.upwards):
@@ -129,7 +129,7 @@ class Level:
         return name if cluster == self.path else cluster[: len(self.path) + 1]
 
     def _box(self, name: str) -> Box:
-        """Return the box of a node, with room at its right for the loops."""
+        """Return the box of a node, with room at its right for edges from the node to itself."""
         loops = self.loops.get(name, ())
         margin = max((LOOP + label_size(loop.label)[0] for loop in loops), default=0.0)
         width = max(width_of(label_of(self.nodes[name])) + 26, 60)
@@ -140,8 +140,8 @@ def levels_of(nodes: Iterable[Node], edges: Sequence[Edge]) -> list[Level]:
     """Lay out a graph, and return its levels, the outermost first.
 
     Edges are split from the outside in, because a cluster needs its ports before it is laid out.
-    Clusters are laid out from the inside out, because a level needs the sizes of those in it.
-    Origins are given from the outside in again.
+    Clusters are laid out from the inside out, because a level needs the sizes of its clusters.
+    Origins are assigned from the outside in again.
     """
     nodes_by_id = {node.id: node for node in nodes}
     for edge in edges:
@@ -188,7 +188,7 @@ def _common_path(first: Path, second: Path) -> Path:
 
 
 def _line(link: Link, levels: Mapping[Path, Level]) -> Line:
-    """Return a link as a line, fixed where it passes the border of a cluster."""
+    """Return a link as a line, with fixed ends where it crosses the border of a cluster."""
     ends = zip((link.upper, link.lower), link.ports(), strict=True)
     at_upper, at_lower = (_offset(item, port, levels) for item, port in ends)
     label = label_size(link.edge.label) if link.edge.label else None
@@ -196,7 +196,7 @@ def _line(link: Link, levels: Mapping[Path, Level]) -> Line:
 
 
 def _offset(item: Hashable, port: Port, levels: Mapping[Path, Level]) -> float | None:
-    """Return where a line ends, as an offset from an item's middle; None where that is free."""
+    """Return where a line ends, as an offset from an item's centre; None where it is free."""
     if isinstance(item, tuple):
         layout = levels[item].layout
         return layout.places[port][0] - layout.width / 2
@@ -208,7 +208,7 @@ def _back_edges(
 ) -> set[tuple[Hashable, Hashable]]:
     """Return the edges that close a cycle in a depth-first search from the first nodes.
 
-    Drawn upwards they leave a graph without cycles, which can be put into layers.
+    Without them the graph has no cycles, and can be put into layers; they are drawn upwards.
     """
     order = {node: position for position, node in enumerate(nodes)}
     successors: dict[Hashable, list[Hashable]] = {node: [] for node in order}

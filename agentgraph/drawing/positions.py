@@ -1,7 +1,7 @@
 """Choose the order and the horizontal positions within layers: few crossings, straight lines.
 
 The steps are those of layered graph drawing (Sugiyama): sort each layer by its neighbours in the
-next, sweep down and up, then move everything towards what it is tied to.
+next layer, sweep down and up, then move every slot towards the slots that it is tied to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SWEEPS = 12
 def assign_positions(
     layers: Sequence[list[Slot]], chains: Sequence[Sequence[Slot]], lines: Sequence[Line]
 ) -> None:
-    """Choose the order within each layer, and how far each slot is to the right."""
+    """Choose the order within each layer, and the horizontal position of each slot."""
     for layer in layers:
         _pack(layer)
     for sweep in range(_SWEEPS):
@@ -34,7 +34,7 @@ def assign_positions(
 
 
 def _order(layers: Sequence[list[Slot]], *, down: bool) -> None:
-    """Sort each layer by the middle of what its slots are tied to."""
+    """Sort each layer by the mean position of the slots that its slots are tied to."""
     for layer in layers if down else reversed(layers):
         targets = {}
         for slot in layer:
@@ -45,7 +45,7 @@ def _order(layers: Sequence[list[Slot]], *, down: bool) -> None:
 
 
 def _pack(layer: Sequence[Slot]) -> None:
-    """Place a layer side by side around zero."""
+    """Place the slots of a layer side by side, with their centre at zero."""
     layer[0].x = 0.0
     for slot, successor in pairwise(layer):
         successor.x = slot.x + slot.gap_before(successor)
@@ -55,7 +55,7 @@ def _pack(layer: Sequence[Slot]) -> None:
 
 
 def _align(layers: Sequence[Sequence[Slot]], *, down: bool, both_sides: bool) -> None:
-    """Move all as near to what they are tied to as their order allows."""
+    """Move all slots as near to the slots that they are tied to as their order allows."""
     for layer in layers if down else reversed(layers):
         targets, weights = [], []
         for slot in layer:
@@ -74,7 +74,7 @@ def nearest(
 ) -> list[float]:
     """Return places in this order, at least `gaps` apart, as near to their targets as possible.
 
-    The sum of the weighted squared distances is the least there is (pool adjacent violators).
+    The sum of the weighted squared distances is minimal (pool adjacent violators).
     """
     offsets = [*accumulate(gaps, initial=0.0)]
     runs: list[tuple[float, float, int]] = []
@@ -90,7 +90,7 @@ def nearest(
 
 
 def _neighbours(layers: Sequence[Sequence[Slot]]) -> _Neighbours:
-    """Return the slots at the left and the right of each."""
+    """Return the left and the right neighbour of each slot."""
     neighbours: dict[Slot, tuple[Slot | None, Slot | None]] = {}
     for layer in layers:
         beside = [None, *layer, None]
@@ -100,7 +100,7 @@ def _neighbours(layers: Sequence[Sequence[Slot]]) -> _Neighbours:
 
 
 def _straighten(chain: Sequence[Slot], line: Line, neighbours: _Neighbours) -> None:
-    """Let a line run straight down where its neighbours leave room, best to where it must end."""
+    """Let a line run straight down where its neighbours leave room, preferably to a fixed end."""
     runs = list(_runs(chain[1:-1], neighbours))
     for number, (run, low, high) in enumerate(runs):
         x = sum(slot.x for slot in run) / len(run)
@@ -115,7 +115,7 @@ def _straighten(chain: Sequence[Slot], line: Line, neighbours: _Neighbours) -> N
 def _runs(
     chain: Sequence[Slot], neighbours: _Neighbours
 ) -> Iterator[tuple[list[Slot], float, float]]:
-    """Cut a line into pieces that can be straight, with the bounds of where they can be."""
+    """Cut a line into pieces that can be straight, each with the bounds of its position."""
     run: list[Slot] = []
     low, high = -inf, inf
     for slot in chain:

@@ -12,12 +12,12 @@ _BENDS = 4
 """Bends per box and line: a dense graph with more would be slow to draw and impossible to read."""
 
 _WEIGHTS = (8.0, 1.0, 6.0)
-"""How much a tie should be vertical, by how many of its ends are boxes: long lines the most."""
+"""The weight of a tie, by how many of its ends are boxes: long lines should be the straightest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What takes up room; `margin` is kept free at its right, `layer` pins it to an end.
+    """A box with its size; `margin` stays free at its right, `layer` pins it to the top or bottom.
 
     A `corner` goes to the left end of its layer.
     """
@@ -33,7 +33,7 @@ class Box:
 class Line:
     """A line from an upper box to a lower one.
 
-    `at_upper` and `at_lower` fix where it ends, seen from a box's middle; else that is chosen.
+    `at_upper` and `at_lower` fix its ends, as offsets from the boxes' centres; None: ends are free.
     """
 
     upper: Hashable
@@ -45,9 +45,9 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A box, or the point where a line crosses a layer; with ties to slots of the layers beside.
+    """A box, or the point where a line crosses a layer; with ties to slots of adjacent layers.
 
-    A tie is another slot, the best offset of this one from it, and how much that weighs.
+    A tie is another slot, the best offset of this slot from it, and the weight of that offset.
     """
 
     width: float = 0.0
@@ -61,22 +61,22 @@ class Slot:
 
     @property
     def pin(self) -> str | None:
-        """Return the end that it is pinned to."""
+        """Return the end of the graph that it is pinned to."""
         return self.box.layer if self.box else None
 
     @property
     def right(self) -> float:
-        """Return how far it reaches from its middle to the right."""
+        """Return how far it extends from its centre to the right."""
         return self.width / 2 + (self.box.margin if self.box else 0)
 
     def gap_before(self, neighbour: Slot) -> float:
-        """Return the least distance of its middle from that of its neighbour at the right."""
+        """Return the least distance between its centre and that of its right neighbour."""
         gap = _BOX_GAP if self.box and neighbour.box else _LINE_GAP
         return self.right + neighbour.width / 2 + gap
 
 
 def give_ranks(slots: Mapping[Hashable, Slot], lines: Sequence[Line], step: int) -> None:
-    """Give each box a layer below all that lead to it, and those above nothing else the next."""
+    """Give each box a layer below all boxes that lead to it; a first box is just above its next."""
     first = step if any(slot.pin == "first" for slot in slots.values()) else 0
     for slot in slots.values():
         slot.rank = 0 if slot.pin == "first" else first
@@ -97,7 +97,7 @@ def give_ranks(slots: Mapping[Hashable, Slot], lines: Sequence[Line], step: int)
 
 
 def _downwards(slots: Iterable[Hashable], lines: Sequence[Line]) -> list[Hashable]:
-    """Return the boxes, each after all that lead to it."""
+    """Return the boxes, each after all boxes that lead to it."""
     below: dict[Hashable, list[Hashable]] = {key: [] for key in slots}
     waits = dict.fromkeys(below, 0)
     for line in lines:
@@ -113,7 +113,7 @@ def _downwards(slots: Iterable[Hashable], lines: Sequence[Line]) -> list[Hashabl
 
 
 def chains_of(slots: Mapping[Hashable, Slot], lines: Sequence[Line]) -> list[list[Slot]]:
-    """Return the slots of each line, from box to box; the longest lines may pass straight over."""
+    """Return the slots of each line, from box to box; the longest lines may skip layers."""
 
     def length(number: int) -> int:
         return slots[lines[number].lower].rank - slots[lines[number].upper].rank

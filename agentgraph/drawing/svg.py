@@ -1,4 +1,4 @@
-"""Draw a graph as one SVG image, which needs nothing from elsewhere: `draw`."""
+"""Draw a graph as one self-contained SVG image: `draw`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 def draw(nodes: Iterable[Node], edges: Iterable[Edge]) -> str:
-    """Draw a graph as SVG, its first nodes on top; what only edges name becomes a node too.
+    """Draw a graph as SVG, its first nodes on top; a name that only edges have becomes a node too.
 
     The text of nodes and labels may be anything: it is escaped, and cut where it is long. The same
     graph gives the same picture, byte for byte.
@@ -143,7 +143,7 @@ def _edge(edge: Edge, path: str, tip: str, label_at: Point | None, is_whole: boo
 
 
 def _curve(points: Sequence[Point]) -> str:
-    """Run straight within each pair of points, and curved from one pair to the next."""
+    """Return a path that is straight within each pair of points, and curved between the pairs."""
     x, y = points[0]
     path = [f"M{x:.1f},{y:.1f}"]
     for number, (x, y) in enumerate(points[1:], 1):
@@ -157,7 +157,7 @@ def _curve(points: Sequence[Point]) -> str:
 
 
 def _tip(at: Point, way: int) -> str:
-    """Return the corners of an arrowhead: downwards -1, upwards 1, to the left 0."""
+    """Return the corners of an arrowhead; `way` is -1 for downwards, 1 for upwards, 0 for left."""
     x, y = at
     sides = (
         [(x - 4, y + 8 * way), (x + 4, y + 8 * way)] if way else [(x + 8, y - 4), (x + 8, y + 4)]

@@ -1,8 +1,8 @@
-"""The checks of a policy against the agents it is to hold for, before anything runs.
+"""The checks of a policy against the agents it applies to, before anything runs.
 
-A policy that could not hold as its author means it is refused: these functions yield the faults,
-and whoever builds the graph raises them all at once. What merely does less than expected in a
-foreign graph is warned of.
+A policy that cannot work as its author means it is refused: these functions yield the faults, and
+the builder of the graph raises them all at once. Where a guard merely does less than expected in a
+foreign graph, there is a warning.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_co
 from agentgraph.guards.policy import Policy
 
 GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
-"""A gate that has schemas by tool, and the tools of an agent under it; None where any may come."""
+"""A gate with schemas by tool, and the names of an agent's tools; None where they are unknown."""
 
 _SIMILARITY = 0.8
-"""How similar a name must be to another one, of 1, to count as that one misspelt."""
+"""From which similarity on, of at most 1, a name counts as a misspelling of another one."""
 _INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
-"""The guards that hold for all of an input, so no stage can have its own."""
+"""The guards that apply to a whole input, so that no stage can have its own."""
 
 
 def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with the stages of a policy where these are the agents."""
+    """Yield what is wrong with the stages of a policy for agents of these names."""
     if policy.outermost is not policy:
-        return  # its stages are those of the outer policy too, which may name other agents
+        return  # it has stages of the outer policy too, which may name agents elsewhere
     for name, stage in policy.stages.items():
         if name not in names:
             agents = ", ".join(names) or "nobody"
@@ -51,9 +51,9 @@ def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
 
 
 def price_faults(policy: Policy, path: str, model: object) -> Iterator[str]:
-    """Yield whose price is unknown at an agent, where what it spends is counted in dollars.
+    """Yield a fault where an agent's spending is limited in dollars and a price is unknown.
 
-    `model` is a model or its name; None is the environment's.
+    `model` is a model or its name; None is the model of the environment.
     """
     level = policy.at(path)
     limits, prices = _dollar_limits(policy, path), level.prices
@@ -75,7 +75,7 @@ def price_faults(policy: Policy, path: str, model: object) -> Iterator[str]:
 
 
 def unseen_price_faults(policy: Policy, path: str) -> Iterator[str]:
-    """Yield what is wrong where dollars are counted in a foreign graph, whose model is unknown."""
+    """Yield a fault where dollars are limited in a foreign graph, whose model is unknown."""
     limits = _dollar_limits(policy, path)
     if limits and path not in policy.at(path).prices:
         yield (
@@ -87,7 +87,7 @@ def unseen_price_faults(policy: Policy, path: str) -> Iterator[str]:
 
 
 def _dollar_limits(policy: Policy, path: str) -> list[str]:
-    """Return which guards limit dollars at a path."""
+    """Return the names of the guards that limit dollars at a path."""
     limits: list[tuple[str, object]] = [
         ("budget", budget.dollars) for _, budget in policy.at(path).budgets
     ]
@@ -97,7 +97,7 @@ def _dollar_limits(policy: Policy, path: str) -> list[str]:
 
 
 def _price_names(model: object) -> list[str]:
-    """Return by what names a model may be priced; None is the environment's."""
+    """Return the names to look up for a model's price; None is the model of the environment."""
     if model is None:
         model = os.environ.get("AGENTGRAPH_MODEL") or "offline"
     name = model_name_of(model)
@@ -111,7 +111,7 @@ def _price_names(model: object) -> list[str]:
 def gated_at(
     policy: Policy, path: str, tools: Callable[[], Collection[str] | None]
 ) -> list[GateAt]:
-    """Return the gates at an agent that look at tools by their names, with the tools it has.
+    """Return the gates at an agent that have schemas by tool, each with the agent's tools.
 
     `tools` is called only where there is such a gate.
     """
@@ -121,9 +121,9 @@ def gated_at(
 
 
 def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
-    """Yield which names of tools in a gate's schema are misspelt: their calls would pass unseen.
+    """Yield the misspelt tool names in the schemas of gates: such a tool's calls are not checked.
 
-    A name that is like no other one may be the tool of another agent with the same policy.
+    A name without a similar one may be the tool of another agent with the same policy.
     """
     gates: dict[int, Gate] = {}
     tools_by_gate: dict[int, set[str] | None] = {}
@@ -155,7 +155,7 @@ def _similar(name: str, names: Collection[str]) -> str | None:
 
 
 def warn_of_ineffective_guards(policy: Policy, path: str, tools: Mapping[str, Any]) -> None:
-    """Warn of what does not hold in a foreign graph that has these tools; the rest does."""
+    """Warn of the guards that have no effect in a foreign graph with these tools."""
     for warning in (*_fallback_warnings(policy, path), *_action_warnings(policy, path, tools)):
         warnings.warn(f"guards: {warning}", UserWarning, stacklevel=2)
 
@@ -191,6 +191,6 @@ def _action_warnings(policy: Policy, path: str, tools: Mapping[str, Any]) -> Ite
 
 
 def _is_action(effect: Effect) -> bool:
-    """Tell whether the mark asks for more than that the loop detector knows the tool."""
+    """Tell whether a tool is an action: its mark does more than inform the loop detector."""
     can_be_settled = effect.compensate is not None or effect.lookup is not None
     return can_be_settled or not (effect.poll or effect.volatile)

@@ -1,4 +1,4 @@
-"""What a guard says: a `Decision` with its action, its failure class and its evidence."""
+"""What a guard returns: a `Decision` with its action, its failure class and its evidence."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
 
 Tier = Literal["interactive", "batch", "regulated"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
-"""From the laxest to the strictest: of two policies the stricter tier is the later one."""
+"""From the laxest to the strictest: where two policies meet, the later tier applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to happen, which guard says so, and on what grounds.
+    """The action that a guard decides on, the name of the guard, and its grounds.
 
     A guard only returns it; the node that asked the guard carries it out. `failure_class` is ""
     where nothing has failed. `evidence` holds JSON-able values, which go into the audit trail.
@@ -41,16 +41,16 @@ class Decision:
     failure_class: FailureClass | Literal[""] = ""
     evidence: Mapping[str, object] = field(default_factory=dict)
     allows: bool = field(init=False, repr=False, compare=False)
-    """Whether nothing stands in the way."""
+    """Whether the guard lets the step happen."""
 
     def __post_init__(self) -> None:
-        # Not a property: each guard's decision is asked for it at each step, and most decisions
-        # are constants that are made once.
+        # Not a property: it is read of each guard's decision at each step, and most decisions are
+        # constants that are made once.
         object.__setattr__(self, "allows", self.action == "allow")
 
     @property
     def reason(self) -> str:
-        """Return the close reason of a run that this ends: the guard, and a deadline's layer."""
+        """Return the close reason of the run that it ends: the guard, and a deadline's layer."""
         layer = self.evidence.get("layer")
         return f"{self.guard}:{layer}" if layer else self.guard
 

@@ -1,4 +1,4 @@
-"""The overrides of a policy: which guards can be given, checked, made into guards, written out."""
+"""The overrides of a policy: which guards a user can give, their checks, and their display."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.table import DecisionTable
 
 P = TypeVar("P")
-"""The policy of a stage: `Guards`, which is defined by what it may be given here."""
+"""The policy of a stage: `Guards`. It is a type variable, as `Guards` itself takes `Overrides`."""
 
 
 class Overrides(TypedDict, Generic[P], total=False):
-    """The guards that replace a tier's own; None takes one away, a number stands for its limit."""
+    """The guards that replace those of a tier; None removes a guard, a number is its limit."""
 
     steps: StepLimit | int | None
     hops: HopLimit | int | None
@@ -83,11 +83,11 @@ _KINDS: Mapping[str, type[Any]] = {
     "audit": AuditTrail,
 }
 _ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
-"""The guards that None cannot take away: the nodes ask them without looking."""
+"""The guards that None cannot remove: the nodes call them without a check for None."""
 
 
 def guard_of(name: str, value: object, policy: type[P], faults: list[str]) -> object:
-    """Return the guard that an override stands for; None, and a fault more, where it is wrong.
+    """Return the guard for an override; where it is wrong, append to `faults` and return None.
 
     `policy` is the class that a stage's own policy must have.
     """
@@ -117,7 +117,7 @@ def _gates_of(value: object, faults: list[str]) -> tuple[Gate, ...] | None:
     gates = () if value is None else (value,) if isinstance(value, Gate) else value
     if (
         isinstance(gates, Sequence)
-        # An empty text has no part that is no gate, and would pass as no gates at all.
+        # An empty text has no part that could be wrong, and would pass for an empty list of gates.
         and not isinstance(gates, str | bytes | bytearray)
         and all(isinstance(gate, Gate) for gate in gates)
     ):
@@ -135,7 +135,7 @@ def fallback_faults(breaker: object) -> list[str]:
 
 
 def policy_html(tier: str, guards: Mapping[str, object], overrides: Collection[str]) -> str:
-    """Show the guards of a policy and their limits, by their names; the overrides stand out."""
+    """Show the guards of a policy and their limits, by their names; overrides are highlighted."""
     rows = [
         [f"<b>{escaped(name)}</b>" if name in overrides else escaped(name), code(text)]
         for name, text in _lines(guards)
@@ -153,10 +153,10 @@ def _lines(guards: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def call_text(guard: object) -> str:
-    """Write a guard as the call that makes it: its fields that are set, and none of its memory.
+    """Write a guard as the call that makes it: its settings, without its memory.
 
-    `LoopDetector(window=5, threshold=3)`; "off" where there is none; a `Gate` by the names of its
-    checks, as their functions have no text of their own.
+    For example `LoopDetector(window=5, threshold=3)`; "off" for None. A `Gate` is written by the
+    names of its checks, as functions have no readable text.
     """
     if guard is None or guard == ():
         return "off"

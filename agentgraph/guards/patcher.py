@@ -1,4 +1,4 @@
-"""Guards as a user writes them: a policy that is a patcher too."""
+"""`Guards`, the policy that users write; it is a patcher too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentgraph.patching import AnyGraph
 
 
 class Default(Enum):
-    """The type of `DEFAULT`: whatever the library thinks best."""
+    """The type of `DEFAULT`, which means the default of the library."""
 
     DEFAULT = "DEFAULT"
 
@@ -30,12 +30,12 @@ DEFAULT: Final = Default.DEFAULT
 class Guards(Policy):
     """A policy: which guards hold, and with which limits. It owns its breakers and retry budget.
 
-    Without a tier it is an interactive one, and as a stage of another policy of that one's tier.
-    It is a patcher too: `patched(compiled, Guards.batch())` guards a graph of others.
+    The default tier is "interactive"; a stage of another policy has the tier of that policy.
+    It is a patcher too: `patched(compiled, Guards.batch())` guards a compiled graph.
 
-    What is not given is the tier's own, see `interactive`, `batch` and `regulated`. None takes a
-    guard away; a number stands for a limit. Counts are those of one outside input, over all agents;
-    breaker and retry are shared by all that runs under this policy:
+    A guard that is not given is the tier's, see `interactive`, `batch` and `regulated`. None
+    removes a guard; a number is its limit. Counts are those of one outside input, over all agents;
+    all runs under this policy share breaker and retry:
 
     steps       StepLimit(50): how many model calls
     hops        HopLimit(5): how often models hand over to a peer
@@ -63,7 +63,7 @@ class Guards(Policy):
 
     @classmethod
     def interactive(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for somebody who waits for the answer.
+        """Return the policy for a user who waits for the answer.
 
         It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
         CostBudget(tokens=200_000).
@@ -72,7 +72,7 @@ class Guards(Policy):
 
     @classmethod
     def batch(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for long work that nobody waits for.
+        """Return the policy for long work in the background.
 
         It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
         CostBudget(tokens=2_000_000).
@@ -81,7 +81,7 @@ class Guards(Policy):
 
     @classmethod
     def regulated(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
-        """Return the policy for high stakes: humans decide, and nothing is swapped in silence.
+        """Return the policy for high stakes: humans decide, and no fallback replaces a model.
 
         It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
         a budget must be given, and a run stops where its audit trail cannot be written.
@@ -91,10 +91,10 @@ class Guards(Policy):
     state = GuardedState
 
     def __call__(self, graph: AnyGraph) -> AnyGraph:
-        """Guard a graph of others: its nodes of the model and of the tools are found by name.
+        """Guard a foreign graph, whose model node and tools node are found by their names.
 
-        The model is asked as often as the guards say, and the tools are seen by what they answer;
-        who has ended an input is in its state, as `stopped_by`.
+        The guards decide how often the model node runs, and observe the answers of the tools. The
+        guard that has ended an input is in the graph's state, as `stopped_by`.
         """
         if "turn" in graph.channels:
             return agent_patcher(self, Place())(graph)

@@ -1,4 +1,4 @@
-"""One agent in its tree, as its guards know it."""
+"""What guards know of an agent: its place in the tree, its tools, the form of its answers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from langchain_core.tools import BaseTool
 V = TypeVar("V")
 
 _FOREIGN = "graph"
-"""The path of a graph that agentgraph did not build, as long as nobody has named it."""
+"""The path of a foreign graph that has no name yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The path of an agent in its tree, with the tools and the form of answers that it has."""
+    """The path of an agent in its tree, its tools, and the form of its answers."""
 
     path: str = _FOREIGN
     tools: Mapping[str, BaseTool] = field(default_factory=dict)
     visit: str = ""
-    """Which visit to the agent this is: several calls may delegate to it at a time."""
+    """Identifies this visit to the agent: several calls may delegate to it at a time."""
     form: Callable[[AIMessage], str | None] | None = None
-    """Reads an answer that is given by a call, in a form."""
+    """Reads an answer in a form, which the model gives by a tool call."""
     fits: Callable[[str], bool] | None = None
     """Tells whether a text is in that form."""
     name: str = field(init=False, repr=False, compare=False)
     """The agent's own name."""
     visit_key: str = field(init=False, repr=False, compare=False)
-    """The path and the visit: parallel visits to one agent are counted apart."""
+    """The path and the visit: parallel visits to one agent are counted separately."""
     depth: int = field(init=False, repr=False, compare=False)
     """The level in its tree; the root is on level 1."""
 
@@ -42,7 +42,7 @@ class Place:
         object.__setattr__(self, "depth", self.path.count("/") + 1)
 
     def answer_of(self, message: AIMessage) -> str | None:
-        """Return what a message answers, None where it calls tools first."""
+        """Return the answer in a message, None where the message calls tools instead."""
         if not message.tool_calls and not message.invalid_tool_calls:
             return str(message.text)
         return None if self.form is None else self.form(message)
@@ -54,7 +54,7 @@ def of_tree(root: str, values: Mapping[str, V]) -> dict[str, V]:
 
 
 def of_other_trees(root: str, values: Mapping[str, V]) -> dict[str, V]:
-    """Return the values of all other trees."""
+    """Return the values that do not belong to this tree."""
     return {key: value for key, value in values.items() if not _is_within(root, key)}
 
 

@@ -1,7 +1,7 @@
 """A policy: which guards hold for an agent or a team, and with which limits.
 
-This is the data that guards read. What a user writes is `Guards`, see `patcher`, which is a policy
-that also guards graphs.
+This is the data that guards read. Users write the subclass `Guards`, see `patcher`, which also
+guards graphs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from agentgraph.guards.tiers import OF_TIER, guards_of
 class Policy:
     """Which guards hold, and with which limits.
 
-    It owns its circuit breakers and its retry budget: whatever runs under one policy shares them.
+    It owns its circuit breakers and its retry budget: all runs under one policy share them.
     """
 
     steps: StepLimit | None
@@ -85,7 +85,7 @@ class Policy:
         self.override_names = frozenset(values)
         """The guards that were given in place of the tier's own."""
         self._levels: dict[str, Self] = {}
-        """What holds at each agent that is a stage, by its path."""
+        """The policy at each agent that is a stage, by the agent's path."""
         self._outermost: Self | None = None
         """The policy around this one, None where it is the outermost."""
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
@@ -100,12 +100,12 @@ class Policy:
 
     @property
     def outermost(self) -> Self:
-        """Return the policy that holds for all of an input: the one that this is within."""
+        """Return the policy for the whole input: the outermost one around this policy."""
         return self if self._outermost is None else self._outermost
 
     @property
     def budgets(self) -> tuple[tuple[str, CostBudget], ...]:
-        """Return the budgets that calls are paid from, by path; "" is that of the whole input."""
+        """Return the budgets that pay for a call, by path; "" is the path of the whole input's."""
         if self._budgets is None:
             run = self.outermost.budget
             self._budgets = self._inner if run is None else (("", run), *self._inner)
@@ -113,22 +113,22 @@ class Policy:
 
     @property
     def judges(self) -> bool:
-        """Whether a gate or a critic looks at what models say."""
+        """Whether a gate or a critic judges the answers of models."""
         return bool(self.gates or self.escalation.critic)
 
     @property
     def prices(self) -> Prices:
-        """Return the prices that its budgets name."""
+        """Return the prices that its budgets were given."""
         if self._prices is None:
             price_lists = (budget.price_list for _, budget in self.budgets)
             self._prices = {name: price for prices in price_lists for name, price in prices.items()}
         return self._prices
 
     def within(self, outer: Self | None, path: str = "") -> Self:
-        """Return what holds where this policy is inside of another one.
+        """Return the policy that applies where this one is inside of `outer`.
 
-        It may tighten the outer one, never lift it. A budget of its own is counted at `path`, for
-        all that is below, and the outer one's as well.
+        This policy may tighten the outer one, never loosen it. Its own budget is counted at `path`
+        for all agents below, in addition to the budget of the outer policy.
         """
         if outer is None or outer is self:
             return self
@@ -144,13 +144,13 @@ class Policy:
         inner.override_names = outer.override_names | self.override_names
         alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
         if alone:
-            # A stage that only the inner policy names must not lift the outer limits either.
+            # A stage that only the inner policy names must not loosen the outer limits either.
             inner_stages = {name: stage.within(inner) for name, stage in alone.items()}
             inner.stages = MappingProxyType({**inner.stages, **inner_stages})
         return inner
 
     def at(self, path: str) -> Self:
-        """Return what holds at the agent with this path: its stage's policy, else this one."""
+        """Return the policy of the agent with this path: that of its stage, else this one."""
         if not self.stages:
             return self
         stage = self.stages.get(path.rpartition("/")[2])
@@ -161,7 +161,7 @@ class Policy:
         return self._levels[path]
 
     def _at_stage(self, stage: Self, path: str) -> Self:
-        # What a stage does not state is this policy's; its own budget is counted beside the run's.
+        # A stage inherits what it does not state; its budget counts in addition to the run's.
         level = self._copy()
         level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier
@@ -177,11 +177,11 @@ class Policy:
 
     @property
     def _stated_names(self) -> frozenset[str]:
-        """The guards that it states: what was given, and what comes with a tier that is named."""
+        """The names of the guards that were given, or that come with a tier that was given."""
         return self.override_names | OF_TIER if self._names_tier else self.override_names
 
     def recursion_limit(self, nodes: int) -> int:
-        """Return a super-step limit that no run of so many nodes reaches within its steps."""
+        """Return a super-step limit that a graph of `nodes` nodes cannot reach within its steps."""
         steps = self.steps.steps if self.steps is not None else 1_000
         return 20 + (6 + nodes) * steps * 4
 

@@ -1,6 +1,6 @@
-"""The stricter of two guards: what holds where one policy is inside of another.
+"""The stricter of two guards, which applies where one policy is inside of another.
 
-An inner policy may tighten the outer one and never lift it, so each combination is at least as
+An inner policy may tighten the outer one and never loosen it, so each combination is at least as
 strict as either of the two.
 """
 
@@ -22,10 +22,10 @@ from agentgraph.guards.table import Cell, DecisionTable
 
 
 def tighter(name: str, own: Any, outer: Any) -> Any:
-    """Return the guard of this name that holds where `own` is inside of `outer`.
+    """Return the guard of this name that applies where `own` is inside of `outer`.
 
-    None is no guard, so that the other one holds. Of guards that cannot be compared, such as two
-    breakers, it is the inner policy's own.
+    Where one of them is None, the other one applies. Of guards that cannot be compared, such as two
+    breakers, the inner policy's applies.
     """
     if own is None or outer is None:
         return own if outer is None else outer
@@ -83,7 +83,7 @@ def _lower_score(own: Any, outer: Any) -> Any:
 
     async def critic_of_both(subject: Subject) -> object:
         scores = [await _score(critic, subject) for critic in (own, outer)]
-        # What is no number is returned as it is, for the escalation to refuse it.
+        # A score that is no number is returned as it is: the escalation refuses it.
         invalid_scores = [score for score in scores if not isinstance(score, int | float)]
         return invalid_scores[0] if invalid_scores else min(scores)
 
@@ -101,12 +101,12 @@ def _decisions(own: DecisionTable, outer: DecisionTable) -> DecisionTable:
 
 
 def _cell(own: Cell, outer: Cell) -> Cell:
-    """Return the cell that ends a run sooner; of two alike, the outer one."""
+    """Return the cell that ends a run sooner; of two equally strict ones, the outer cell."""
     return own if _attempts(own) < _attempts(outer) else outer
 
 
 def _attempts(cell: Cell) -> int:
-    """Return how often the run goes on after the failure."""
+    """Return how often a cell lets the run go on after the failure."""
     return 0 if cell.action in ("escalate", "abort") else cell.bound
 
 
@@ -116,6 +116,6 @@ _COMBINATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "backoff": _backoff,
     "escalation": _escalation,
     "decisions": _decisions,
-    # One run has one trail, or nobody could tell what happened in it.
+    # A run has one trail: split over two, neither would show what happened in it.
     "audit": lambda own, outer: outer,
 }

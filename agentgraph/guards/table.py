@@ -1,6 +1,6 @@
-"""The decision table: what is done about each class of failure in each tier.
+"""The decision table: the action for each class of failure in each tier.
 
-The default cells are data, of which a policy may override single ones.
+The default cells are data; a policy may override single cells.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _FINAL = ("escalate", "abort")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An action, how often it may be taken in a stage, and what comes after.
+    """An action, how often it may be taken in a stage, and the action that follows then.
 
     `Cell("replan", 2, "abort")` plans anew twice and then ends the run.
     """
 
     action: Action
     bound: int = 0
-    """0 is no bound, which only an action has that ends the run."""
+    """How often the action may be taken; 0, no limit, is only for actions that end the run."""
     then: Action = "escalate"
     alert: bool = False
-    """Whether the record of the decision is marked for whoever is on call."""
+    """Whether the record of the decision is marked as an alert for the operators on call."""
     told: str = ""
     """The cell in words, for the documentation and for the cause of a decision."""
 
@@ -60,7 +60,7 @@ class Cell:
             yield "give a text as told"
 
     def after(self, made: int) -> Action:
-        """Return what is done after the action was taken `made` times in the stage."""
+        """Return the action to take after this cell's was taken `made` times in the stage."""
         return self.action if self.bound == 0 or made < self.bound else self.then
 
     def markdown(self) -> str:
@@ -135,7 +135,7 @@ DEFAULT_CELLS: Mapping[tuple[FailureClass, Tier], Cell] = {
 
 @dataclass(frozen=True, slots=True)
 class DecisionTable:
-    """The cells by class and tier: the default ones, but for the overrides.
+    """The cells by class and tier: the default cells, some of them overridden.
 
     `DecisionTable({("no_progress", "batch"): Cell("abort")})`
     """
@@ -184,8 +184,9 @@ class DecisionTable:
     ) -> Decision:
         """Decide on a failure, after its action was taken `made` times in the stage.
 
-        An action that would change nothing here is not `possible`: then what comes after it is
-        done at once. `cause` replaces the words of the cell, `evidence` is added to its figures.
+        `possible=False` says that the action would change nothing here: then the action that
+        follows it is taken at once. `cause` replaces the words of the cell, `evidence` is added to
+        its figures.
         """
         cell = self.cell(failure, tier)
         due = cell.after(made)
@@ -242,11 +243,11 @@ _POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
     "no_progress": _FOR_GATES,
     "unsafe_output": _FOR_GATES,
 }
-"""The actions that the nodes can carry out for each class, beside the final ones."""
+"""The actions that the nodes can carry out for each class, in addition to the final ones."""
 
 
 def table_faults(decisions: object) -> Iterator[str]:
-    """Yield which overrides of a table name an action that the nodes could not carry out."""
+    """Yield the overrides of a table whose action the nodes cannot carry out."""
     overrides = decisions.overrides if isinstance(decisions, DecisionTable) else {}
     for (failure, tier), cell in overrides.items():
         possible = (*_POSSIBLE[failure], *_FINAL)

@@ -1,4 +1,4 @@
-"""The default guards of each tier, as functions that make them: most have a memory of their own."""
+"""The default guards of each tier, as functions that make them: most guards have a memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Defaults: TypeAlias = Mapping[str, Callable[[], Any]]
 
 
 def guards_of(tier: Tier) -> Defaults:
-    """Return a function that makes the guard, for each guard of a tier, by its name."""
+    """Return the guards of a tier: by the name of each guard, a function that makes it."""
     return {**_IN_ALL_TIERS, **_BY_TIER[tier]()}
 
 
@@ -90,7 +90,8 @@ _BY_TIER: Mapping[Tier, Callable[[], Defaults]] = {
 }
 
 OF_TIER = frozenset({"deadlines", "fan_out", "replans", "escalation"})
-"""The guards that come with a tier where it is named inside of another policy.
+"""The guards that a tier brings where it is given to a policy inside of another policy.
 
-A budget and a trail do not: an inner tier must not open a second account, or split the trail.
+Budget and trail are not among them: an inner tier must not open a second account, or split the
+trail.
 """

@@ -1,8 +1,8 @@
 """Models: which one answers, how often its client asks, and what its answer costs.
 
-`resolve_model` takes a chat model, a name such as "openai:<name>", or nothing: then it is the model
-of `AGENTGRAPH_MODEL`, else `OfflineModel`, which needs no network. `attempting_once` switches
-off the retries of a model's client. `price_of` says what a call cost.
+`resolve_model` takes a chat model, a name such as "openai:<name>", or None. For None it returns the
+model of `AGENTGRAPH_MODEL`, else `OfflineModel`, which needs no network. `attempting_once` switches
+off the retries of a model's client. `price_of` returns the cost of a call.
 """
 
 from agentgraph.models.offline import OfflineModel

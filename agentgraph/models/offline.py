@@ -28,11 +28,11 @@ _METADATA = {"model_name": "offline"}
 
 
 class OfflineModel(BaseChatModel):
-    """A rule-based stand-in for a model: needs no network, and says what it is.
+    """A rule-based stand-in for a model: it needs no network, and its answers say what it is.
 
     It picks a tool by the words of the last human message and answers from the tool's result. For
-    one message it calls each tool once at most. The same messages get the same answer, but for the
-    ids of tool calls.
+    one message it calls each tool at most once. The same messages get the same answer, except for
+    the ids of tool calls.
 
         Agent("support", model="offline", tools=[refund]).invoke("I was charged twice")
     """
@@ -51,7 +51,7 @@ class OfflineModel(BaseChatModel):
         tool_choice: str | bool | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> OfflineModel:
-        """Return a copy with these tools; a provider's native tools are passed over."""
+        """Return a copy with these tools; a provider's native tools are ignored."""
         readable = () if tool_choice == "none" else tuple(filter(None, map(tool_of, tools)))
         copy = self.model_copy()
         copy._tools, copy._tool_choice = readable, _forced_tool(tool_choice)
@@ -82,7 +82,7 @@ class OfflineModel(BaseChatModel):
 
 
 def _forced_tool(tool_choice: object) -> bool | str:
-    """Return whether some tool has to be called, or which one, in any provider's notation."""
+    """Read any provider's `tool_choice`: the tool that must be called, or whether any must."""
     match tool_choice:
         case True | "any" | "required":
             return True
@@ -97,7 +97,7 @@ def _forced_tool(tool_choice: object) -> bool | str:
 def _answer(
     messages: Sequence[BaseMessage], tools: Sequence[Tool], tool_choice: bool | str
 ) -> AIMessage:
-    """Return a call of a tool, the results of those called, or that no tool fits."""
+    """Return a call of a tool, else the results of earlier calls, else that no tool fits."""
     start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=None)
     if start is None:
         return _text("there is no message to answer.")
@@ -120,7 +120,7 @@ def _text(text: str) -> AIMessage:
 
 def _is_result(message: ToolMessage, calls: Mapping[str | None, str]) -> bool:
     """Tell whether a message is a tool's result, and not a notice of agentgraph's own."""
-    # So begin the answers of `agentgraph.agents` to a handoff, or to a call that was not run.
+    # The beginnings of the answers of `agentgraph.agents` to a handoff, or to a call not run.
     is_notice = message.text.startswith(("Conversation transferred to ", "Not executed"))
     return not is_notice and calls.get(message.tool_call_id) != "request_help"
 
@@ -134,7 +134,7 @@ def _result_text(message: ToolMessage, calls: Mapping[str | None, str]) -> str:
 
 
 def _excuse(prompt: str, tools: Sequence[Tool]) -> str:
-    """Say that no tool fits, and which there are."""
+    """Return a text that says that no tool fits, and lists the tools."""
     if _HUMAN.search(prompt):
         return "I would pass this conversation to a human now."
     names = ", ".join(label_of(tool.name) for tool in tools if tool.name not in ON_REQUEST)

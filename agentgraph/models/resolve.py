@@ -1,7 +1,6 @@
-"""Find the model that is meant, and keep its client from retrying by itself.
+"""Find the model for a name, and switch off the retries of its client.
 
-Retries are the guards' business: two layers of three attempts each would make nine requests of one
-call that fails.
+The guards retry: two layers of three attempts each would make nine requests for one failing call.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from agentgraph.models.offline import OfflineModel
 
 
 def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
-    """Return a chat model as it is, or the one of a name such as "openai:gpt-5-mini".
+    """Return a chat model as it is, or make the model of a name such as "openai:gpt-5-mini".
 
-    None is that of `AGENTGRAPH_MODEL`, else the offline model, with a warning once per process. A
-    model made from a name sends one request per call. Raises `ConfigurationError` for a name that
-    names no model, or whose client cannot be built.
+    None is the model of `AGENTGRAPH_MODEL`, else the offline model, with a warning once per
+    process. A model made from a name sends one request per call. Raises `ConfigurationError` for an
+    unknown name, or where the model's client cannot be built.
     """
     if isinstance(model, BaseChatModel):
         return model
@@ -58,7 +57,7 @@ def _default_model() -> BaseChatModel:
 
 @cache
 def _warn_of_offline_model() -> None:
-    """Warn, once per process, that nobody chose a model."""
+    """Warn, once per process, that no model is configured."""
     getLogger("agentgraph").warning(
         "No model was given, so the offline model answers: a rule-based stand-in. For a real one "
         "pass model=..., or set AGENTGRAPH_MODEL, for instance to 'openai:<model name>'."
@@ -66,7 +65,7 @@ def _warn_of_offline_model() -> None:
 
 
 def _named_model(model: str) -> BaseChatModel:
-    """Return the model of a name; raise `ConfigurationError` where there is none."""
+    """Return the model of a name; raise `ConfigurationError` for an unknown one."""
     if model == "offline":
         return OfflineModel()
     provider, _, name = model.partition(":")
@@ -81,7 +80,7 @@ def _named_model(model: str) -> BaseChatModel:
 
 
 def _openai_model(name: str) -> BaseChatModel:
-    """Return a model of OpenAI's; this is the one provider that is always installed."""
+    """Return a model of OpenAI, the only provider that is always installed."""
     from langchain_openai import ChatOpenAI
     from openai import OpenAIError
 
@@ -98,14 +97,14 @@ def _langchain_model(model: str) -> BaseChatModel:
     except ImportError as error:
         raise ImportError("it needs LangChain: pip install langchain") from error
     chat_model = init_chat_model(model)
-    # Not every provider's class has the field, and one that has not refuses the argument.
+    # Not every provider's class has the field, and a class without it refuses the argument.
     if "max_retries" in type(chat_model).model_fields:
         return init_chat_model(model, max_retries=0)
     return chat_model
 
 
 def _openai_attempting_once(model: Any) -> BaseChatModel | None:
-    """Return a copy whose OpenAI clients share all but the retries; None for other models."""
+    """Return a copy with the same OpenAI clients but without retries; None for other models."""
     clients = getattr(model, "root_client", None), getattr(model, "root_async_client", None)
     if not all(callable(getattr(client, "with_options", None)) for client in clients):
         return None
@@ -125,7 +124,7 @@ def _openai_attempting_once(model: Any) -> BaseChatModel | None:
 
 @cache
 def _warn_of_retries(kind: str, retries: int) -> None:
-    """Warn, once per process and kind, of retries that only their maker can switch off."""
+    """Warn, once per process and kind, of retries that must be switched off at construction."""
     getLogger("agentgraph").warning(
         "%s tries again by itself, up to %d times for each of the guards' attempts: "
         "give it max_retries=0, or Guards(retry=None)",

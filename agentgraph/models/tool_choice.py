@@ -35,10 +35,10 @@ ON_REQUEST = {
 
 
 def choose_call(prompt: str, tools: Sequence[Tool], *, tool_choice: bool | str) -> ToolCall | None:
-    """Return a call of the best tool whose arguments the prompt can fill; of equals, the first.
+    """Return a call of the best tool whose arguments the prompt can fill; of equal ones the first.
 
-    With `tool_choice` True a tool is called even if no word fits; a name forces that tool. None is
-    no call.
+    With `tool_choice` True a tool is called even if no word fits; a name forces that tool. Returns
+    None where no tool can be called.
     """
     for tool in _candidates(prompt, tools, tool_choice):
         args = arguments_of(tool, prompt)
@@ -69,18 +69,18 @@ class Tool:
     required: frozenset[str] = frozenset()
 
     def score(self, words: frozenset[str]) -> int:
-        """Return how many of the stems occur in it; those in its name count twice."""
+        """Return how many of the stems occur in the tool; stems in its name count twice."""
         enums = " ".join(str(v) for p in self.properties.values() for v in p.get("enum", ()))
         return len(words & stems(self.name)) + len(words & stems(f"{self.description} {enums}"))
 
 
 def label_of(name: str) -> str:
-    """Return a tool's name as it is shown: a handoff tool by the agent it leads to."""
+    """Return a tool's name for display: for a handoff tool, the agent that it leads to."""
     return name.removeprefix("transfer_to_")
 
 
 def tool_of(tool: Bindable) -> Tool | None:
-    """Read the schema of a tool; None for a provider's native tool, which has no schema to fill."""
+    """Read the schema of a tool; None for a provider's native tool, which has no schema."""
     if isinstance(tool, dict) and tool.get("type", "function") not in ("function", "object"):
         return None
     spec = convert_to_openai_tool(tool)["function"]
@@ -116,7 +116,7 @@ _PROPER_NAME = re.compile(r"(?<=[a-z,] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
 
 
 def arguments_of(tool: Tool, prompt: str) -> dict[str, object] | None:
-    """Return the arguments that the prompt has; None if a required one is missing.
+    """Return the arguments found in the prompt; None if a required one is missing.
 
     Each number of the prompt is used for one argument only.
     """
@@ -143,7 +143,7 @@ def _is_mentioned(name: str, schema: Mapping[str, Any], prompt: str) -> bool:
 
 
 def _value(name: str, schema: Mapping[str, Any], prompt: str, numbers: list[float]) -> object:
-    """Return the value that the prompt has for a parameter, or None; a number is taken out."""
+    """Return the prompt's value for a parameter, or None; a used number leaves `numbers`."""
     if "enum" in schema:
         return _option(schema["enum"], prompt)
     match schema.get("type", "string"):
@@ -171,7 +171,7 @@ def _option(options: Sequence[object], prompt: str) -> object:
 
 
 def _string(name: str, prompt: str) -> str | None:
-    """Return the part of the prompt that a parameter of this name takes."""
+    """Return the part of the prompt for a text parameter of this name, None without one."""
     if name in _FREE_TEXT:
         return prompt
     if _IDENTIFIER.search(name):
@@ -196,7 +196,7 @@ _STOP_WORDS = frozenset(_COMMON_WORDS.split())
 
 @lru_cache(maxsize=512)
 def stems(text: str) -> frozenset[str]:
-    """Return the words of a text or a name without the common ones, cut to about their stems."""
+    """Return the approximate stems of the words in a text or a name, without common words."""
     words_apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     words = re.findall(r"[^\W_]+", words_apart.lower())
     return frozenset(_stem(word) for word in words if word not in _STOP_WORDS)

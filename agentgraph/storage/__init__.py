@@ -1,4 +1,4 @@
-"""From a URL to checkpoint savers: opened lazily, on the loop that uses them, closed with it."""
+"""Checkpoint savers by URL: opened on first use, on the event loop that uses them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def default_saver() -> BaseCheckpointSaver[str]:
 
 
 def lasting_url() -> str:
-    """Return where threads outlive their process: `POSTGRES_URL`, else a file in this folder."""
+    """Return the URL of a lasting store: `POSTGRES_URL`, else a file in the working directory."""
     return os.environ.get("POSTGRES_URL") or "sqlite:///agentgraph.db"
 
 
 def open_saver(url: str) -> BaseCheckpointSaver[str]:
     """Return a saver for `memory`, `sqlite:///file.db` or `postgresql://…`; it connects on use.
 
-    All callers in a process who give the same URL get the same saver, but for `memory`: that is a
-    new one each time.
+    All callers in a process with the same URL get the same saver; only `memory` is a new saver each
+    time.
     """
     return _savers.open(url) if url == MEMORY else _shared_saver(url)
 
 
 def register_saver(scheme: str, opener: Callable[[str], BaseCheckpointSaver[str]]) -> None:
-    """Have `open_saver` call `opener` with the URLs of a scheme that is not built in.
+    """Register `opener` for the URLs of a scheme that is not built in.
 
     A URL that was opened before keeps its saver.
     """
@@ -59,7 +59,7 @@ def _shared_saver(url: str) -> BaseCheckpointSaver[str]:
     return _savers.open(url)
 
 
-# A driver is imported by those who use it: each takes longer to import than all of this package.
+# Drivers are imported on first use: each takes longer to import than all of this package.
 
 
 def _open_sqlite(path: str) -> AbstractAsyncContextManager[Store]:

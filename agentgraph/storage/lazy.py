@@ -38,10 +38,10 @@ _OpenStore = tuple[Store, _Connection]
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """Open one store per event loop: savers bind to their loop and lock up on another.
+    """Open one store per event loop: a saver binds to its loop and would deadlock on another one.
 
-    `connect` returns the context in which a store is open; it is entered on first use. The methods
-    without a leading `a` run those with one, on a loop of their own where none runs.
+    `connect` returns the context in which a store is open; it is entered on first use. The sync
+    methods run the async ones, whose names begin with `a`, by `run_sync`.
     """
 
     def __init__(self, connect: Callable[[], _Connection]) -> None:
@@ -52,14 +52,14 @@ class LazySaver(BaseCheckpointSaver[str]):
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Future[_OpenStore]] = {}
 
     async def aopen(self) -> None:
-        """Connect now, on the running loop, so that a store out of reach is known at the start."""
+        """Connect now, on the running loop, so that an unreachable store fails at the start."""
         await self._store()
 
     async def aclose(self) -> None:
         """Close what is open on the running loop; a later use opens it again."""
         future = self._stores.pop(asyncio.get_running_loop(), None)
         if future is not None:
-            # Shielded: a store that is half closed is in no list, so nobody would close the rest.
+            # Shielded: a half-closed store is in no list any more, so the rest would stay open.
             await asyncio.shield(asyncio.ensure_future(_close(future)))
 
     async def _store(self) -> Store:
@@ -91,14 +91,13 @@ class LazySaver(BaseCheckpointSaver[str]):
             failure = store.failure(error)
             if failure is None:
                 raise
-        # Raised outside of the handler: the driver's error may hold parts of the URL, and would be
-        # its context.
+        # Raised outside of the handler: as its context, the driver's error could show the URL.
         raise failure
 
     async def atake(self, thread_id: str) -> Claim | None:
-        """Take a thread from all other processes; None where one of them has it.
+        """Claim a thread against all other processes; return None where one of them has it.
 
-        Within this process, whoever uses the saver on the same loop can take it once more.
+        Within this process, other code with this saver on the same loop can claim it once more.
         """
 
         async def take(store: Store) -> Claim | None:
@@ -108,7 +107,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The thread may be taken all the same, and nobody would give it back.
+            # The claim may have succeeded all the same, and would never be released.
             await asyncio.shield(asyncio.ensure_future(_give_back(task)))
             raise
 
@@ -119,7 +118,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Count versions as all three stores do, which needs no connection."""
+        """Return the next version in the format of all three stores, without a connection."""
         return self._versions.get_next_version(current, channel)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -137,7 +136,7 @@ class LazySaver(BaseCheckpointSaver[str]):
             listing = saver.alist(config, filter=filter, before=before, limit=limit)
             return [checkpoint async for checkpoint in listing]
 
-        # Collected first: a saver is locked while it lists, and a consumer who asks it for another
+        # Collected first: a saver is locked while it lists, and a consumer that reads another
         # checkpoint in between would wait for ever.
         for checkpoint in await self._do(config, collect):
             yield checkpoint
@@ -223,7 +222,7 @@ class LazySaver(BaseCheckpointSaver[str]):
 
 
 async def _refuse_late_writes() -> None:
-    """Stop what LangGraph still writes for a run that was cut off, or whose thread was taken over.
+    """Raise where LangGraph still writes for a run that was cut off, or has lost its thread.
 
     Another process may run the thread by then, and such writes would mix with its own.
     """

@@ -1,7 +1,7 @@
 """Connections to Postgres, for checkpoints and for session logs.
 
-A pool finds out dead connections before it lends them, and neither its errors nor what the driver
-logs name any part of a URL.
+A pool detects dead connections before it lends them. Neither its errors nor the driver's log
+messages contain any part of a URL.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ async def open_pool(
 ) -> Pool:
     """Connect once to bring the tables up to date, then return an open pool.
 
-    Raises `StorageError`, which has neither the text nor the cause of the driver's error.
+    Raises `StorageError`, which contains neither the text nor the cause of the driver's error.
     """
     try:
         timeout = connect_timeout(url)
-        # Beforehand: the pool goes on trying, and would not tell that a password is wrong.
+        # Connect once before: the pool retries silently, and would not report a wrong password.
         async with await psycopg.AsyncConnection.connect(
             url, autocommit=True, row_factory=dict_row, connect_timeout=timeout
         ) as connection:
@@ -56,7 +56,7 @@ async def open_pool(
         return pool
     except psycopg.Error as error:
         kind = type(error).__name__
-    # Raised outside of the handler: as context, the driver's error may hold parts of the URL.
+    # Raised outside of the handler: as its context, the driver's error could show the URL.
     if kind == psycopg.errors.LockNotAvailable.__name__:
         raise migration_stuck()
     raise StorageError(
@@ -66,7 +66,7 @@ async def open_pool(
 
 
 class Pool(AsyncConnectionPool[Connection]):
-    """Lend out connections that were alive a moment ago; none is waited for twice."""
+    """Lends connections that were alive a moment ago; a queue of callers waits for one timeout."""
 
     def __init__(self, url: str, max_size: int, timeout: int) -> None:
         super().__init__(
@@ -83,15 +83,15 @@ class Pool(AsyncConnectionPool[Connection]):
             min_size=1,
             max_size=max_size,
             timeout=timeout,
-            # No longer than a caller waits: the next caller has a connection tried at once.
+            # No longer than a caller waits: then the next caller starts a new attempt at once.
             reconnect_timeout=timeout,
         )
         self._last_timeout_at = float("-inf")
         self._alive_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109
-        # A caller that queued behind one that timed out has waited as long. Else a queue of many
-        # threads would give up on a dead server one timeout after the other.
+        # A caller that queued behind one that timed out has waited as long, and fails at once.
+        # Otherwise a queue of many threads would wait for a dead server one timeout after another.
         if self._last_timeout_at > operation_start():
             raise PoolTimeout("the server did not answer the operation before this one")
         try:
@@ -114,15 +114,16 @@ class Pool(AsyncConnectionPool[Connection]):
             else:
                 _detect_hangup(connection)
         except psycopg.Error:
-            # Where one is dead all are: the pool would try each, pausing longer each time.
+            # If one connection is dead, all are: the pool would try each, with growing pauses.
             await self.drain()
             raise
 
 
 class _CancellableQueue(asyncio.Queue[Any]):
-    """The queue of a pool's worker, who takes a cancellation for a failure to connect.
+    """The queue of a pool's worker; it ends the worker after a cancellation.
 
-    Such a worker would go on, and a loop that is about to end would wait for it for ever.
+    The pool's worker takes a cancellation for a failure to connect and goes on, and a loop that is
+    about to end would wait for it for ever.
     """
 
     def __init__(self, tasks: asyncio.Queue[Any]) -> None:
@@ -137,14 +138,14 @@ class _CancellableQueue(asyncio.Queue[Any]):
 
 
 def _detect_hangup(connection: Connection) -> None:
-    """Raise if the server has hung up; to ask it would take as long as the operation itself."""
-    connection.pgconn.consume_input()  # its last words, if there are any
+    """Raise if the server has hung up; a query to find out would cost as much as the operation."""
+    connection.pgconn.consume_input()  # the server's last message, if there is one
     connection.pgconn.consume_input()  # the end of the stream
 
 
 @contextmanager
 def operation() -> Iterator[None]:
-    """Keep the driver's logging free of details, and note when the operation begins."""
+    """Remove details from the driver's logging, and note when the operation begins."""
     token = _operation_start.set(asyncio.get_running_loop().time())
     try:
         with redacted_logging():
@@ -154,14 +155,14 @@ def operation() -> Iterator[None]:
 
 
 def operation_start() -> float:
-    """Return when the present operation began, by the time of its loop."""
+    """Return when the current operation began, by the time of its loop."""
     return _operation_start.get(float("inf"))
 
 
 def failure_of(error: Exception) -> StorageError | None:
-    """Return an error of the driver as one of ours, None if it is not the driver's.
+    """Return the `StorageError` for an error of the driver, None for any other error.
 
-    It names the kind alone: the text may hold parts of the URL, or data.
+    It names only the kind of the error: the text may contain parts of the URL, or data.
     """
     if not isinstance(error, psycopg.Error):
         return None
@@ -175,7 +176,7 @@ def failure_of(error: Exception) -> StorageError | None:
 
 
 def migration_stuck() -> StorageError:
-    """Return the error for a migration that waited too long for that of another process."""
+    """Return the error for a migration that waited too long for another process's migration."""
     return StorageError("another process has not finished migrating Postgres: look after it")
 
 
@@ -189,10 +190,10 @@ _closers: dict[_Close, asyncio.AbstractEventLoop] = {}
 
 
 def close_at_exit(close: _Close) -> Callable[[], None]:
-    """Have a pool closed before the process ends, while its loop still runs.
+    """Close a pool before the process ends, while its loop still runs.
 
-    Otherwise the pool's tasks are destroyed pending, which is noisy. Call the result where the pool
-    is closed before.
+    Otherwise asyncio warns of the pool's pending tasks. Returns a function to call when the pool
+    has been closed earlier.
     """
     _register()
     _closers[close] = asyncio.get_running_loop()
@@ -216,9 +217,10 @@ def _register() -> None:
 
 @contextmanager
 def redacted_logging() -> Iterator[None]:
-    """Keep hosts, users and databases out of what the driver logs here and in tasks begun here.
+    """Remove hosts, users and databases from the driver's log messages in here.
 
-    A pool's own tasks begin where it is opened. Other pools of the process log as before.
+    This includes tasks that start in here, such as those of a pool that is opened here. Other pools
+    of the process log as before.
     """
     _install_filter()
     token = _is_our_driver.set(True)
@@ -238,7 +240,7 @@ def _redact(record: logging.LogRecord) -> bool:
     if not _is_our_driver.get():
         return True
     if record.levelno <= logging.DEBUG:
-        return False  # a trace of attempts to connect says nothing but where to
+        return False  # the trace of a connection attempt has nothing but the address
     arguments = record.args if isinstance(record.args, tuple) else ()
     record.args = tuple(_redacted_argument(argument) for argument in arguments)
     record.exc_info = record.exc_text = record.stack_info = None

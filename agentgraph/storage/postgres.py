@@ -28,17 +28,17 @@ from agentgraph.storage.postgres_locks import AdvisoryLocks
 from agentgraph.storage.store import Saver, Store
 
 SAVERS = 8
-"""Savers, and at most as many connections, per event loop; one more connection locks threads."""
+"""How many savers and pooled connections an event loop has; one more connection locks threads."""
 
 _MIGRATION_TIMEOUT_S = 120
 _MIGRATION_POLL_S = 0.1
-# Without a parameter: a statement that has one keeps its snapshot up to the transaction's end, and
-# the indexes that are made CONCURRENTLY would wait for it.
+# Without a parameter: a statement with a parameter keeps its snapshot until the transaction ends,
+# and the creation of indexes CONCURRENTLY would wait for it.
 _TRY_LOCK = f"SELECT pg_try_advisory_xact_lock({0x6167656E74677261}) AS locked"
 
 
 class PostgresStore(Store):
-    """Savers on one pool: the lock of a single one would put all threads in one queue."""
+    """Several savers on one pool: the lock of a single saver would put all threads in one queue."""
 
     def __init__(self, savers: Sequence[Saver], locks: AdvisoryLocks) -> None:
         super().__init__(savers)
@@ -51,18 +51,18 @@ class PostgresStore(Store):
         await self._locks.release(_signed_key(key))
 
     def operation(self) -> AbstractContextManager[None]:
-        """Keep the driver's logging free of details, and note when the operation begins."""
+        """Remove details from the driver's logging, and note when the operation begins."""
         return operation()
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Name the kind of a failure alone: its text may hold parts of the URL, or data."""
+        """Return an error that names only the kind of a failure: its text may contain the URL."""
         return failure_of(error)
 
 
 class _Saver(AsyncPostgresSaver):
-    """A saver that replaces what Postgres cannot store: NUL, and halves of characters.
+    """A saver that replaces characters that Postgres cannot store: NUL and lone surrogates.
 
-    The saver keeps short values of a checkpoint as JSON, a system prompt or a reason among them.
+    The saver stores short values of a checkpoint as JSON, such as a system prompt or a reason.
     """
 
     async def aput(
@@ -97,7 +97,7 @@ async def open_postgres(url: str, *, savers: int = SAVERS) -> AsyncIterator[Stor
 
     forget = close_at_exit(close)
     try:
-        untyped_pool: Any = pool  # a saver asks for the pool of its own driver types
+        untyped_pool: Any = pool  # a saver is typed for a pool with its own row types
         yield PostgresStore([_Saver(untyped_pool) for _ in range(savers)], locks)
     finally:
         forget()
@@ -109,7 +109,7 @@ def _signed_key(key: int) -> int:
 
 
 async def _migrate(url: str, connection: Connection) -> None:
-    """Bring the tables up to date, one process at a time: two at once would trip each other up."""
+    """Bring the tables up to date, one process at a time: parallel migrations would conflict."""
     deadline = clock().monotonic() + _MIGRATION_TIMEOUT_S
     while not await _is_migrated(connection):
         if await _migrate_alone(url, connection):
@@ -130,8 +130,8 @@ async def _is_migrated(connection: Connection) -> bool:
 
 async def _migrate_alone(url: str, connection: Connection) -> bool:
     """Bring the tables up to date unless another process does; tell whether it was done here."""
-    # A lock of a transaction, as those of a session go astray behind a connection pooler; tried
-    # and not awaited, as an index made CONCURRENTLY waits in turn for all statements that run.
+    # A transaction's lock, because a session's lock gets lost behind a connection pooler. It is
+    # tried and not awaited, because an index made CONCURRENTLY waits for all running statements.
     async with connection.transaction():
         cursor = await connection.execute(_TRY_LOCK)
         row = await cursor.fetchone()

@@ -1,4 +1,4 @@
-"""Locks on threads in Postgres: advisory locks of a connection of their own, gone when it is."""
+"""Locks on threads in Postgres: advisory locks of a separate connection, which end with it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from psycopg.pq import TransactionStatus
 
 _Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
-# The locks are held within a transaction: a connection pooler lends its connections for one, and
-# would send an unlock outside of it to another connection. The transaction has no snapshot, so it
-# keeps nothing from being vacuumed. It may be idle for as long as a turn takes; the keepalives see
-# to it that a machine that is gone does not hold its locks for hours.
+# The locks belong to a transaction: a connection pooler lends a connection for one transaction, and
+# would send a later unlock to another connection. The transaction has no snapshot, so it does not
+# block vacuuming. It may be idle for as long as a turn takes; because of the keepalives, the locks
+# of a machine that is gone do not stay for hours.
 _BEGIN = (
     "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 30; "
     "SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3; "
@@ -30,7 +30,7 @@ def _begin(connection: _Connection) -> str:
 class AdvisoryLocks:
     """The locks of one store, which takes and releases one at a time.
 
-    The methods raise `psycopg.Error` where the server does not answer, but for `release`.
+    All methods except `release` raise `psycopg.Error` where the server does not answer.
     """
 
     def __init__(self, url: str, timeout: int) -> None:
@@ -49,12 +49,12 @@ class AdvisoryLocks:
         if self._connection is not None:
             try:
                 return await self._take(self._connection, key)
-            except psycopg.Error:  # it died since it was used last
+            except psycopg.Error:  # the connection died since its last use
                 await self._drop()
         return await self._take(await self._reconnect(since), key)
 
     async def release(self, key: int) -> None:
-        """Give a lock back; never fail, as a connection that has died holds none."""
+        """Release a lock; never fail, as a dead connection has no locks."""
         self._keys.discard(key)
         if self._connection is None:
             return
@@ -65,7 +65,7 @@ class AdvisoryLocks:
             await self._drop()
 
     async def close(self) -> None:
-        """Give all back; nothing can be taken after."""
+        """Release all locks; no lock can be taken afterwards."""
         self._is_closed = True
         await self._drop()
 
@@ -87,15 +87,15 @@ class AdvisoryLocks:
             self._connection = await psycopg.AsyncConnection.connect(
                 self._url,
                 autocommit=True,
-                # Prepared statements cannot be sent several in one message.
+                # A message with several statements cannot be a prepared statement.
                 prepare_threshold=None,
                 connect_timeout=self._timeout,
             )
         except psycopg.Error:
             self._last_failure_at = asyncio.get_running_loop().time()
             raise
-        # The turns of these threads go on, so their locks are taken again. Another process may have
-        # taken one of them in between.
+        # The turns on these threads go on, so their locks are taken again. Another process may have
+        # taken one of the locks in between.
         for key in list(self._keys):
             await self._take(self._connection, key)
         return self._connection

@@ -1,4 +1,4 @@
-"""Which stores a URL can name: a registry from the scheme of a URL to what opens its store.
+"""A registry from the scheme of a URL to the function that opens its store.
 
 There is one registry of checkpoint savers (`agentgraph.storage`) and one of session logs
 (`agentgraph.sessions.log`). Both read a URL in the same way, and refuse one in the same words.
@@ -15,7 +15,7 @@ from agentgraph.errors import ConfigurationError
 T = TypeVar("T")
 
 MEMORY: Final = "memory"
-"""The one store whose name is no URL: the memory of this process."""
+"""The only store whose name is no URL: the memory of this process."""
 
 _SQLITE = "sqlite:///"
 _BUILT_IN = frozenset({"memory", "sqlite", "postgres", "postgresql"})
@@ -23,13 +23,13 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 class SchemeRegistry(Generic[T]):
-    """What opens the stores of one kind, by the scheme of their URL.
+    """The openers for one kind of store, by the scheme of the URL.
 
         logs: SchemeRegistry[Log] = SchemeRegistry(MemoryLog, SQLiteLog, PostgresLog)
         logs.register("redis", RedisLog)
         logs.open("redis://localhost")
 
-    An opener makes the object of a store and connects to nothing: that is done on first use.
+    An opener makes the object of a store and does not connect: the store connects on first use.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class SchemeRegistry(Generic[T]):
         }
 
     def register(self, scheme: str, opener: Callable[[str], T]) -> None:
-        """Have `opener` called with each URL that begins with `scheme://`.
+        """Register `opener` for each URL that begins with `scheme://`.
 
-        To register a scheme again replaces its opener. Raises `ConfigurationError` for what can be
-        no scheme, and for those that are built in.
+        A second registration of a scheme replaces its opener. Raises `ConfigurationError` for an
+        invalid scheme, and for one that is built in.
         """
         if scheme in _BUILT_IN or not _SCHEME.fullmatch(scheme):
             raise ConfigurationError(
@@ -56,9 +56,9 @@ class SchemeRegistry(Generic[T]):
         self._openers[scheme] = opener
 
     def open(self, url: str) -> T:
-        """Return the store that a URL names; raise `ConfigurationError` where it names none.
+        """Return the store of a URL; raise `ConfigurationError` for a URL without a known store.
 
-        An opener is given the whole URL, except that of SQLite, which is given the file's path.
+        An opener gets the whole URL, except that of SQLite, which gets the file's path.
         """
         if url == MEMORY:
             return self._memory()
@@ -71,7 +71,7 @@ class SchemeRegistry(Generic[T]):
         return opener(url)
 
     def _unknown_scheme(self, scheme: str) -> ConfigurationError:
-        # The scheme alone is named: the rest of the URL may hold a password.
+        # Only the scheme is named: the rest of the URL may contain a password.
         fault = f"a store with the scheme {scheme!r} is not known" if scheme else "a store is a URL"
         more = [f" or {name}://…" for name in self._openers if name not in _BUILT_IN]
         forms = f"{MEMORY}, {_SQLITE}file.db or postgresql://…{''.join(more)}"

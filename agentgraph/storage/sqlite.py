@@ -25,7 +25,7 @@ _CLOSED_TEXTS = ("no active connection", "Connection closed")
 
 
 class SqliteStore(Store):
-    """One connection to one file, as a second writer would only wait for the first."""
+    """One connection to one file, because a second writer would only wait for the first."""
 
     def __init__(self, path: str, saver: AsyncSqliteSaver) -> None:
         super().__init__([saver])
@@ -34,9 +34,10 @@ class SqliteStore(Store):
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Bring an operation to its end before a cancel goes on.
+        """Finish an operation before a cancellation takes effect.
 
-        One cut off between a statement and its commit would lock the file for everybody else.
+        If it were cut off between a statement and its commit, the file would stay locked for all
+        other connections.
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -46,7 +47,7 @@ class SqliteStore(Store):
         except asyncio.CancelledError:
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio does not complain of it
+                task.exception()  # retrieved, so that asyncio does not warn
             raise
 
     async def lock(self, key: int) -> bool:
@@ -59,12 +60,12 @@ class SqliteStore(Store):
 
     async def unlock(self, key: int) -> None:
         if self._locks is not None:
-            if self._tasks:  # what a run that was cut off still writes belongs to its turn
+            if self._tasks:  # the last writes of a cut-off run belong to its turn
                 await asyncio.wait(set(self._tasks))
             self._locks.release(key)
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Return an error that names the file and what SQLite says of it, None for other errors."""
+        """Return an error with the file and SQLite's message, None if it is not SQLite's."""
         if isinstance(error, ValueError) and str(error) in _CLOSED_TEXTS:
             return StorageError(f"the SQLite file {self._path!r} was closed meanwhile: call again")
         if not isinstance(error, sqlite3.Error):
@@ -79,9 +80,9 @@ class SqliteStore(Store):
 
 @asynccontextmanager
 async def open_sqlite(path: str) -> AsyncIterator[Store]:
-    """Open a file, which is made if it is not there; `StorageError` where that cannot be."""
+    """Open a file, which is created if it is missing; raise `StorageError` where that fails."""
     try:
-        # aiosqlite's thread outlives a connection that fails, and dies noisily on a closed loop.
+        # After a failed connect aiosqlite's thread lives on, and raises on the closed loop later.
         await asyncio.to_thread(_try_file, path)
         connection = await aiosqlite.connect(path, timeout=_TIMEOUT_S)
     except Exception as error:
@@ -112,7 +113,7 @@ _connections: set[aiosqlite.Connection] = set()
 
 
 def _stop_with_main_thread(connection: aiosqlite.Connection) -> None:
-    """Let the process end: aiosqlite's thread is no daemon and would hold it open for ever."""
+    """Let the process end: aiosqlite's thread is no daemon and would keep it alive for ever."""
     _connections.add(connection)
     _watch_main_thread()
     if not threading.main_thread().is_alive():

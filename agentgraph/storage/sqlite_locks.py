@@ -1,4 +1,4 @@
-"""Locks on threads of a SQLite file: one byte of a sidecar file each, gone with the process."""
+"""Locks on threads of a SQLite file: one byte of a sidecar file each, released with the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # on Windows threads are kept apart within a process only
+except ImportError:  # on Windows threads are locked only within a process
     fcntl = None  # type: ignore[assignment]
 
 
@@ -21,9 +21,9 @@ _CONFLICTS = (errno.EACCES, errno.EAGAIN)
 class ByteLocks:
     """The locks that this process has on the sidecar of one database.
 
-    POSIX locks belong to a process: to close any descriptor of the file drops them all, and two
-    threads of the process do not keep each other out. Hence there is one descriptor for all, and a
-    set of the bytes that are locked.
+    POSIX locks belong to a process: closing any descriptor of the file drops them all, and two
+    threads of the process do not exclude each other. So there is one descriptor for all locks, and
+    a set of the locked bytes.
     """
 
     def __init__(self, database: Path) -> None:
@@ -43,7 +43,7 @@ class ByteLocks:
             return True
 
     def release(self, key: int) -> None:
-        """Give a lock back."""
+        """Release a lock."""
         offset = key >> 2
         with self._mutex:
             self._offsets.discard(offset)
@@ -83,13 +83,13 @@ def _locks_at(database: Path) -> ByteLocks:
 if fcntl is not None:
     os.register_at_fork(
         after_in_child=_locks_at.cache_clear
-    )  # a fork has none of its parent's locks
+    )  # a fork does not inherit its parent's locks
 
 
 def _open_sidecar(database: Path) -> int:
     sidecar = database.with_name(f"{database.name}-threads")
-    mode = database.stat().st_mode & 0o777  # whoever may write the database may lock threads
+    mode = database.stat().st_mode & 0o777  # who may write the database may lock threads
     file = os.open(sidecar, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-    with suppress(PermissionError):  # it belongs to another user, who has set its mode
+    with suppress(PermissionError):  # the file belongs to another user, who has set its mode
         os.fchmod(file, mode)  # the mode given to `open` is cut down by the umask
     return file

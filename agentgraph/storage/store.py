@@ -1,4 +1,4 @@
-"""An open store, as a lazy saver sees it: its savers, claims on threads, what its failures mean."""
+"""An open store behind a lazy saver: its savers, its claims on threads, and its errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 Saver: TypeAlias = BaseCheckpointSaver[str]
 Allowlist: TypeAlias = frozenset[tuple[str, ...]]
-"""The types, by module and name, that a saver may load beside the usual ones."""
+"""The types, by module and name, that a saver may load in addition to the usual ones."""
 
 
 class Store:
-    """Savers side by side: each does one thing after the other, and has its share of threads.
+    """Several savers in parallel: each runs one operation at a time, for its share of the threads.
 
-    A kind of store overrides what it needs of the methods from `lock` on.
+    A kind of store overrides those methods from `lock` on that it needs.
     """
 
     def __init__(self, savers: Sequence[Saver]) -> None:
@@ -37,16 +37,16 @@ class Store:
         """Return the saver of a thread, which may load the types of the allowlist too."""
         savers = self._savers.get(allowlist)
         if savers is None:
-            # Cached, as every operation asks; a clone shares lock and connections with its saver.
+            # Cached for every operation; a clone shares lock and connections with its original.
             originals = self._savers[frozenset()]
             savers = tuple(saver.with_allowlist(allowlist) for saver in originals)
             self._savers[allowlist] = savers
         return savers[crc32(str(thread_id).encode(errors="replace")) % len(savers)]
 
     async def take(self, thread_id: str) -> bool:
-        """Try to take a thread from all other stores; the same store can take it once more.
+        """Try to lock a thread against all other stores; the same store can take it once more.
 
-        What was taken n times is free after n releases.
+        A thread that was taken n times is free after n releases.
         """
         async with self._claims_lock:
             if not self._claims[thread_id] and not await self.lock(_lock_key(thread_id)):
@@ -56,7 +56,7 @@ class Store:
             return True
 
     async def release(self, thread_id: str) -> None:
-        """Give back what was taken once."""
+        """Release a thread once."""
         async with self._claims_lock:
             self._claims[thread_id] -= 1
             if not self._claims[thread_id]:
@@ -69,31 +69,31 @@ class Store:
         return True
 
     async def unlock(self, key: int) -> None:
-        """Give a lock back; never fail, as a turn has ended well by then."""
+        """Release a lock; never fail, as a turn has ended successfully by then."""
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Wait for an operation, which a cancel may cut off where the store can bear it."""
+        """Run an operation; a kind of store that must not be cut off in it overrides this."""
         return await work
 
     def operation(self) -> AbstractContextManager[None]:
-        """Return what each operation runs inside of."""
+        """Return the context for each operation."""
         return nullcontext()
 
     def failure(self, error: Exception) -> StorageError | None:
-        """Return an error of the store as one of ours, None if it is not the store's."""
+        """Return the `StorageError` for an error of the store, None for any other error."""
         return None
 
 
 @dataclass(slots=True)
 class Claim:
-    """A thread that no other process runs; given back by `release`."""
+    """The claim on a thread, which no other process runs until `release`."""
 
     _store: Store
     _thread_id: str
     _is_released: bool = False
 
     async def release(self) -> None:
-        """Give the thread back, also when cancelled; a second time does nothing."""
+        """Release the thread, even if cancelled; a second call does nothing."""
         if not self._is_released:
             self._is_released = True
             task = asyncio.ensure_future(self._store.release(self._thread_id))

@@ -1,4 +1,4 @@
-"""The run as a stream of events: in order, behind a bounded queue, with the models' tokens."""
+"""The stream of a run's events: in order, through a bounded queue, with the models' tokens."""
 
 from agentgraph.telling.emitter import EventEmitter, PutEvent, event_stream
 from agentgraph.telling.model_callbacks import AGENT_TAG, FOREIGN_TAG, ModelCallbacks

@@ -1,8 +1,8 @@
 """Emit the events of a run, and read them as a stream.
 
-The run is a task of its own behind a bounded queue, and whoever emits an event waits for room in
-it. LangGraph's own stream is unbounded: a reader who stops reading would not hold the run back, and
-its memory would grow.
+The run is a task of its own behind a bounded queue, and the emitter of an event waits for room in
+the queue. LangGraph's own stream is unbounded: if its reader stopped, the run would go on, and
+memory would grow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUEUE_SIZE = 64
 
 PutEvent: TypeAlias = Callable[[Event], Awaitable[None]]
 Position: TypeAlias = tuple[str, int, int]
-"""Of a session: whose turn it is, which round, and which attempt at it."""
+"""The position in a session: the speaker, the round, and the attempt at it."""
 
 
 async def event_stream(
@@ -49,7 +49,7 @@ async def event_stream(
         if not queue.full():
             queue.put_nowait(event)
             return
-        with waiting_for_reader():  # the time that a slow reader takes is none of the run's
+        with waiting_for_reader():  # no limit of the run counts the reader's time
             await queue.put(event)
 
     async def run() -> None:
@@ -79,14 +79,14 @@ class EventEmitter:
     sequence: int = 0
     error_messages: set[str] = field(default_factory=set)
     emitted_keys: set[tuple[Position, str, str]] = field(default_factory=set)
-    """The texts, calls and answers that were emitted: a graph around ours emits its own again.
+    """The texts, calls and answers that were emitted, as an outer graph may emit them again.
 
-    Only within a turn: in the next one a provider may give the same id to another call.
+    Only those of one turn: in the next turn a provider may give the same id to another call.
     """
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def emit(self, event: Event) -> None:
-        """Put an event with its stamp, after those that wait already, once the queue has room."""
+        """Stamp an event and put it on the queue, in order, as soon as there is room."""
         if isinstance(event, ErrorEvent):
             self.error_messages.add(event.message)
         position = self.position()
@@ -97,7 +97,7 @@ class EventEmitter:
             self._order.release()
 
     async def emit_failure(self, error: Exception) -> None:
-        """Emit what ended the run, unless a node has emitted it."""
+        """Emit the error that ended the run, unless a node has emitted it."""
         event = _failure(error)
         if event.message not in self.error_messages:
             await self.emit(event)
@@ -107,7 +107,7 @@ class EventEmitter:
         if not self._order.locked():
             await self._order.acquire()
             return
-        with waiting_for_reader():  # the one who has the lock waits for the reader, and so do we
+        with waiting_for_reader():  # the owner of the lock waits for the reader
             await self._order.acquire()
 
     async def _put_next(self, event: Event, position: Position) -> None:
@@ -130,7 +130,7 @@ class EventEmitter:
         if isinstance(event, TokenEvent):
             visit = stamped_event.agent, current_delegation()
             self.run.token_counts[visit] = self.run.token_counts.get(visit, 0) + 1
-        # Only now: one that is cancelled while it waits for room must leave no gap.
+        # Only now: an event that is cancelled while it waits for room must not leave a gap.
         self.sequence += 1
         if key is not None:
             self.emitted_keys.add(key)
@@ -151,7 +151,7 @@ def _failure(error: Exception) -> ErrorEvent:
     """Return the event of an error that ended a run."""
     if isinstance(error, AgentGraphError):
         return ErrorEvent(code=error.code, message=str(error))
-    # Not its text: that may hold secrets, and the reader may be anybody.
+    # Without the error's text, which may contain secrets.
     return ErrorEvent(code="error", message=f"the run failed: {type(error).__name__}")
 
 
@@ -161,4 +161,4 @@ async def _end(task: asyncio.Future[None]) -> None:
         task.cancel()
         await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # asyncio warns of exceptions that nobody has looked at
+        task.exception()  # retrieved, so that asyncio does not warn

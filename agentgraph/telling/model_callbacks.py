@@ -21,17 +21,17 @@ from agentgraph.telling.emitter import EventEmitter
 AGENT_TAG = "agentgraph_agent"
 """The metadata key of a model call that names its agent."""
 FOREIGN_TAG = "agentgraph_foreign"
-"""The metadata key that marks a graph that is not ours, and all that it runs."""
+"""The metadata key that marks a foreign graph, and everything that it runs."""
 
 T = TypeVar("T")
 
 _GENERATED_ID = "lc_run-"
-"""The beginning of the ids that LangChain makes for messages that a provider sends without one."""
+"""The prefix of the ids that LangChain makes for messages that have no id from the provider."""
 
 
 @dataclass(slots=True)
 class _ModelCall:
-    """A model call under way."""
+    """A running model call."""
 
     agent: str
     is_foreign: bool
@@ -45,10 +45,10 @@ class _ModelCall:
 
 
 class ModelCallbacks(AsyncCallbackHandler):
-    """Emits what the models of a run write, token by token; a full queue holds a model back.
+    """Emits the texts of a run's models, token by token; a full queue slows a model down.
 
-    For foreign graphs it emits tool calls and finished texts too: our own nodes emit those
-    themselves.
+    For foreign graphs it emits tool calls and finished texts too; the nodes of an `Agent` emit
+    those themselves.
     """
 
     run_inline = True
@@ -70,7 +70,7 @@ class ModelCallbacks(AsyncCallbackHandler):
     ) -> None:
         """Follow a call of an agent's model, unless its text may still be refused."""
         agent = self._agent_of(metadata)
-        # LangChain's middleware marks the calls that it makes for itself, such as a summary.
+        # LangChain's middleware marks its own model calls, such as those for a summary.
         is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
         is_foreign = bool((metadata or {}).get(FOREIGN_TAG))
         if agent and not is_aside and (is_foreign or not _is_judged()):
@@ -135,7 +135,7 @@ class ModelCallbacks(AsyncCallbackHandler):
             await self._answer(call, text, status)
 
     async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Emit the error of a foreign graph's tool; an interrupt is none."""
+        """Emit the error of a foreign graph's tool; an interrupt is no error."""
         call = self._calls.pop(run_id, None)
         if call is not None and not isinstance(error, GraphBubbleUp):
             await self._answer(call, type(error).__name__, "error")
@@ -149,7 +149,7 @@ class ModelCallbacks(AsyncCallbackHandler):
         return output
 
     def _agent_of(self, metadata: Mapping[str, Any] | None) -> str | None:
-        # A model or an agent that a tool runs for itself is no part of this conversation.
+        # A model or an agent that a tool runs is no part of this conversation.
         return (metadata or {}).get(AGENT_TAG) if current_run() is self._emitter.run else None
 
     async def _answer(
@@ -167,6 +167,6 @@ class ModelCallbacks(AsyncCallbackHandler):
 
 
 def _is_judged() -> bool:
-    """Tell whether a gate or a critic may refuse the text: then it is emitted later, as a whole."""
+    """Tell whether a gate or a critic may refuse the text; then it is emitted later, as a whole."""
     interceptor = current_interceptor()
     return interceptor is not None and interceptor.judges_answers

@@ -1,4 +1,4 @@
-"""What a test of agents needs: a model that follows a script, and a clock that stands still.
+"""Helpers for tests of agents: a model that follows a script, and a clock that stands still.
 
 model = ScriptedModel(["Hello.", call("refund", reason="charged twice"), "It is done."])
 assert model.requests[0].tools == ("refund",)

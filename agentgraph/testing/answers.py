@@ -1,4 +1,4 @@
-"""The turns of a script, and the answer of a model that each makes: a message or its chunks."""
+"""The turns of a script, and the answers that a model makes of them: a message, or its chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Call: TypeAlias = ToolCall | InvalidToolCall
 
 
 def call(name: str, /, **args: object) -> ToolCall:
-    """Return a tool call for a script; it gets its id when the model makes it.
+    """Return a tool call for a script; it gets an id when the model makes the call.
 
     call("refund", reason="charged twice")
     """
@@ -34,7 +34,7 @@ def call(name: str, /, **args: object) -> ToolCall:
 
 
 def bad_call(name: str, arguments: str = '{"reason": oops}') -> InvalidToolCall:
-    """Return a tool call whose arguments are no JSON object, as models write them at times.
+    """Return a tool call whose arguments are no JSON object: models sometimes write such calls.
 
     Raises `ValueError` for arguments that LangChain can read.
     """
@@ -51,7 +51,7 @@ def calls_of(message: AIMessage) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the model; where no usage is given, words are counted as tokens."""
+    """One message of the model; without `usage`, each word counts as a token."""
 
     text: str = ""
     calls: Sequence[Call] = ()
@@ -61,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A turn that is late, or fails: with an error it streams half of the turn, then raises."""
+    """A turn that is late or fails: with an error half of it is streamed, then the error raised."""
 
     turn: Scripted = ""
     delay_s: float = 0.0
@@ -69,12 +69,12 @@ class Fault:
 
     @classmethod
     def delay(cls, seconds: float, turn: Scripted) -> Self:
-        """Return a turn that comes after so many seconds of the clock in force."""
+        """Return a turn that comes after `seconds` of the clock in force."""
         return cls(turn, delay_s=seconds)
 
     @classmethod
     def cut(cls, turn: Scripted, error: Exception | None = None) -> Self:
-        """Return a turn whose stream breaks off in the middle, by default as a lost connection."""
+        """Return a turn whose stream breaks off, by default with the error of a lost connection."""
         return cls(turn, error=error or connection_error())
 
     @classmethod
@@ -93,7 +93,7 @@ Scripted: TypeAlias = str | AIMessage | Call | Sequence[Call] | Turn | Fault | E
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A message, after how long it comes, and the error that is raised instead of its end."""
+    """A message, its delay, and the error that is raised in place of its second half."""
 
     message: AIMessage
     delay_s: float = 0.0
@@ -115,7 +115,7 @@ class Answer:
 
 
 def answer_of(turn: object, *, messages: Sequence[BaseMessage], model_name: str) -> Answer:
-    """Return the answer of a turn to these messages; raise `TypeError` for what is no turn."""
+    """Return the answer of a turn to these messages; raise `TypeError` for an invalid turn."""
     match turn:
         case Fault():
             inner = answer_of(turn.turn, messages=messages, model_name=model_name)
@@ -130,7 +130,7 @@ def answer_of(turn: object, *, messages: Sequence[BaseMessage], model_name: str)
 
 
 def _turn(turn: object) -> Turn:
-    """Return a turn for a text or calls; raise `TypeError` for what is none."""
+    """Return a turn for a text or calls; raise `TypeError` for anything else."""
     match turn:
         case Turn():
             return turn
@@ -163,7 +163,7 @@ def _is_bad(call: Call) -> bool:
 
 
 def _fresh(kind: str) -> str:
-    # Never a fake clock's id: two of those in one test would give a thread one id twice.
+    # Never a fake clock's id: two fake clocks in one test would give a thread one id twice.
     return f"{kind}_{SystemClock().new_id()[:24]}"
 
 
@@ -182,9 +182,9 @@ def _words(message: BaseMessage) -> int:
 
 def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
     """Split a message as a provider streams it; the chunks add up to the message."""
-    # A list and a string do not add up, so that the empty content has the type of the rest.
+    # A list and a string cannot be added, so the empty content has the type of the rest.
     empty: Any = "" if isinstance(message.content, str) else []
-    # LangChain would read the raw calls of older messages as calls once more.
+    # LangChain would read the raw calls of older messages as calls a second time.
     extras = {k: v for k, v in message.additional_kwargs.items() if k != "tool_calls"}
     last = AIMessageChunk(
         content=empty,

@@ -59,7 +59,7 @@ class FakeClock:
         return f"{self._seed & 0xFFFF_FFFF_FFFF_FFFF:016x}{next(self._ids):016x}"
 
     def set_wall(self, instant: float | datetime) -> None:
-        """Set the wall clock, back or forth; no sleeper notices."""
+        """Set the wall clock, back or forth, without an effect on sleepers."""
         self._offset = _nanoseconds(instant) - self._monotonic
 
     def advance(self, seconds: float) -> None:
@@ -67,8 +67,8 @@ class FakeClock:
         if seconds < 0:
             raise ValueError("Time cannot be advanced backwards: see `set_wall`.")
         with self._lock:
-            # Before anybody is woken: in another thread's loop a sleeper runs at once, and may ask
-            # for the time.
+            # Before any sleeper wakes: in another thread's loop a sleeper runs at once, and may
+            # read the time.
             self._monotonic += _nanoseconds(seconds)
             for heap in (self._timers, self._sleepers):
                 while heap and heap[0].due <= self._monotonic:
@@ -97,7 +97,7 @@ class FakeClock:
 
     @contextmanager
     def timeout(self, seconds: float | None) -> Iterator[None]:
-        """Raise `TimeoutError` in a block once the clock is advanced so far; it is no sleeper."""
+        """Raise `TimeoutError` in a block when the clock is advanced so far; not a sleeper."""
         if seconds is None:
             yield
             return
@@ -110,7 +110,7 @@ class FakeClock:
                 timer.end()
 
     async def asleep(self, count: int = 1) -> None:
-        """Wait until at least so many tasks are asleep: then it is time to advance."""
+        """Wait until at least `count` tasks are asleep: then it is time to advance."""
         with self._lock:
             if len(self._sleepers) >= count:
                 return
@@ -125,7 +125,7 @@ class FakeClock:
             yield self
 
     def _start_timer(self, duration: int, future: asyncio.Future[None]) -> _Sleeper:
-        """Resolve a future after so many nanoseconds."""
+        """Start a timer that resolves a future after `duration` nanoseconds."""
         with self._lock:
             timer = _Sleeper(self._monotonic + duration, next(self._order), future)
             if duration <= 0:
@@ -143,7 +143,7 @@ class FakeClock:
             return timer.due - self._monotonic
 
     def _wake_watchers(self) -> None:
-        """Wake those who wait for so many sleepers; called with the lock held."""
+        """Wake the callers of `asleep` whose count is reached; the caller has the lock."""
         asleep = len(self._sleepers)
         for minimum, is_reached in self._watchers:
             if minimum <= asleep:
@@ -165,13 +165,13 @@ class _Timer:
         self._clock = clock
         self._limit = limit
         self._remaining_ns: int | None = duration
-        """None once it has expired or ended."""
+        """None when the timer has expired or ended."""
         self._pauses = 0
         self._sleeper: _Sleeper | None = None
         self._start()
 
     def pause(self) -> None:
-        """Stop the time; code that is `unhurried` calls it."""
+        """Stop the time; `paused_limits` calls it."""
         self._pauses += 1
         if self._sleeper is not None:
             self._remaining_ns = self._clock._stop_timer(self._sleeper)
@@ -196,7 +196,7 @@ class _Timer:
 
     def _expire(self, future: asyncio.Future[None]) -> None:
         """Expire the limit."""
-        # The callback comes a loop cycle late: meanwhile the block may have ended, or be paused.
+        # The callback comes a loop cycle late: the block may have ended or paused meanwhile.
         if self._sleeper is not None and self._sleeper.future is future:
             self._sleeper = self._remaining_ns = None
             self._limit.expire()
@@ -204,7 +204,7 @@ class _Timer:
 
 @dataclass(order=True, frozen=True, slots=True)
 class _Sleeper:
-    """When a future is due; the order of their making decides between equal times."""
+    """When a future is due; of two equal times, the one made first comes first."""
 
     due: int
     order: int

@@ -1,7 +1,7 @@
 """Check that a provider would accept a history of messages.
 
 Providers refuse histories in which tool calls and their answers do not match. So does
-`ScriptedModel`, because tests would not notice with a model that takes everything.
+`ScriptedModel`: tests with a model that accepts everything would not notice such a history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The errors of a provider, as the openai client raises them.
 
-Code under test tells errors apart by the classes and attributes of the client library.
+Code under test classifies errors by the classes and attributes of the client library.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def connection_error() -> Exception:
 
 
 def _http() -> ModuleType:
-    # Versions of openai use one or the other, and their errors take its objects only.
+    # A version of openai uses one of the two libraries, and its errors accept only those objects.
     return import_module("httpx2" if find_spec("httpx2") else "httpx")

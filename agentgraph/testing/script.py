@@ -32,7 +32,7 @@ class Script:
         self.requests: list[Request] = []
 
     def __deepcopy__(self, memo: object) -> Script:
-        return self  # pydantic copies a model deeply; the copies are to share the cursor
+        return self  # pydantic copies a model deeply; the copies must share the cursor
 
     def next(self, messages: list[BaseMessage]) -> Scripted | Awaitable[Scripted]:
         """Return the next turn; raise `ScriptExhausted` where there is none."""
@@ -53,7 +53,7 @@ class ScriptExhausted(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the model received in one call; `specs` are its tools as they were sent."""
+    """What the model received in one call; `specs` are the tools as the client sent them."""
 
     messages: tuple[BaseMessage, ...]
     tools: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ def request_of(messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> R
 
 
 def spec_of(tool: Bindable) -> dict[str, Any]:
-    """Return a tool as it is sent to a provider: a dict as it is, unless it is a JSON schema."""
+    """Return a tool in the form for providers; a dict stays as it is, except a JSON schema."""
     if isinstance(tool, dict) and "title" not in tool:
         return tool
     return convert_to_openai_tool(tool)

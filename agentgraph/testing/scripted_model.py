@@ -23,9 +23,9 @@ T = TypeVar("T")
 class ScriptedModel(BaseChatModel):
     """A chat model that follows a script, streams as a provider does and records its requests.
 
-    `turns` is a sequence, or a function (sync or async) of the messages; for concurrent runs take a
+    `turns` is a sequence, or a function (sync or async) of the messages. Concurrent runs need a
     function, because the order in which they take turns is not defined. `strict` refuses the
-    histories that providers refuse; `binds_tools=False` is a model that cannot call tools.
+    histories that providers refuse; `binds_tools=False` makes a model that cannot call tools.
 
         model = ScriptedModel([call("refund", reason="twice"), Fault.rate_limit(), "Done."])
         assert model.requests[0].tools == ("refund",)
@@ -46,7 +46,7 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def requests(self) -> list[Request]:
-        """Return the requests so far, of this model and all its `bind_tools` copies."""
+        """Return all requests so far, to this model and all its `bind_tools` copies."""
         return self._script.requests
 
     @property
@@ -126,4 +126,4 @@ def _block_on(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(coroutine)
     finally:
-        coroutine.close()  # `run` has not begun it where a loop is running
+        coroutine.close()  # `run` does not start it inside a running loop

@@ -1,9 +1,9 @@
-"""One attempt at a tool call: what is known of it on both sides of LangGraph's `ToolNode`.
+"""One attempt at a tool call, shared by the code around LangGraph's `ToolNode` and inside of it.
 
-`ToolNode` hands on the call and nothing else, so the attempt travels around it in a context
-variable. Tools record their result in it the moment they have it: between a tool's return and its
-answer lie several turns of the event loop, and a run that is cancelled just then would otherwise
-call a result unknown that is known.
+`ToolNode` passes on the call and nothing else, so the attempt is in a context variable. A tool
+records its result in the attempt as soon as it returns: several turns of the event loop lie between
+a tool's return and the answer to its call, and a run that is cancelled in between would otherwise
+report a known result as unknown.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from agentgraph.running import Run
 
 @dataclass(slots=True)
 class ToolAttempt:
-    """A tool call that runs, and what it has written so far."""
+    """A running tool call, and what it has written so far."""
 
     call: ToolCall
     position: str
-    """Which message with calls of its level, and which call of that message."""
+    """The number of the level's message with calls, and of the call in that message."""
     task: str
-    """Which task runs it, also when that is resumed. The call's id would not do: ids are unique
-    within one history only, and delegates have histories of their own."""
+    """The task that runs the call, the same when it is resumed. The call's id would not do: ids are
+    unique within one history only, and delegates have histories of their own."""
     outcome: CallOutcome
     progress: str = ""
-    """How far the conversation had come when the tool was called."""
+    """The digest of the conversation's progress when the tool was called."""
     run: Run | None = None
     stops: Stops = field(default_factory=Stops)
     updates: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ToolMessage] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     has_run: bool = False
-    """Whether something ran for it; a wrapper or a team may answer a call without that."""
+    """Whether a tool ran for the call; a wrapper or a team may answer it without a tool."""
 
     def earlier_result(self) -> ToolMessage | None:
-        """Return what the call returned before its run was cut off, in this process."""
+        """Return the call's result from before its run was cut off, if it ran in this process."""
         return None if self.run is None else self.run.results.get(self.task)
 
     def record(self, message: ToolMessage) -> None:
-        """Enter a result in the journal, and keep it for a resumed task."""
+        """Enter a result in the journal, and in the results for a resumed task."""
         if self.run is not None:
             self.run.record_messages([message])
             self.run.results[self.task] = message
@@ -61,7 +61,7 @@ current_attempt: ContextVar[ToolAttempt] = ContextVar("agentgraph_tool_attempt")
 
 
 def recording_tool(tool: BaseTool) -> BaseTool:
-    """Return a tool that records its results; one that is made of no function stays as it is."""
+    """Return a tool that records its results; a tool without a function is returned unchanged."""
     if not isinstance(tool, StructuredTool):
         return tool
     update: dict[str, object] = {}

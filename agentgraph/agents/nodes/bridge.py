@@ -1,7 +1,7 @@
 """The bridge from an asynchronous run to synchronous middleware: a thread for each wrapper.
 
-Its handler goes back to the loop, and the thread waits for it. A pool would not do: its threads
-would all be taken by wrappers whose handlers wait for one.
+The wrapper's handler runs on the event loop, and the thread waits for it. A thread pool would
+deadlock: wrappers could use up its threads while their handlers wait for one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def asynchronous(wrap: Callable[[Any, Any], Any]) -> Wrapper:
 class _Bridge:
     """One run of a synchronous wrapper.
 
-    Cancelling it cancels the handler that the wrapper waits for, and refuses further ones; the
-    thread itself cannot be cancelled and ends when its wrapper does.
+    A cancellation cancels the handler that the wrapper waits for, and refuses further handlers. The
+    thread itself cannot be cancelled; it ends when its wrapper ends.
     """
 
     def __init__(self, wrap: Callable[[Any, Any], Any], handler: Handler) -> None:
@@ -61,16 +61,16 @@ class _Bridge:
         result, error = None, None
         try:
             result = self._wrap(request, self._wait)
-        except BaseException as raised:  # whatever it is, the loop's side raises it
+        except BaseException as raised:  # any error: `run` raises it on the loop
             error = raised
         with suppress(RuntimeError):  # the loop may be gone
             self._loop.call_soon_threadsafe(self._settle, result, error)
 
     def _wait(self, request: Any) -> Any:
         with self._lock:
-            if self._outcome.cancelled():  # a retry must not call again what was cancelled
+            if self._outcome.cancelled():  # a wrapper must not retry what was cancelled
                 raise asyncio.CancelledError
-            # A wrapper may go on in a thread of its own, which knows nothing of the run.
+            # A wrapper may go on in a thread of its own, which lacks the context of the run.
             is_own = threading.current_thread() is self._thread
             context = copy_context() if is_own else self._context.copy()
             call = asyncio.run_coroutine_threadsafe(self._inside(request, context), self._loop)

@@ -59,12 +59,12 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
 
 
 def after_model(level: Level, message: AIMessage) -> str:
-    """Return where a message leads: to its calls, malformed ones included, or to the end."""
+    """Return the node after a message: the one of its calls, also of malformed ones, or the end."""
     return "call_tools" if calls_of(message) else level.end
 
 
 def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
-    """Return the system texts of a history, and what the agent's policy lets its model see."""
+    """Return the system texts of a history, and the messages that the policy shows the model."""
     system, view = split_system(messages)
     policy = level.agent.history
     if policy is None or isinstance(policy, int):
@@ -76,8 +76,8 @@ def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[Any
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
     """Return a function that asks the model inside of middleware and guards.
 
-    It returns the message and what the middleware adds to the state. Whatever a provider raises,
-    it raises `ModelError`; interrupts and the stops of guards pass.
+    The function returns the message and the middleware's update to the state. It turns every error
+    of a provider into `ModelError`; interrupts and the stops of guards pass.
     """
     binding = _Binding(level, model)
 
@@ -99,7 +99,7 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
         except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:
-            # The boundary to providers: whatever they raise, users catch one type.
+            # The boundary to providers: users catch one type for all of their errors.
             raise await _model_error(level, error) from error
 
     return ask
@@ -120,7 +120,7 @@ class _Binding:
         if self.specs:
             try:
                 runnable = model.bind_tools(self.specs, **self.choice)
-            except NotImplementedError:  # LangChain's way to say that a model knows no tools
+            except NotImplementedError:  # LangChain's sign that a model supports no tools
                 self.is_plain = True
         return runnable.with_config(metadata=self.tag)
 
@@ -134,7 +134,7 @@ class _Binding:
 
 
 async def _model_error(level: Level, error: Exception) -> ModelError:
-    """Emit a failure and return it as an error that names the kind and none of its secrets."""
+    """Emit a failure; return it as an error that names its kind, but not its text: secrets."""
     detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
     code = error.code if isinstance(error, ModelError) else None
     failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}", code=code)
@@ -151,7 +151,7 @@ def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> A
     """Give a message its author, an id, and call ids that the conversation has not seen."""
     update: dict[str, Any] = {"name": message.name or level.agent.name}
     if not message.id or any(earlier.id == message.id for earlier in history):
-        update["id"] = new_id()  # a cached answer has the id of the first; it must not replace it
+        update["id"] = new_id()  # a cached answer repeats its id; it must not replace the first one
     if calls_of(message):
         earlier_calls = (c for m in history if isinstance(m, AIMessage) for c in calls_of(m))
         call_ids = {str(call["id"]) for call in earlier_calls}
@@ -172,7 +172,7 @@ def _with_fresh_id(call: dict[str, Any], call_ids: set[str]) -> dict[str, Any]:
 
 
 async def _report(level: Level, message: AIMessage) -> None:
-    """Record what a message has cost, and emit what is in it: native calls, a text, calls."""
+    """Record the usage of a message, and emit its content: native calls, a text, calls."""
     usage = message.usage_metadata
     run = current_run()
     if run is not None:

@@ -1,8 +1,8 @@
-"""The node `call_tools`: every call of a message gets exactly one answer, and one thing follows.
+"""The node `call_tools`: every call of a message gets exactly one answer, then one step follows.
 
-It is entered three ways: after a model's message, by a `Send` for each of several calls, and once
-more when they have all answered. Ordinary calls run first; then one transfer, or the help request,
-or all delegations; only then does the message lead anywhere.
+The node is entered in three ways: after a model's message, by a `Send` for each of several calls,
+and again when all calls have answers. Ordinary calls run first; then one transfer, or the help
+request, or all delegations; only then does the message lead to another node.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def _settle(
     state: AgentState,
     config: RunnableConfig,
 ) -> Commands:
-    """Answer what is open of a message; with all answered, decide what follows."""
+    """Answer the open calls of a message; when all have answers, decide what follows."""
     commands: Commands = []
     guard = (state.get("turn") or {}).get("closed")
     if guard:
@@ -162,7 +162,7 @@ async def _transfer(
 async def _ask_for_help(
     level: Level, pending: PendingCalls, moves: Sequence[_Move], state: AgentState
 ) -> Commands:
-    """End this level's run, so that its supervisor goes on; the guards may be against it."""
+    """End this level's run, so that its supervisor goes on, unless the guards forbid that."""
     move, *surplus = moves
     objection = await _objection_to_return(level, state)
     if objection is not None:
@@ -175,7 +175,7 @@ async def _ask_for_help(
 
 
 async def _objection_to_return(level: Level, state: AgentState) -> str | None:
-    """Say why a sub-agent must not go back to its supervisor once more, None if it may."""
+    """Return why a sub-agent must not return to its supervisor once more, None if it may."""
     interceptor = current_interceptor()
     if interceptor is None or level.supervisor is None or state.get("errand") is not None:
         return None  # a delegate only answers its call
@@ -187,7 +187,7 @@ async def _objection_to_return(level: Level, state: AgentState) -> str | None:
 async def _refuse_all(
     level: Level, pending: PendingCalls, moves: Iterable[_Move], reason: str
 ) -> Commands:
-    """Answer all moves of a message with the reason against them; the model goes on."""
+    """Answer all moves of a message with the reason for their refusal; the model goes on."""
     refusals = _refuse(moves, reason)
     await pending.report_unrun(refusals)
     return [Command(update={"messages": refusals}, goto=level.entry)]
@@ -218,12 +218,12 @@ async def _return_or_loop(level: Level, pending: PendingCalls) -> Command[str]:
 
 
 async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCall]) -> Commands:
-    """Run several calls at a time; of sub-agents among them only those that guards let begin."""
+    """Run several calls in parallel; those that enter sub-agents only if the guards admit them."""
     agent_calls = [call for call in calls if call["name"] in level.toolset.agents]
     names = [call["name"] for call in agent_calls]
     admitted_calls, objections = await _admit(agent_calls, names)
     refusals = [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
-    if not admitted_calls:  # with some admitted, the guards see the replies of those
+    if not admitted_calls:  # otherwise the guards see the replies of the admitted ones
         await pending.report_unrun(refusals)
     sends = [
         _send(level, pending, call)
@@ -234,7 +234,7 @@ async def _send_all(level: Level, pending: PendingCalls, calls: Sequence[ToolCal
 
 
 def _send(level: Level, pending: PendingCalls, call: ToolCall) -> Send:
-    # The call and never the state: a checkpoint would store the state once for each call.
+    # Send the call, never the state: a checkpoint would store the state once for each call.
     call_task = pending.task(call)
     child = level.toolset.agents.get(call["name"])
     if child is not None:
@@ -262,7 +262,7 @@ async def _delegate(level: Level, pending: PendingCalls, move: _Move) -> Send:
 async def _admit(
     candidates: Sequence[W], workers: Sequence[str]
 ) -> tuple[list[W], list[tuple[W, str]]]:
-    """Return which candidates may begin, and which may not and why."""
+    """Return the candidates that may begin, and the others, each with the reason."""
     interceptor = current_interceptor()
     objections = await interceptor.dispatch(workers) if interceptor is not None and workers else {}
     admitted = [c for position, c in enumerate(candidates) if position not in objections]
@@ -270,7 +270,7 @@ async def _admit(
 
 
 async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMessage]:
-    """Answer the calls whose arguments are no JSON: providers refuse a call without an answer."""
+    """Answer the calls whose arguments are no JSON: a provider refuses unanswered calls."""
     answers = []
     for call in pending.message.invalid_tool_calls:
         if call["id"] not in pending.answers:
@@ -284,9 +284,9 @@ async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMes
 
 
 def _close(pending: PendingCalls, guard: str) -> list[ToolMessage]:
-    """Answer what is open where a guard has ended the turn."""
+    """Answer the open calls of a turn that a guard has ended."""
     calls = [c for c in calls_of(pending.message) if c["id"] not in pending.answers]
-    # A call that was stopped after it had run keeps its result: its effect is there.
+    # A call that was stopped after its tool had run keeps its result: its effect has happened.
     results = {m.tool_call_id: m for m in recorded_messages() if isinstance(m, ToolMessage)}
     return [
         results.get(c["id"] or "")
@@ -312,7 +312,7 @@ def _move_of(level: Level, call: ToolCall) -> _Move:
 
 
 def _writes(attempt: ToolAttempt, *, keep_outcome: bool = True) -> Commands:
-    """Return what a call has written; a task of its own leaves its outcome to the next step."""
+    """Return a call's writes; the outcome of a task of its own is read in the next super-step."""
     commands: Commands = [Command(update=update) for update in attempt.updates]
     if keep_outcome and len(attempt.outcome) > 1:
         commands.append(Command(update={"outcomes": [attempt.outcome]}))
@@ -320,7 +320,7 @@ def _writes(attempt: ToolAttempt, *, keep_outcome: bool = True) -> Commands:
 
 
 def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
-    """Return how far the conversation is, which only a handoff in a team is judged by."""
+    """Return the digest of the conversation's progress, which only handoffs in a team need."""
     if level.membership is None:
         return ""
     if "sent" in state:
@@ -329,13 +329,13 @@ def _progress(level: Level, state: AgentState, config: RunnableConfig) -> str:
 
 
 def _held_back(text: str) -> dict[str, Any]:
-    """Return the update by which a text is judged before it is sent, {} where none judges."""
+    """Return the update that has a text judged before it is sent, {} where no guard judges."""
     interceptor = current_interceptor()
     return dict(interceptor.defer_text(text)) if interceptor is not None and text else {}
 
 
 async def _speak(level: Level, text: str) -> AIMessage:
-    """Answer in this agent's name with a text that a tool has given."""
+    """Emit and return a tool's text as an answer of this agent."""
     message = AIMessage(text, id=new_id(), name=level.agent.name)
     record_messages([message])
     await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))

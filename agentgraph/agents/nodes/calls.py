@@ -1,7 +1,7 @@
 """The calls of one model's message: which are open, how each is answered, and where it runs.
 
-A call runs in the step of `call_tools`, or in a task of its own that a `Send` starts: then it
-carries a `CallTask`.
+A call runs in the step of `call_tools`, or in a task of its own. A `Send` with a `CallTask` starts
+such a task.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ NOT_EXECUTED = "Not executed: "
 
 
 class CallTask(TypedDict):
-    """What a `Send` carries to the task that answers a call; checkpoints store it."""
+    """The payload of the `Send` to the task that answers a call; checkpoints store it."""
 
     call: ToolCall
     position: str
-    """Which message with calls of its level, and which call of that message: "2/0"."""
+    """The number of the level's message with calls, and of the call in that message: "2/0"."""
     message_id: str
     alone: NotRequired[bool]
-    """Whether a sub-agent gets the request and nothing else, because it is called as a tool."""
+    """Whether the call is of an agent as a tool, which gets the request and nothing else."""
     text: NotRequired[str]
-    """The transfer, as a delegate reads it."""
+    """The text of the transfer for the delegate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class PendingCalls:
     message: AIMessage
     answers: dict[str, ToolMessage]
     open_calls: list[ToolCall]
-    """Its calls without an answer when it was read, malformed ones left out."""
+    """Its calls that had no answer when it was read, without the malformed ones."""
     number: int
-    """Which of this level's messages with calls it is, since its turn or its visit began."""
+    """Its number among the level's messages with calls since the turn or the visit began."""
 
     @classmethod
     def last(cls, state: AgentState) -> PendingCalls | None:
-        """Return the last calls of a level, None where its messages have none."""
+        """Return the calls of a level's last message with calls, None where it has none."""
         answers: dict[str, ToolMessage] = {}
         for message in reversed(state.get("messages", [])):
             if isinstance(message, ToolMessage):
@@ -62,13 +62,13 @@ class PendingCalls:
         return None
 
     def task(self, call: ToolCall) -> CallTask:
-        """Return what a call carries to the task that answers it."""
+        """Return the payload for the task that answers a call."""
         index = [c["id"] for c in self.message.tool_calls].index(call["id"])
         position = f"{self.number}/{index}"
         return {"call": call, "position": position, "message_id": str(self.message.id)}
 
     async def report_unrun(self, answers: Iterable[ToolMessage]) -> None:
-        """Report to the guards which of the calls were answered without anything having run."""
+        """Report to the guards the calls that were answered although no tool ran."""
         await report_unrun(calls_of(self.message), answers, str(self.message.id))
 
 
@@ -89,7 +89,7 @@ def refusal(call_id: str, tool: str, reason: str) -> ToolMessage:
 
 
 def transfer_text(target: str, reason: str, summary: str) -> str:
-    """Return the answer to a transfer: where the conversation is now, and why."""
+    """Return the text of the answer to a transfer: which agent has the conversation, and why."""
     lines = [f"{TRANSFER_MADE}{target}"]
     lines += [f"Reason: {reason}"] if reason else []
     lines += [f"Summary: {summary}"] if summary else []
@@ -112,9 +112,9 @@ async def emit_answer(level: Level, message: ToolMessage) -> None:
 async def report_unrun(
     calls: Iterable[ToolCall | InvalidToolCall], answers: Iterable[ToolMessage], message_id: str
 ) -> None:
-    """Report to the guards which calls were answered without anything having run.
+    """Report to the guards the calls that were answered although no tool ran.
 
-    A model may make such a call again and again, and no tool run would ever show it.
+    A model may make such a call again and again, and no tool run would ever show that.
     """
     interceptor = current_interceptor()
     if interceptor is None:
@@ -132,13 +132,13 @@ _visit: ContextVar[str] = ContextVar("agentgraph_visit", default="")
 
 
 def current_visit() -> str:
-    """Return the positions at which this code was entered, the same whenever it runs again."""
+    """Return the positions of the calls around this code, the same when the code runs again."""
     return _visit.get()
 
 
 @contextmanager
 def inside_visit(position: str) -> Iterator[None]:
-    """Tell the visits that one turn makes to the same sub-agent apart, by their positions."""
+    """Mark the code in here by the call's position, as a turn may visit one agent several times."""
     token = _visit.set(f"{_visit.get()}>{position}")
     try:
         yield

@@ -1,6 +1,6 @@
 """The content of a model's message: citations and the provider's own tool calls, in one form.
 
-Providers differ in their content blocks; LangChain's `content_blocks` has them alike.
+Providers differ in their content blocks; LangChain's `content_blocks` gives them one form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NativeCall:
 
 
 def citations_of(message: AIMessage) -> list[Citation]:
-    """Return the sources that a message names, in its order, each once."""
+    """Return the sources that a message names, each once, in their order."""
     citations = {
         str(note["url"]): Citation(
             str(note["url"]), str(note.get("title") or ""), str(note.get("cited_text") or "")
@@ -58,5 +58,5 @@ def _args(block: dict[str, Any]) -> dict[str, object]:
 
 
 def _blocks(message: AIMessage) -> Iterator[dict[str, Any]]:
-    if isinstance(message.content, list):  # a plain string has no blocks worth the parsing
+    if isinstance(message.content, list):  # a plain string has no such blocks
         yield from (dict(block) for block in message.content_blocks)

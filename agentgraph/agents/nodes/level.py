@@ -1,4 +1,4 @@
-"""A level: one agent in its place in a tree, as its nodes know it beside the state."""
+"""A level: one agent in its place in a tree, with all that its nodes need beside the state."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from agentgraph.stream import RoutingEvent, RoutingKind
 class Level:
     """One agent in its place.
 
-    Made once for each place when a tree is compiled, and shared by all runs: nothing of a run may
-    be kept here.
+    It is made once for each place when a tree is compiled, and all runs share it: it must not
+    contain anything of a run.
     """
 
     agent: AgentSpec
     path: str
-    """The names from the root to this agent, as events and guards know it: `support/billing`."""
+    """The names from the root to this agent, used in events and by guards: `support/billing`."""
     supervisor: str | None
     guards: Guards | None
     toolset: Toolset
     tree: Tree | None
-    """Only the root has it: mentions and stale paths are read there and nowhere else."""
+    """Only the root has it, because mentions and stale paths are handled only there."""
     entry: str = "call_model"
-    """The node of the next model call: the first hook before it, where there is one."""
+    """The node to enter for a model call: the first hook before it, or the model's node."""
     exits: Sequence[str] = ()
-    """The hooks between a model call and what follows from it."""
+    """The hooks after a model call."""
     end: str = "__end__"
-    """The node of a finished turn: the first hook after it, where there is one."""
+    """The node to enter when a turn is finished: the first hook after it, or the end."""
     nodes: set[str] = field(default_factory=set)
     """The names of all nodes; filled once the patchers have run."""
     membership: Membership | None = None
-    """Its place in a team, or its root's."""
+    """The membership of this agent, or of its root, in a team."""
     effects: MutableMapping[str, Effect] = field(default_factory=dict)
-    """How the actions of all agents of its tree, or of its team, are undone."""
+    """How the actions of all agents of the tree, or of the team, are undone."""
 
     @property
     def inherits(self) -> bool:
-        """Whether the conversation before this entry is handed over with the run."""
+        """Whether the run hands the earlier conversation over to this level."""
         return self.tree is None or self.membership is not None
 
     def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:

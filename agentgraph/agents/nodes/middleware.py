@@ -1,7 +1,7 @@
 """LangChain's `AgentMiddleware`, run in LangChain's order inside our nodes.
 
 Wrappers go around the model call and each tool call, hooks become nodes. A wrapper may catch and
-retry whatever happens inside, except the stop of a guard: that passes all of them.
+retry every error from inside, except the stop of a guard, which passes all wrappers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Middleware:
 
     @property
     def states(self) -> list[type]:
-        """Return the state that the middleware needs."""
+        """Return the state types that the middleware needs."""
         return [m.state_schema for m in self._stack]
 
     @property
@@ -82,7 +82,7 @@ class Middleware:
         state: Mapping[str, Any],
         runtime: Runtime[Any],
     ) -> ModelRequest[Any]:
-        """Make what LangChain's wrappers are given."""
+        """Make the request that LangChain's wrappers get."""
         from langchain.agents.middleware import ModelRequest
 
         return ModelRequest(
@@ -90,16 +90,16 @@ class Middleware:
             messages=view,
             system_message=SystemMessage(system) if system else None,
             tools=specs,
-            state=dict(state),  # type: ignore[arg-type]  # a TypedDict of theirs
+            state=dict(state),  # type: ignore[arg-type]  # LangChain's TypedDict
             runtime=runtime,
         )
 
     async def call_model(
         self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
     ) -> tuple[AIMessage, dict[str, Any]]:
-        """Call the model inside all wrappers; return its message and what they add to the state.
+        """Call the model inside all wrappers; return its message and their update to the state.
 
-        `choice` is bound with the tools, `tag` says in the callbacks whose model speaks.
+        `choice` is bound with the tools; `tag` is metadata that names the agent to the callbacks.
         """
         stops = Stops()
 
@@ -136,7 +136,7 @@ class Middleware:
         return _message_and_update(await stops.outside(handler(request)))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Run a tool inside all wrappers; `execute` is called as often as they call it."""
+        """Run a tool inside all wrappers, which may call `execute` any number of times."""
         handler = execute
         for wrapper in reversed(self._tool_wrappers):
             handler = partial(wrapper, handler)
@@ -150,10 +150,11 @@ def hook_node(
     jumps: Mapping[str, str],
     inherits: bool,
 ) -> HookNode:
-    """Make a node that runs a hook on the whole conversation and goes on, or where it jumps to.
+    """Make a node that runs a hook on the whole conversation.
 
-    `leads_to` names the next node from the level's messages; `inherits` tells whether the level
-    has messages handed over from above, which a hook may rewrite for this level only.
+    The next node is the one that the hook jumps to, else the one that `leads_to` returns for the
+    level's messages. `inherits` tells whether the level has messages that were handed over from
+    above, which a hook may rewrite for this level only.
     """
 
     async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
@@ -172,7 +173,7 @@ def hook_node(
 
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
-    """Return the model to ask, which a wrapper may have chosen: once, where a guard retries."""
+    """Return the model of a request; its client sends one request per call where guards retry."""
     interceptor = current_interceptor()
     return (
         attempting_once(model) if interceptor is not None and interceptor.retries_models else model
@@ -210,7 +211,7 @@ def _overrides(middleware: AgentMiddleware[Any, Any], method: str) -> bool:
 
 
 def _message_and_update(result: Any) -> tuple[AIMessage, dict[str, Any]]:
-    """Read what wrappers return: a message, LangChain's response, or that with a `Command`."""
+    """Read the result of wrappers: a message, LangChain's response, or one with a `Command`."""
     update: dict[str, Any] = {}
     command = getattr(result, "command", None)
     if command is not None and isinstance(command.update, dict):
@@ -230,19 +231,19 @@ Work: TypeAlias = Callable[P, Awaitable[W]]
 
 
 class _StopSignal(ControlFlow):
-    """Carry a stop out through wrappers: LangChain's let control flow pass, and do not retry it."""
+    """Carries a stop through wrappers: those of LangChain do not retry control flow."""
 
 
 class Stops:
-    """The stop by a guard in one pass through the wrappers, which no wrapper may swallow."""
+    """The stop by a guard in one pass through the wrappers, kept so that none can suppress it."""
 
     def __init__(self) -> None:
         self._stop: Exception | None = None
 
     async def inside(self, guard: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
-        """Do work by way of a guard, unless a guard has stopped this pass already.
+        """Run `work` by way of `guard`, unless a guard has stopped this pass already.
 
-        What the work itself raises is for the wrappers, even an interrupt.
+        Errors of `work` itself go to the wrappers, interrupts too.
         """
         own: list[Exception] = []
 
@@ -263,7 +264,7 @@ class Stops:
         raise _StopSignal from self._stop
 
     async def outside(self, work: Awaitable[T]) -> T:
-        """Return what the wrappers return, or raise the stop if there was one."""
+        """Return the result of the wrappers, or raise the stop if there was one."""
         try:
             result = await work
         except Exception:

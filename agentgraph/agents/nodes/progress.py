@@ -1,4 +1,4 @@
-"""How far a conversation has come, as digests that guards against loops compare."""
+"""Digests of a conversation's progress, which the guards against loops compare."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentgraph.agents.nodes.calls import NOT_EXECUTED, TRANSFER_MADE
 
 
 def progress(messages: Sequence[AnyMessage]) -> str:
-    """Return a digest of the last thing that was said or found out, "" where there is nothing.
+    """Return a digest of the last text or tool result, "" where there is none.
 
-    A handoff, its reason and its notices are neither: two agents that only pass a conversation to
-    and fro make no progress.
+    A handoff, its reason and its notices do not count: two agents that only pass a conversation
+    back and forth make no progress.
     """
     for message in reversed(messages):
         text = str(message.text)
@@ -32,7 +32,7 @@ def progress(messages: Sequence[AnyMessage]) -> str:
 def work_of(messages: Sequence[AnyMessage]) -> str:
     """Return a digest of the calls that succeeded and of their results, "" where there are none.
 
-    The arguments count too: many a tool answers "ok" whatever it was called with.
+    The arguments count too: many tools answer "ok" to every call.
     """
     calls = {c["id"]: c for m in messages if isinstance(m, AIMessage) for c in m.tool_calls}
     answers = [m for m in messages if isinstance(m, ToolMessage) and m.status == "success"]
@@ -48,7 +48,7 @@ def _call_text(call: ToolCall | None) -> str:
 
 
 _HANDOFF_RESULT = '{"accepted":'
-"""How the answer to a handoff in a team begins."""
+"""The beginning of the answer to a handoff in a team."""
 _NOTICES = re.compile(
     r"^\[(?:[^\]\n]* handed over to [^\]\n]*|Earlier in this conversation: [^\]\n]*)\]$"
     r"|^\[Context from [^\]\n]*\]:.*?(?=\n\n\[|\Z)",
@@ -59,5 +59,5 @@ _MOVES = (TRANSFER_MADE, NOT_EXECUTED, _HANDOFF_RESULT)
 
 
 def _digest(text: str) -> str:
-    # A provider may cut a character in two, and half of one has no encoding of its own.
+    # A provider may cut a surrogate pair in two, and strict UTF-8 cannot encode one half.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -18,8 +18,8 @@ def render_system_prompt(
 ) -> Callable[[AgentState], Awaitable[AgentState]]:
     """Make the node for a level; at the root it also begins the turn.
 
-    The id of a turn is the run's, or in a team the round's, so that a round which runs again has
-    the same idempotency keys.
+    The id of a turn is the id of the run, or in a team the key of the round, so that a round that
+    runs again has the same idempotency keys.
     """
 
     async def render(state: AgentState) -> AgentState:
@@ -66,7 +66,7 @@ SUBAGENT SYSTEM PROMPT:
 
 
 def _with_date(prompt: str) -> str:
-    # The date at the end and no time: the prefix stays the same, so that providers can cache it.
+    # The date is at the end, without a time: providers can cache the unchanged prefix.
     today = utc_now().date().isoformat()
     if today in prompt or "CURRENT_DATE" in prompt:
         return prompt

@@ -1,8 +1,8 @@
-"""The node `router`: who handles this turn, before any model is asked.
+"""The node `router`: decides which agent handles this turn, before any model is asked.
 
-Where nobody else does, it leads to `continue_conversation`, the node in front of this agent's own
-model. A sub-agent's request for help leads there too: read again by the router, an old mention
-would send the conversation straight back.
+Where no sub-agent does, it leads to `continue_conversation`, the node in front of this agent's own
+model. A sub-agent's request for help leads there directly: the router would read the old mention
+again and send the conversation back to the sub-agent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Route = Command[str]
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """An `@name` at the start of a message; the path is None if nobody is called so."""
+    """An `@name` at the start of a message; the path is None if no agent has that name."""
 
     name: str
     path: str | None
@@ -72,7 +72,7 @@ async def continue_conversation(state: AgentState) -> AgentState:
 
 
 def input_text(messages: Sequence[AnyMessage]) -> str | None:
-    """Return the text of the human message that began this run; an older one is not it."""
+    """Return the human message that began this run as text, None if an answer came after it."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
             return str(message.text)
@@ -101,7 +101,7 @@ _ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
 
 
 async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | None:
-    """Return the path of the agent that a text is for, None where it names nobody of the tree."""
+    """Return the path of the agent that a text mentions, None where it mentions no agent here."""
     mention = parse_mention(text, tree) if text is not None else None
     if mention is None:
         return None
@@ -114,7 +114,7 @@ async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | N
 
 
 async def _existing_path(level: Level, tree: Tree, path: str) -> str:
-    """Return a path, or the nearest agent above where a rebuilt tree does not have it."""
+    """Return a path, or its longest beginning that exists, as the tree may have been rebuilt."""
     nearest = tree.nearest(path)
     if nearest != path:
         reason = f"{path!r} is no longer in the tree"
@@ -123,7 +123,7 @@ async def _existing_path(level: Level, tree: Tree, path: str) -> str:
 
 
 async def _follow(level: Level, intent: Intent, update: AgentState) -> Route:
-    """Do what an intent says; `update` is what the router has decided already."""
+    """Carry out an intent; `update` is the router's update to the state so far."""
     if intent.kind == "raw":
         answer = AIMessage(intent.target, id=new_id(), name=level.agent.name)
         record_messages([answer])

@@ -1,7 +1,7 @@
-"""One tool call: run by LangGraph's `ToolNode`, and read for what it leads to.
+"""Run one tool call by LangGraph's `ToolNode`, and read its result.
 
-A call passes middleware and guards between `ToolNode` and its tool. What it returns is read here:
-messages and updates, a `Command` with a goto, a `Handoff` or a `Finish`.
+A call passes middleware and guards between `ToolNode` and its tool. The result can be messages and
+updates, a `Command` with a goto, a `Handoff` or a `Finish`.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class ToolRunner:
     async def run(
         self, call_task: CallTask, config: RunnableConfig, progress: str = ""
     ) -> ToolAttempt:
-        """Run a call and return what it has written, with exactly one answer at least.
+        """Run a call; return the attempt with its writes, which include exactly one answer.
 
-        Its errors become its answer; interrupts, cancellation and the stops of guards pass through.
+        Errors of the tool become the answer; interrupts, cancellation and stops of guards pass.
         Raises `RoutingError` where the tool's `Command` leads to no node of this graph.
         """
         call = call_task["call"]
@@ -98,12 +98,12 @@ class ToolRunner:
         return attempt
 
     async def _run(self, attempt: ToolAttempt, config: RunnableConfig) -> Any:
-        """Run an ordinary tool by `ToolNode`, which calls `_around` for it."""
+        """Run an ordinary tool by `ToolNode`, which calls `_around` for each call."""
         current_attempt.set(attempt)
-        # With its state: by itself `ToolNode` would copy every channel of the graph to read it.
+        # With the state in the request: otherwise `ToolNode` would copy every channel of the graph.
         request = {"__type": "tool_call_with_context", "tool_call": attempt.call}
         work = self._node.ainvoke({**request, "state": whole_state(config)}, config)
-        # Outside of ToolNode, which would make an answer of a guard's stop.
+        # Outside of ToolNode, which would turn a guard's stop into an answer.
         return await attempt.stops.outside(work)
 
     async def _around(self, request: ToolCallRequest, execute: Execute) -> Any:
@@ -120,11 +120,11 @@ class ToolRunner:
         async def innermost(request: ToolCallRequest) -> Any:
             attempt.has_run = True
             if (result := attempt.earlier_result()) is not None:
-                return result  # inside of the wrappers: they see it as they would have
+                return result  # inside of the wrappers, which see it as a new result
             if request.tool is not None:
                 tool: Any = _OutcomeTool(request.tool)
                 run = partial(execute, request.override(tool=tool))
-            else:  # guards see it too: a model may ask for a tool that is not there again and again
+            else:  # guards see it too: a model may call a missing tool again and again
                 run = partial(execute, request)
             return await _run_guarded(request, key, messages, run, attempt)
 
@@ -132,7 +132,7 @@ class ToolRunner:
             try:
                 answer = await self._middleware.call_tool(request, innermost)
             except GraphBubbleUp:
-                raise  # it waits for a human: that is no end
+                raise  # the call waits for a human, and has not ended
             except Exception:
                 _end_call(ends, went_well=False)
                 raise
@@ -141,7 +141,7 @@ class ToolRunner:
         return answer
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any], position: str) -> str:
-        """Return a key for a call that is the same when it runs again, in any process."""
+        """Return a call's key, which is the same when the call runs again, in any process."""
         configurable = request.runtime.config.get("configurable", {})
         parts: Sequence[Any] = (
             configurable.get("thread_id"),
@@ -154,7 +154,7 @@ class ToolRunner:
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
     async def _read(self, part: Any, attempt: ToolAttempt) -> None:
-        """Take over what a tool has returned: a `Command`, or an update with messages."""
+        """Add a tool's result to the attempt: a `Command`, or an update with messages."""
         update: Mapping[str, Any] = part
         if isinstance(part, Command):
             self._read_goto(part, attempt)
@@ -165,7 +165,7 @@ class ToolRunner:
         attempt.answers += [m for m in messages if isinstance(m, ToolMessage)]
 
     def _read_goto(self, command: Command[Any], attempt: ToolAttempt) -> None:
-        """Note where a tool's `Command` leads; it takes the place of the return to the model."""
+        """Store the goto of a tool's `Command`, which replaces the return to the model."""
         name = attempt.call["name"]
         if command.graph is not None:
             raise RoutingError(
@@ -185,7 +185,7 @@ class ToolRunner:
             attempt.outcome["goto"] = goto
 
     async def _adopt(self, message: BaseMessage, attempt: ToolAttempt) -> BaseMessage:
-        """Make a tool's message the answer to its call, whatever call it names itself."""
+        """Make a tool's message the answer to its call, even if it names another call."""
         if not isinstance(message, ToolMessage):
             return message
         call_id, name = attempt.call["id"] or "", attempt.call["name"]
@@ -202,7 +202,7 @@ class ToolRunner:
         return answer
 
     async def _decide(self, decision: Handoff | Finish, attempt: ToolAttempt) -> dict[str, Any]:
-        """Note what a tool has decided, and return the text of its answer."""
+        """Store a tool's decision in the attempt, and return an update with the answer's text."""
         if isinstance(decision, Finish):
             attempt.outcome["finish"] = {"text": decision.text, "reason": decision.reason}
             if self._level.membership is not None:
@@ -229,7 +229,7 @@ class ToolRunner:
     async def _hand_over(
         self, team: Membership, handoff: Handoff, attempt: ToolAttempt
     ) -> dict[str, Any]:
-        """Hand the conversation to a peer, if the team and the guards agree: that ends the turn."""
+        """Hand the conversation to a peer, which ends the turn, if team and guards agree."""
         verdict = team.judge(handoff)
         interceptor = current_interceptor()
         if verdict.is_hop and verdict.accepted is not None and interceptor is not None:
@@ -253,14 +253,14 @@ async def _run_guarded(
     run: Callable[[], Awaitable[Any]],
     attempt: ToolAttempt,
 ) -> Any:
-    """Run a tool by way of the guards, which are part of the run while the tool is not."""
+    """Run a tool by way of the guards; the guards belong to the run, the tool's code does not."""
     interceptor = current_interceptor()
     if interceptor is None:
         return await run()
     call = request.tool_call
 
     async def run_unguarded() -> Any:
-        # A graph that a tool runs is no part of this one: it has accounts of its own.
+        # A graph that a tool runs is no part of this graph: it has an account of its own.
         with without_interception(), in_tool(True):
             return await run()
 
@@ -289,7 +289,7 @@ class _OutcomeTool:
     async def ainvoke(self, call: Any, config: RunnableConfig) -> Any:
         try:
             result = await self._tool.ainvoke(call, config)
-        except SystemExit as error:  # it would end the server, and all that runs there
+        except SystemExit as error:  # it would end the whole server process
             raise RuntimeError(f"the tool tried to end the process: {error.code}") from error
         if isinstance(result, Handoff | Finish):
             return ToolMessage("", tool_call_id=call["id"], name=call["name"], artifact=result)
@@ -297,13 +297,13 @@ class _OutcomeTool:
 
 
 def _explain(error: ToolInvocationError) -> str:
-    # ToolNode reads the annotation: arguments that do not fit are answered inside of the
-    # middleware, everything else passes through it, where it can be retried, and ends here too.
+    # ToolNode reads the annotation: only arguments that do not fit are answered inside of the
+    # middleware. All other errors pass through the middleware, which may retry the call.
     return f"Error: {type(error).__name__}: {error}\nMend the call, or do without it."
 
 
 def _check_output(dump: Callable[[object], object], call: ToolCall) -> ToolMessage:
-    """Answer the call that gives the answer in its form, which no tool runs for."""
+    """Check the call that contains the agent's answer in a form, and answer it without a tool."""
     try:
         dump(call["args"])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The state of an agent's graph: its channels, and how writes to them are merged."""
+"""The state of an agent's graph: its channels and their reducers."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
 Json: TypeAlias = Any
-"""JSON values, whose type Python cannot say without a recursive alias that LangGraph rejects."""
+"""A JSON value: an exact type would be a recursive alias, which LangGraph rejects."""
 
 
 class Turn(TypedDict, total=False):
-    """The outside input that is being answered, the same at all levels of the tree."""
+    """The current outside input, the same at all levels of the tree."""
 
     id: str
     agent: str
-    """Whose turn it is: agents that share a store find each other's threads."""
+    """The agent of the turn: agents that share a store see each other's threads."""
     closed: str | None
     """The guard that has ended the turn, None while it goes on."""
 
 
 class CallOutcome(TypedDict, total=False):
-    """What a call leads to beside its answer; read once, in the next super-step."""
+    """What a call leads to in addition to its answer; read once, in the next super-step."""
 
     call_id: str
     goto: list[Any]
@@ -44,7 +44,7 @@ class CallOutcome(TypedDict, total=False):
 
 
 def merge_turn(old: Turn, new: Turn) -> Turn:
-    """Merge two writes: a new turn replaces the old one, parallel branches of one agree.
+    """Merge two writes: a new turn replaces the old one; writes of the same turn are combined.
 
     Idempotent, because a turn passes through nested graphs and comes back.
     """
@@ -54,10 +54,10 @@ def merge_turn(old: Turn, new: Turn) -> Turn:
 
 
 def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessage]:
-    """Fold batches of messages into a list, by id and with removals, however they are cut.
+    """Fold batches of messages into a list, by id and with removals.
 
-    LangGraph replays stored writes in larger batches than they were made in, so nothing here may
-    depend on how they are cut, nor be random.
+    LangGraph replays stored writes in larger batches than the original ones, so the result must not
+    depend on the sizes of the batches, nor be random.
     """
     messages: dict[str, AnyMessage] = {m.id: m for m in _with_ids(state)}
     for write in writes:
@@ -67,7 +67,7 @@ def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessa
 
 
 def _with_ids(state: Sequence[Any]) -> Sequence[Any]:
-    # What this reducer returned needs no second look; with long histories a look is what costs.
+    # A list that this reducer returned needs no second pass, which is slow for long histories.
     if not state or (isinstance(state[0], BaseMessage) and state[0].id):
         return state
     return merge_messages([], [list(state)])
@@ -83,7 +83,7 @@ def _fold(messages: dict[str, AnyMessage], raw: Any) -> None:
         return
     if not message.id:
         message = message.model_copy(update={"id": _derived_id(messages, message)})
-    messages[message.id or ""] = message  # a dict keeps the place of a key it has
+    messages[message.id or ""] = message  # a dict keeps the position of an existing key
 
 
 def _as_message(raw: Any) -> Any:
@@ -95,16 +95,16 @@ def _as_message(raw: Any) -> Any:
 
 
 def _derived_id(messages: dict[str, AnyMessage], message: AnyMessage) -> str:
-    # From what was there before, and never random: a replay must give the same id.
+    # From the message before it, and never random: a replay must give the same id.
     before = next(reversed(messages), "")
     text = f"{len(messages)} {before} {message.type} {message.content!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def own_messages(values: Any, later: Sequence[AnyMessage] = ()) -> list[AnyMessage]:
-    """Return what a level has added itself, also where it has rewritten its conversation since.
+    """Return the messages that a level added itself, also after it rewrote its conversation.
 
-    `later` are messages that its stored values do not have yet.
+    `later` are messages that the level's stored values do not have yet.
     """
     messages = merge_messages(values.get("messages") or [], [list(later)])
     if not values.get("rewritten"):
@@ -114,11 +114,11 @@ def own_messages(values: Any, later: Sequence[AnyMessage] = ()) -> list[AnyMessa
 
 
 class MessagesChannel(DeltaChannel[list[AnyMessage]]):
-    """A message list that is stored by what is added to it, with whole copies in between.
+    """A message list that is stored as deltas, with whole snapshots in between.
 
-    The copies become rarer as the list grows: then a turn adds as many bytes at 10,000 messages as
-    at 10, and loading a short conversation does not read a hundred steps to save a small copy. They
-    are made where a turn ends, if they can be: that is where the next one loads.
+    Snapshots become rarer as the list grows: a turn adds as many bytes at 10,000 messages as at 10,
+    and loading a short conversation does not read a hundred deltas to save a small snapshot. If
+    possible, a snapshot is made where a turn ends, because the next turn loads from there.
     """
 
     __slots__ = ()
@@ -135,7 +135,7 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
 
 
 class AgentState(TypedDict, total=False):
-    """The state of one level; of these keys only `turn` and `output` are the same at all levels."""
+    """The state of one level; only `turn` and `output` are shared by all levels."""
 
     messages: Annotated[list[AnyMessage], MessagesChannel(merge_messages)]
     system_prompt: str
@@ -145,9 +145,9 @@ class AgentState(TypedDict, total=False):
     output: Json
     help_reason: str | None
     errand: str | None
-    """The id of the call that this level answers as a delegate; checkpoints know it so."""
+    """The id of the call that this level answers as a delegate; the name is stored, keep it."""
     asked: int
-    """How many messages with calls this level has added; a summary may have removed some."""
+    """How many messages with calls this level has added, also those that a summary removed."""
     rewritten: bool
     past: list[AnyMessage]
-    """What a sub-agent's level had before it rewrote the conversation for itself."""
+    """The messages of a sub-agent's level from before it rewrote the conversation for itself."""

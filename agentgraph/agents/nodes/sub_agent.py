@@ -1,7 +1,7 @@
-"""The node of a sub-agent: enter it with the conversation, bring back only what is new.
+"""The node of a sub-agent: it hands the conversation over, and returns only new messages.
 
-The history is handed over with the run and not as input, so that a nested graph neither stores its
-parent's messages nor returns them; a resumed node runs from its top and hands them over again.
+The history is handed over with the run and not as input, so that a nested graph neither stores nor
+returns its parent's messages. A resumed node runs from its start and hands them over again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Result: TypeAlias = Mapping[str, Any]
 
 
 def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) -> Node:
-    """Make the node of an agent of ours; `channels` are those of patchers, which cross into it."""
+    """Make the node of an `Agent`; `channels` are the patchers' channels that it shares."""
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         call_task = cast("CallTask | None", state.get("sent"))
@@ -73,10 +73,10 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
 def foreign_agent(
     level: Level, name: str, graph: Graph, *, is_team: bool = False, keeps_time: bool = False
 ) -> Node:
-    """Make the node of a graph that is not ours: it gets the messages, and keeps none of them.
+    """Make the node of a foreign graph or a team: it gets the messages, and does not store them.
 
-    A team also gets its place in the tree. One that keeps time by itself ends as its guards say,
-    and has no time limit from here.
+    A team also gets its place in the tree. With `keeps_time` the graph's own guards end it in time,
+    and this node sets no time limit.
     """
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
@@ -95,10 +95,10 @@ def foreign_agent(
         with handed_over((), call_task and call_task["call"]["id"]):
             timer = None if keeps_time else current_interceptor()
             result = await _run_foreign(level, name, graph, values, timer)
-        # Answers and calls only: a summary that it keeps for itself is no part of this.
+        # Only answers and calls: a summary that the graph makes for itself does not belong here.
         new_messages = answer_malformed(
             message
-            for message in result.get("messages") or ()  # a team that waits returns none
+            for message in result.get("messages") or ()  # a waiting team returns none
             if message.id not in input_ids and isinstance(message, AIMessage | ToolMessage)
         )
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
@@ -124,7 +124,7 @@ async def _return(
     result: Result,
     update: dict[str, Any],
 ) -> Command[str]:
-    """End a visit that a transfer began: this level goes on only if help was requested."""
+    """End a visit after a transfer; this level goes on only if the sub-agent requested help."""
     update["messages"] = list(new_messages)
     reason = result.get("help_reason")
     closed_by = (result.get("turn") or {}).get("closed")
@@ -148,7 +148,7 @@ async def _answer_call(
     update: dict[str, Any],
     help_reason: str | None,
 ) -> Command[str]:
-    """End a delegation: its last text, or its request for help, answers the call."""
+    """End a delegation: the delegate's last text, or its request for help, answers the call."""
     call, text = call_task["call"], _last_text(new_messages)
     interceptor = current_interceptor()
     if interceptor is not None:
@@ -174,7 +174,7 @@ async def _run_foreign(
     except Exception as error:
         if isinstance(error, AgentGraphError) and not isinstance(error, TimeoutError):
             raise
-        # The boundary to graphs of others: whatever they raise, users catch one type.
+        # The boundary to foreign graphs: users catch one type for all of their errors.
         detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
         failure = ModelError(f"the graph of agent {name!r} failed: {detail}")
         path = f"{level.path}/{name}"
@@ -186,7 +186,7 @@ async def _run_foreign(
 def _task_messages(
     call_task: CallTask, messages: Sequence[AnyMessage]
 ) -> tuple[list[AnyMessage], list[AnyMessage]]:
-    """Return what a delegate gets as its own messages, and what it inherits."""
+    """Return a delegate's own first messages, and the messages that it inherits."""
     call = call_task["call"]
     if call_task.get("alone"):
         request = str(call["args"].get("request") or "")
@@ -202,22 +202,22 @@ def _task_messages(
 def _place(
     level: Level, name: str, state: AgentState, call_task: CallTask | None
 ) -> dict[str, str]:
-    """Return where a team runs: its path in the tree, with the visit, and the turn."""
+    """Return the place of a team: its path in the tree, with the visit, and the turn's id."""
     turn_id = (state.get("turn") or {}).get("id", "")
     visit = "" if call_task is None else f"@{current_visit()}>{call_task['position']}"
-    visit = visit.replace("/", ".")  # it is one part of a path
+    visit = visit.replace("/", ".")  # the visit is one part of a path
     return {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
 
 
 def _with_id(message: AnyMessage) -> AnyMessage:
-    """Give an id to what `repair` has added, so that it does not count as new afterwards."""
+    """Give an id to a message that `repair` has added, so that it does not count as new."""
     return message if message.id else message.model_copy(update={"id": new_id()})
 
 
 def _record_usage(path: str, new_messages: Sequence[AnyMessage], team_usage: object) -> None:
-    """Record what a foreign graph has used; agents of ours in it have recorded theirs already.
+    """Record the usage of a foreign graph; an `Agent` inside has recorded its own already.
 
-    A team reports the usage of its agents by itself.
+    A team reports the usage of its agents itself, as `team_usage`.
     """
     run = current_run()
     if run is None:
@@ -238,7 +238,7 @@ def _crossing_values(state: AgentState, channels: Sequence[str]) -> dict[str, An
 
 
 def _changes(values: Mapping[str, Any], result: Result, channels: Sequence[str]) -> dict[str, Any]:
-    # Only what changed: two delegates that return the same untouched value would collide.
+    # Only changed values: two delegates that return the same unchanged value would collide.
     return {
         key: result[key]
         for key in ("turn", *channels)
@@ -253,10 +253,10 @@ def _path_below(state: AgentState, name: str) -> str | None:
 
 
 def _new_messages(result: Result, inherited_messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return what a sub-agent has added; how it rewrote the past for itself stays there."""
+    """Return the messages that a sub-agent added, without its rewriting of earlier messages."""
     messages = own_messages(result)
     if not result.get("rewritten"):
-        # A hook may have replaced an inherited message, by its id: that is for the parent too.
+        # A hook may have replaced an inherited message, by its id; the parent gets that too.
         return messages
     inherited_ids = {message.id for message in inherited_messages}
     return [message for message in messages if message.id not in inherited_ids]

@@ -1,1 +1,1 @@
-"""Runs of an agent on threads: one at a time on each, and nothing of an unfinished one is lost."""
+"""Runs of an agent: one at a time on each thread, and the work of an unfinished run is kept."""

@@ -1,4 +1,4 @@
-"""The decisions of humans, checked against the questions that a thread waits with."""
+"""The decisions of humans, checked against the open questions of a thread."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Questions:
     """The ids of a thread's questions."""
 
     open_ids: frozenset[str]
-    """The questions that the thread waits with."""
+    """The open questions."""
     closed_ids: frozenset[str]
-    """The questions that were decided."""
+    """The questions that have a decision."""
     orphan_ids: frozenset[str]
-    """The questions of agents that are gone, so that no decision would reach them."""
+    """The questions of agents that no longer exist: no decision would reach them."""
 
     @classmethod
     def of(cls, snapshot: StateSnapshot, latest: CheckpointTuple | None) -> Questions:
-        """Read them from a thread's state, and from its checkpoint, which has all of them."""
+        """Read the questions of a thread from its state and from its checkpoint, which has all."""
         open_ids = frozenset(question.id for _, question in reachable_questions(snapshot))
         stored_ids, closed_ids = _stored_questions(latest)
         if not _is_dead_end(snapshot):
-            # Nothing reaches them because an attempt that was cut off has gone past them.
+            # No decision reaches them because an attempt that was cut off has passed them.
             closed_ids = stored_ids
         orphan_ids = stored_ids - closed_ids - open_ids
         return cls(open_ids, frozenset(closed_ids - open_ids), frozenset(orphan_ids))
 
     def accept(self, thread_id: str, decisions: Mapping[str, object]) -> dict[str, object]:
-        """Return the decisions on open questions; one that was given before is left out.
+        """Return the decisions on open questions, without those that are decided already.
 
         Raises `RoutingError` with the code `agent_gone` or `unknown_interrupt`.
         """
@@ -70,7 +70,7 @@ class Questions:
 def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None) -> None:
     """Raise `ConfigurationError` for a decision that the saver cannot store.
 
-    Otherwise the run would fail only when it has gone on with the decision already.
+    Otherwise the run would fail only after it has gone on with the decision.
     """
     if saver is None:
         return
@@ -91,11 +91,12 @@ def reachable_questions(
 ) -> Iterator[tuple[str, Interrupt]]:
     """Yield the questions that a resume would reach, each with the path of its agent.
 
-    A resume of any other ends in silence: LangGraph skips a nested graph whose node is gone.
+    A resume of any other question would have no effect and no error: LangGraph skips a nested graph
+    whose node does not exist.
     """
     for task in snapshot.tasks:
         if task.result is not None:
-            continue  # it has finished; with durability "exit" its own state does not show that
+            continue  # the task has finished; with durability "exit" its state does not show that
         if isinstance(task.state, StateSnapshot):
             child = _child(agent, task.name)
             below = f"{path}/{task.name}" if child else path
@@ -110,13 +111,13 @@ def _child(agent: Participant | AgentSpec | None, name: str) -> Participant | No
 
 
 def _is_dead_end(snapshot: StateSnapshot) -> bool:
-    """Tell whether a level is unfinished and has nobody left to go on with."""
+    """Tell whether a level is unfinished and none of its nodes to run next exists."""
     levels = [task.state for task in snapshot.tasks if isinstance(task.state, StateSnapshot)]
     return not snapshot.tasks or any(_is_dead_end(state) for state in levels if state.values)
 
 
 def _stored_questions(latest: CheckpointTuple | None) -> tuple[set[str], set[str]]:
-    """Return the ids of a checkpoint's questions, and of those whose tasks have gone on since."""
+    """Return the ids of a checkpoint's questions, and of those whose tasks were resumed since."""
     ids_by_task: dict[str, set[str]] = defaultdict(set)
     done_tasks: set[str] = set()
     for task, channel, value in (latest.pending_writes or ()) if latest is not None else ():

@@ -1,4 +1,4 @@
-"""Recovery of an unfinished run: what it has done is taken over, or undone, by the next turn."""
+"""Recovery of an unfinished run: the next turn takes its work over, or undoes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 
 _BRANCH = "branch:to:"
 _OWN_CHANNELS = ("messages", "outcomes", "turn", "current_active_agent")
-"""What a finished task wrote there is recovered by other means, or not at all."""
+"""The channels whose writes by finished tasks are recovered otherwise, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class Recovery:
 
     messages: list[AnyMessage] = field(default_factory=list)
     active: str | None = None
-    """The active path, where the run had moved the conversation."""
+    """The active path, if the run has moved the conversation."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What its finished tasks wrote to other channels."""
+    """The writes of its finished tasks to other channels."""
 
 
 def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
-    """Collect what finished; whatever stays open is answered "outcome unknown".
+    """Collect the results of an unfinished run; answer its open calls "outcome unknown".
 
-    The journal of a run that was cut off in this process also has what is in no checkpoint.
+    If the run was cut off in this process, `journal` has messages that no checkpoint has.
     """
     stored_messages = list(snapshot.values.get("messages") or ())
     results = [list(_task_messages(snapshot, journal)), list(journal.get(None, ()))]
     ids = {message.id for message in stored_messages}
-    # A call that another process has decided or answered meanwhile is not answered again.
+    # A call that another process has answered meanwhile is not answered again.
     answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
     new_messages = [
         message
@@ -55,7 +55,7 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
         for call_id, work in journal.items()
         if call_id and call_id in open_ids
     ]
-    # Some providers match an answer by its tool's name, which a delegate's report does not know.
+    # Some providers match an answer by its tool's name, which the report of a delegate lacks.
     tools = {c["id"]: c["name"] for m in (*stored_messages, *new_messages) for c in _calls(m)}
     new_messages = [_with_tool_name(message, tools) for message in new_messages]
     unknown_answers = unknown_outcomes([*stored_messages, *new_messages])
@@ -70,16 +70,16 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
 
 
 def unsaved_messages(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
-    """Return the messages of a run that was cut off which no checkpoint has."""
+    """Return those messages in a cut-off run's journal that no checkpoint has."""
     stored_messages = [*(snapshot.values.get("messages") or ()), *_task_messages(snapshot, {})]
     ids = {message.id for message in stored_messages}
     return [message for message in journal.get(None, ()) if message.id not in ids]
 
 
 def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
-    """Tell whether nothing is left to run, from the checkpoint's versions alone.
+    """Tell from a checkpoint's versions alone whether nothing is left to run.
 
-    It asks no graph, which may have been rebuilt without the node that is still to run.
+    It uses no graph: that may have been rebuilt without the node that must still run.
     """
     checkpoint = checkpoint_tuple.checkpoint
     if checkpoint_tuple.pending_writes or checkpoint["channel_values"].get("__pregel_tasks"):
@@ -98,9 +98,9 @@ def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
 async def compensation_state(
     saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot, recovery: Recovery
 ) -> dict[str, Any] | None:
-    """Return the state in which the actions of a broken-off run are undone, None without any.
+    """Return the state from which a broken-off run's actions are undone, None without actions.
 
-    The question that it waits with is dropped, as new input always drops it.
+    The run's open question is dropped, as by every new input.
     """
     turn = snapshot.values.get("turn") or {}
     accounts = [account async for account in _accounts(saver, snapshot)]
@@ -117,8 +117,8 @@ async def compensation_state(
 async def _accounts(
     saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot
 ) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield what each level of a run that waits has of the account, stored and noted beside it."""
-    # A graph of others may have a state of any form, and any channel in it.
+    """Yield the account of each level of a waiting run, from its state and its pending writes."""
+    # A foreign graph may have a state of any form, with any channels.
     values: object = snapshot.values
     account = values.get("guarded") if isinstance(values, Mapping) else None
     if isinstance(account, Mapping):
@@ -150,7 +150,7 @@ def _task_messages(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMes
 
 
 def _delegate_report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:
-    """Put what a delegate did into the answer to its call: its messages are not the parent's."""
+    """Write a delegate's work as the answer to its call: its messages are not the parent's."""
     work = work_done(messages)
     lines = [OUTCOME_UNKNOWN, f"What {worker} did until then:", work] if work else [OUTCOME_UNKNOWN]
     return ToolMessage(
@@ -173,7 +173,7 @@ def _with_tool_name(message: AnyMessage, tools: Mapping[str | None, str | None])
 
 
 def _active_path(snapshot: StateSnapshot) -> str | None:
-    """Return the whole active path: each level knows the part below it only when it returns."""
+    """Return the whole active path; a level stores the part below it only when it returns."""
     path = snapshot.values.get("current_active_agent")
     for task in snapshot.tasks:
         if not path or path.partition("/")[0] != task.name:

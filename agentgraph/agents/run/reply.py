@@ -1,4 +1,4 @@
-"""The reply of an agent: its answer, its questions and its cost, read from what a run left."""
+"""The reply of an agent: its answer, its questions and its cost, read from the end of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An agent's answer, who gave it, and what it took.
+    """An agent's answer, the agent that gave it, and the usage of the run.
 
     reply = support.invoke("I was charged twice", thread_id="42")
     reply.text, reply.agent          # the answer, "support/billing"
@@ -69,7 +69,7 @@ class Reply:
         return panel(self.agent, *parts)
 
     def _calls(self) -> Iterator[tuple[str, str]]:
-        """Yield the tool calls, also those of a run before a decision, and their answers."""
+        """Yield the tool calls with their answers, also those from before a human's decision."""
         messages = [m for m in self.messages if isinstance(m, AIMessage)]
         calls = {c["id"]: signature(c["name"], c["args"]) for m in messages for c in m.tool_calls}
         answers = {
@@ -82,7 +82,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run left behind."""
+    """The end of a run: its state and its open questions."""
 
     values: Mapping[str, Any]
     interrupts: Sequence[RawInterrupt]
@@ -93,7 +93,7 @@ class Outcome:
 def reply_to(
     agent: AgentSpec, run: Run, outcome: Outcome, known_ids: Collection[str | None]
 ) -> Reply:
-    """Read an agent's answer; `known_ids` are those of the messages that are not the run's own."""
+    """Read an agent's answer; `known_ids` are the ids of messages from before the run."""
     values = outcome.values
     new_messages = _new_messages(values.get("messages") or [], known_ids)
     texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
@@ -122,7 +122,7 @@ def questions_of(raw: Iterable[tuple[str, RawInterrupt]]) -> tuple[Interrupt, ..
 def _new_messages(
     messages: Sequence[AnyMessage], known_ids: Collection[str | None]
 ) -> list[AnyMessage]:
-    """Return what came after the last message that was there before."""
+    """Return the messages after the last one that is known."""
     start = 0
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].id in known_ids:

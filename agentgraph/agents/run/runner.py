@@ -1,4 +1,4 @@
-"""Runs of an agent: an input, a decision or a stream of events, from its start to its reply."""
+"""Run an agent on an input or on decisions, from the start to a reply or a stream of events."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ Input: TypeAlias = MessageInput | Command[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a turn starts from: new messages, or decisions on a run that waits."""
+    """The start of a turn: new messages, or decisions on a waiting run."""
 
     graph_input: Any
     known_ids: frozenset[str | None]
-    """The ids of the messages that are not the run's own."""
+    """The ids of the messages from before the run."""
     earlier: Sequence[AnyMessage] = ()
-    """What an attempt before this one did, and no checkpoint has."""
+    """The messages of an earlier attempt that no checkpoint has."""
     turn: str = ""
-    """The id of the turn, where it has begun already."""
+    """The id of a turn that has begun already."""
 
 
 class Runner:
@@ -74,8 +74,8 @@ class Runner:
     ) -> Reply:
         """Run an input to its end, once the thread is free.
 
-        Raises `AgentGraphError("inside_run")` for the thread of the run that this is called in:
-        it would wait for itself.
+        Raises `AgentGraphError("inside_run")` where it is called inside a run on the same thread,
+        which would wait for itself.
         """
         run, config = self._new_run(thread_id, config)
         async with self._threads.hold(run):
@@ -84,7 +84,7 @@ class Runner:
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
     ) -> AsyncGenerator[Event, None]:
-        """Run an input and yield what happens; closing the generator cancels the run.
+        """Run an input and yield its events; closing the generator cancels the run.
 
         The events of a run that fails end with an `ErrorEvent`, then the error is raised.
         """
@@ -103,16 +103,16 @@ class Runner:
                 await emitter.emit_failure(error)
                 raise
             finally:
-                run.tell = None  # a run that was cut off is kept, and must not keep its events
+                run.tell = None  # a cut-off run is kept, and must not keep its events
 
         return event_stream(produce)
 
     async def interrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
-        """Return the questions that a thread waits with."""
+        """Return the open questions of a thread."""
         return questions_of(await self._threads.questions(thread_id))
 
     async def history(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread, those that the next turn would take over included."""
+        """Return the messages of a thread, with those that the next turn would recover."""
         return await self._threads.messages(thread_id)
 
     async def forget(self, thread_id: str) -> None:
@@ -138,7 +138,7 @@ class Runner:
         return Run(new_id(), thread_id, owner), run_config
 
     async def _turn(self, run: Run, input: Input, context: Any, config: RunnableConfig) -> Reply:
-        """Run one turn on a thread that is held: its start, its graph, its reply."""
+        """Run one turn; the caller has acquired the thread."""
         if isinstance(input, Command):
             start = await self._start_from_decisions(input, run)
         else:
@@ -158,8 +158,8 @@ class Runner:
     async def _start_from_messages(
         self, input: MessageInput, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
-        """Take over what an unfinished run left, or undo that first where a guard has said so."""
-        messages = _messages(input)  # first: a bad input must change nothing
+        """Take over the work of an unfinished run; undo it first if a guard has ended that run."""
+        messages = _messages(input)  # first, because a bad input must change nothing
         latest = await self._threads.checkpoint(run.thread_id, run)
         if (
             latest is not None
@@ -173,13 +173,13 @@ class Runner:
         values = {**recovery.values, "messages": [*recovery.messages, *messages]}
         if recovery.active is not None:
             values["current_active_agent"] = recovery.active
-        run.journal.clear()  # all of it is in the input now
+        run.journal.clear()  # all of its messages are in the input now
         run.results.clear()
         record_messages(values["messages"])
         return _Start(values, frozenset(message.id for message in values["messages"]))
 
     async def _start_from_decisions(self, command: Command[Any], run: Run) -> _Start:
-        """Refuse decisions that nothing waits for; LangGraph would end such a run in silence."""
+        """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
         run.is_resumed = True
         snapshot = await self._threads.snapshot(run.thread_id)
         turn = snapshot.values.get("turn") or {}
@@ -192,7 +192,7 @@ class Runner:
             )
         latest = await self._threads.checkpoint(run.thread_id, run)
         known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
-        if COMPENSATE in snapshot.next:  # the decision was taken, and is being carried out
+        if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
             return _Start(None, known_ids, turn=turn["id"])
         questions = Questions.of(snapshot, latest)
         decisions = questions.accept(run.thread_id, _decisions(command))
@@ -203,7 +203,7 @@ class Runner:
     async def _run_audited(
         self, start: _Start, run: Run, context: Any, config: RunnableConfig
     ) -> Outcome:
-        """Run a turn, with records in the audit trail of its begin and end."""
+        """Run a turn, and record its begin and its end in the audit trail."""
         turn, thread = start.turn or run.id, run.thread_id
         if start.turn:
             run_continued(self._audit, turn)
@@ -231,13 +231,13 @@ class Runner:
                 durability=self._agent.durability,
                 version="v2",
             )
-        except GraphRecursionError as error:  # in our own terms
+        except GraphRecursionError as error:  # as a decision of the guards
             decision = Decision("abort", "recursion_limit", str(error), "infinite_loop")
             raise GuardStopped(decision) from error
         return Outcome(result.value or {}, result.interrupts)
 
     def _reply(self, run: Run, outcome: Outcome, start: _Start) -> Reply:
-        """Read the reply; a run that waits for a decision is kept, with its journal."""
+        """Read the reply; keep a run that waits for a decision, with its journal."""
         queues = self._threads.queues
         if outcome.interrupts:
             queues.keep(run)
@@ -246,12 +246,12 @@ class Runner:
         return reply_to(self._agent, run, outcome, start.known_ids)
 
     async def _note_actions(self, run: Run) -> None:
-        """Note for other processes what is to become of actions once a human has answered."""
+        """Store which actions run after a human's answer, for the process that resumes."""
         account = run.account
         has_actions = isinstance(account, Account) and account.waits_with_actions
         if not has_actions and run.checkpoint_id is not None:
             return
-        # Also for a saver that does not note in the run what it has stored.
+        # Also for a saver that does not report to the run what it has stored.
         latest = await self._threads.checkpoint(run.thread_id)
         if isinstance(account, Account) and has_actions and latest is not None:
             await note_actions(account, PendingWrites(self._threads.saver, latest.config))

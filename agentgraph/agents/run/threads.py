@@ -1,6 +1,7 @@
 """The threads of an agent: one run at a time on each, and what unfinished runs left on them.
 
-A thread is free for a run first come first served in a process, then among processes.
+Runs in one process wait for a thread in a queue, first come first served; then they compete with
+other processes for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Threads:
         self._agent = agent
         self._graph = graph
         self._saver = saver
-        # By the saver: all agents that run on it wait for each other's threads.
+        # By saver: all agents on one saver wait for each other's threads.
         self.queues = _queues_by_saver.setdefault(saver, ThreadQueues())
 
     @property
@@ -47,9 +48,9 @@ class Threads:
 
     @asynccontextmanager
     async def hold(self, run: Run) -> AsyncIterator[None]:
-        """Run in here once the thread is free; what an attempt before has done is the run's too."""
+        """Wait for the thread and own it in here; the run gets the work of the attempt before."""
         async with self.queues.take(run.thread_id, self._saver):
-            run.began_at = clock().wall()  # waiting for other runs is no time of its own
+            run.began_at = clock().wall()  # the wait for other runs does not count
             earlier = self.queues.unfinished_runs.get(run.thread_id)
             if earlier is not None:
                 run.journal = {call_id: list(new) for call_id, new in earlier.journal.items()}
@@ -70,26 +71,25 @@ class Threads:
             await self.saver.adelete_thread(thread_id)
 
     async def messages(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread, those that the next turn would take over included."""
+        """Return the messages of a thread, with those that the next turn would recover."""
         snapshot = await self._graph.aget_state(thread_config(thread_id))
         recovery = await self.recovery(thread_id, await self.checkpoint(thread_id))
         return merge_messages(snapshot.values.get("messages", []), [recovery.messages])
 
     async def snapshot(self, thread_id: str) -> StateSnapshot:
-        """Return the state of a thread, with those of all levels that are unfinished."""
+        """Return the state of a thread, with the states of all unfinished levels."""
         return await self._graph.aget_state(thread_config(thread_id), subgraphs=True)
 
     async def questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
-        """Return the questions that a thread waits with, each with the path of the agent."""
+        """Return the open questions of a thread, each with the path of its agent."""
         snapshot = await self.snapshot(thread_id)
         return list(reachable_questions(snapshot, self._agent, self._agent.name))
 
     async def checkpoint(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
         """Return the last checkpoint of a thread, and note it in the run that goes on with it.
 
-        What was kept of an unfinished run is forgotten where another process has deleted the
-        thread or gone on with it: the model there has had its own account of what was known then,
-        and repeating it would be wrong.
+        Where another process has deleted or continued the thread, the unfinished run in this
+        process is forgotten: its messages may contradict what the model has seen there.
         """
         earlier = self.queues.unfinished_runs.get(thread_id)
         last_id = earlier.checkpoint_id if earlier else None
@@ -119,13 +119,13 @@ class Threads:
         journal = {} if earlier is None else earlier.journal
         if not journal and (latest is None or is_finished(latest)):
             return Recovery()
-        # By its id: the state of the latest checkpoint would show what finished since as its own,
-        # though new input drops it.
+        # By the checkpoint's id: without it the state would contain the writes of tasks that have
+        # finished since, although new input drops them.
         config = thread_config(thread_id) if latest is None else latest.config
         return recover(await self._graph.aget_state(config, subgraphs=True), journal)
 
     async def prepare_compensation(self, latest: CheckpointTuple) -> bool:
-        """Tell whether a broken-off run is to be undone next, and make its graph ready to do so."""
+        """Return whether a broken-off run must be undone next; if so, set its state to do so."""
         thread_id = str(latest.config["configurable"]["thread_id"])
         snapshot = await self.snapshot(thread_id)
         if COMPENSATE in snapshot.next:
@@ -140,7 +140,7 @@ class Threads:
     def keep_unmet(
         self, run: Run, earlier: Sequence[AnyMessage], messages: Sequence[AnyMessage]
     ) -> None:
-        """Leave to the next turn what an earlier attempt did and this one has not come across."""
+        """Keep for the next turn the messages of an earlier attempt that this one does not have."""
         ids = {message.id for message in messages}
         unmet = [message for message in earlier if message.id not in ids]
         if unmet:
@@ -156,20 +156,20 @@ _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 class ThreadQueues:
     """The queues of all threads of one checkpointer; a queue exists only while it is used.
 
-    Its waiters may be on different event loops: `invoke` runs on a loop of its own.
+    The waiters may be on different event loops: `invoke` runs on a loop of its own.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[str, deque[_Waiter]] = {}
         self.unfinished_runs: dict[str, Run] = {}
-        """The last run of each thread that was cut off, or waits for a decision; at most 1,000."""
+        """By thread, the last run that was cut off or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
     async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
         """Wait until the thread is free in this process and in all others; free it at the end.
 
-        A waiter that is cancelled gives its place up, be it that it has just got the thread.
+        A cancelled waiter leaves the queue, even if it has just got the thread.
         """
         await self._enter(thread_id)
         try:
@@ -179,7 +179,7 @@ class ThreadQueues:
             self._leave(thread_id)
 
     def keep(self, run: Run) -> None:
-        """Remember an unfinished run; the oldest goes when there are too many."""
+        """Keep an unfinished run; the oldest one is dropped when there are too many."""
         self.unfinished_runs.pop(run.thread_id, None)
         self.unfinished_runs[run.thread_id] = run
         while len(self.unfinished_runs) > _MOST_UNFINISHED:
@@ -206,7 +206,7 @@ class ThreadQueues:
                 is_queued = (loop, turn) in queue
                 if is_queued:
                     queue.remove((loop, turn))
-            if not is_queued:  # the thread was given to us while we were giving up
+            if not is_queued:  # we got the thread at the moment of the cancellation
                 self._leave(thread_id)
             raise
 
@@ -215,7 +215,7 @@ class ThreadQueues:
             queue = self._queues[thread_id]
             while queue:
                 loop, turn = queue.popleft()
-                if not loop.is_closed():  # a waiter whose loop is gone will never wake
+                if not loop.is_closed():  # a waiter on a closed loop never wakes
                     loop.call_soon_threadsafe(_wake, turn)
                     return
             del self._queues[thread_id]
@@ -223,7 +223,7 @@ class ThreadQueues:
 
 @asynccontextmanager
 async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
-    """Wait until no other process runs the thread, where the store can tell."""
+    """Wait until no other process runs the thread, if the store has locks."""
     if not isinstance(saver, LazySaver):
         yield
         return

@@ -1,1 +1,1 @@
-"""What a user writes of an agent, and what is checked about it; nothing here knows a graph."""
+"""The specification of an agent as a user writes it, and its checks; nothing here knows a graph."""

@@ -40,7 +40,7 @@ _LISTS = ("agents", "tools", "intents", "patcher", "middleware")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgentSpec:
-    """What a user has written of an agent: data, without a graph or a run.
+    """The specification of an agent: data, without a graph or a run.
 
     The nodes, the build and the runs of an agent are typed against this class. Users write its
     subclass `agentgraph.Agent`, which checks the whole tree and runs it.
@@ -71,7 +71,7 @@ class AgentSpec:
     @overload
     def guards_within(self, outer: Guards | None, path: str = "") -> Guards | None: ...
     def guards_within(self, outer: Guards | None, path: str = "") -> Guards | None:
-        """Return the policy in force here: the one around it, which its own may only tighten."""
+        """Return the policy for this agent: the outer one, tightened by the agent's own."""
         own = self.guards
         return own.within(outer, path) if isinstance(own, Guards) else outer
 
@@ -82,39 +82,39 @@ class AgentSpec:
 
     @cached_property
     def own_tools(self) -> tuple[BaseTool, ...]:
-        """The tools that run here."""
+        """The tools that this process runs."""
         return tuple(
-            as_base_tool(tool)  # type: ignore[arg-type]  # what is left is a tool or a function
+            as_base_tool(tool)  # type: ignore[arg-type]  # all others are tools or functions
             for tool in self.tools
             if not isinstance(tool, Mapping | AgentTool) and as_participant(tool) is None
         )
 
     @cached_property
     def native_tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The provider's own tools: bound, never run here."""
+        """The provider's own tools: bound to the model, never run in this process."""
         return tuple(tool for tool in self.tools if isinstance(tool, Mapping))
 
     @cached_property
     def sub_agents(self) -> tuple[Participant, ...]:
-        """The participants to whom the conversation can be passed."""
+        """The participants to which the conversation can move."""
         candidates = [as_participant(member) for member in (*self.agents, *self.tools)]
         return tuple(participant for participant in candidates if participant is not None)
 
     @cached_property
     def agent_tools(self) -> tuple[AgentTool, ...]:
-        """The agents that are called and answer like tools."""
+        """The agents that the model calls like tools."""
         return tuple(t for t in (*self.agents, *self.tools) if isinstance(t, AgentTool))
 
     @property
     def children(self) -> tuple[Participant, ...]:
-        """All participants directly below: those who get the conversation, then those called."""
+        """All participants directly below: first the sub-agents, then those called like tools."""
         return (*self.sub_agents, *(tool.agent for tool in self.agent_tools))
 
     def _normalize(self) -> Iterator[str]:
-        """Make tuples of the lists, leave out what fits no field, and yield what was wrong.
+        """Make tuples of the lists, remove members that do not fit, and yield their faults.
 
-        What does not fit is left out so that the checks of the tree can run on the rest and all
-        faults are reported at once.
+        They are removed so that the checks of the tree can run on the rest, and all faults are
+        reported at once.
         """
         if callable(self.patcher):
             object.__setattr__(self, "patcher", (self.patcher,))
@@ -129,7 +129,7 @@ class AgentSpec:
         yield from value_faults(vars(self))
 
     def _as_tuples(self) -> Iterator[str]:
-        # Tuples of our own: what the caller does to its lists later must not change an agent.
+        # Copies: the caller may change its lists later, and an agent never changes.
         for name in ("tools", "agents", "intents", "middleware", "patcher"):
             value = getattr(self, name)
             is_list = isinstance(value, Iterable) and not isinstance(value, str | Mapping)

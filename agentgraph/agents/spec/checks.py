@@ -39,9 +39,9 @@ def faults_of(agent: AgentSpec) -> list[str]:
 
 
 def faults_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[str]:
-    """Yield what is wrong with a tree's agents under a policy that is not their own.
+    """Yield the faults of a tree's agents under a policy from above.
 
-    Costs in dollars need the price of each model; graphs of others may not be guarded at all.
+    Limits in dollars need the price of each model, and some foreign graphs cannot be guarded.
     """
     path = path or agent.name
     yield from price_faults(guards, path, agent.model)
@@ -56,7 +56,7 @@ def faults_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[s
 
 
 def gates_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[GateAt]:
-    """Yield the gates of a tree that look at tools by name, with the tools of each agent there."""
+    """Yield the gates of a tree that have schemas by tool, with the tools of each agent."""
     path = path or agent.name
     yield from gated_at(guards, path, lambda: _tool_names(agent))
     for child in agent.children:
@@ -70,7 +70,7 @@ def gates_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[Ga
 
 
 def _tool_names(agent: AgentSpec) -> list[str] | None:
-    """Return what may run at an agent, wherever it is; None where its middleware may bring more."""
+    """Return the tool names of an agent in any place; None if its middleware may add tools."""
     if agent.middleware:
         return None
     return [*toolset_of(agent, _ANY_SUPERVISOR).ordinary, *TEAM_TOOLS]
@@ -79,7 +79,7 @@ def _tool_names(agent: AgentSpec) -> list[str] | None:
 _ANY_SUPERVISOR = "supervisor"
 _NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # with `transfer_to_` before it, what providers allow
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # providers limit `transfer_to_` plus the name
 _RESERVED_NAMES = {*_NODES, "__start__", "__end__"}
 """The nodes of every agent's graph: a sub-agent becomes a node beside them."""
 
@@ -95,7 +95,7 @@ def _name_faults(agent: AgentSpec) -> Iterator[str]:
 
 
 def _duplicates(agent: AgentSpec) -> Iterator[str]:
-    # Whatever their case: a mention finds an agent by its lower-cased name.
+    # Regardless of case: a mention finds an agent by its lower-cased name.
     names: set[str] = set()
     for name in _all_names(agent):
         if name.lower() in names:
@@ -114,7 +114,7 @@ def _all_names(agent: AgentSpec) -> Iterator[str]:
 
 def _own_faults(agent: AgentSpec) -> Iterator[str]:
     """Yield what is wrong with the tools and intents of one agent."""
-    # As if it had a supervisor: wherever it is put, `request_help` must not clash.
+    # As if it had a supervisor: `request_help` must not clash in any place of a tree.
     toolset = toolset_of(agent, _ANY_SUPERVISOR)
     names = [*(tool.name for tool in agent.own_tools), *_implied_names(agent, toolset)]
     for name in _duplicate_names(names):
@@ -129,7 +129,7 @@ def _own_faults(agent: AgentSpec) -> Iterator[str]:
 
 
 def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
-    """Return what is wrong with an intent, to follow its phrase in a sentence."""
+    """Return the fault of an intent, as the end of a sentence that begins with its phrase."""
     if intent.kind not in get_args(IntentKind):
         return f"has the kind {intent.kind!r}: use agent, tool or raw"
     if intent.kind == "agent" and intent.target not in toolset.transfers.values():
@@ -142,7 +142,7 @@ def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
 
 
 def _implied_names(agent: AgentSpec, toolset: Toolset) -> Iterator[str]:
-    """Yield the names that come from something other than the agent's own tools."""
+    """Yield the names of all tools of an agent that are not its own tools."""
     # Each once: two agents of one name are a fault of their own.
     yield from {tool.name for tool in toolset.signals}
     for native in toolset.native:

@@ -1,4 +1,4 @@
-"""The default tools: what every agent can ask about itself, unless they are switched off."""
+"""The default tools, by which every agent can ask about itself, unless they are switched off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS = (
     "list_intents_available",
 )
 WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
-"""The tools that only make sense where there is more than one agent."""
+"""The tools that only make sense with more than one agent."""
 
 
 class _NoArguments(BaseModel):
@@ -40,8 +40,8 @@ def default_tools(
 ) -> list[BaseTool]:
     """Make the introspection tools of an agent in its place.
 
-    `tools` and `agents` are names with descriptions. Those about other agents are left out where
-    there are none.
+    `tools` and `agents` are names with descriptions. Without other agents, the tools about other
+    agents are left out.
     """
 
     def get_time_date(timezone: str = "UTC") -> str:
@@ -84,7 +84,7 @@ def default_tools(
 
 
 def _tool(function: Callable[..., str]) -> BaseTool:
-    # With its schema given, no signature is inspected: that would be most of a build's time.
+    # With an explicit schema: the inspection of signatures would take most of a build's time.
     return StructuredTool(
         name=function.__name__,
         description=function.__doc__ or "",

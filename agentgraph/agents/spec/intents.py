@@ -12,13 +12,13 @@ Matcher: TypeAlias = Callable[[str, str], bool]
 
 
 def same_words(message: str, phrase: str) -> bool:
-    """Compare but for case, spaces and punctuation."""
+    """Compare two texts without case, spaces and punctuation."""
     return _letters(message) == _letters(phrase)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What is done when a message says this phrase.
+    """The action for a message that matches a phrase.
 
         Agent("desk", agents=[billing], intents=[Intent("my invoice", "agent", "billing")])
 
@@ -33,7 +33,7 @@ class Intent:
     matcher: Matcher = same_words
 
     def matches(self, message: str) -> bool:
-        """Tell whether a message says it."""
+        """Tell whether a message matches the phrase."""
         return self.matcher(message, self.phrase)
 
 

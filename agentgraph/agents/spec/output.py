@@ -1,4 +1,4 @@
-"""The form of an answer: shown to the model as a tool, checked when that is called."""
+"""The form of an answer: shown to the model as a tool, and checked when the model calls it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import TypeAdapter
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]
-"""A pydantic model, dataclass or TypedDict; or a JSON schema, which is shown and not enforced."""
+"""A pydantic model, dataclass or TypedDict; or a JSON schema, which is not enforced."""
 
 
 class OutputFormat:
-    """A form that answers must have: `spec` is the tool that the model sees, called `name`.
+    """A form that answers must have: `spec` is the tool that the model sees, under `name`.
 
-    Answers are stored as JSON values; `load` makes the object of the form from them again.
+    Answers are stored as JSON values; `load` converts them back to the object.
     """
 
     def __init__(self, form: ResponseFormat) -> None:
@@ -35,7 +35,7 @@ class OutputFormat:
         return self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
 
     def text_of(self, message: AIMessage) -> str | None:
-        """Return as JSON what a message answers in this form, None where no call of it fits."""
+        """Return a message's answer in this form as JSON, None where no call in it fits."""
         for call in message.tool_calls:
             if call["name"] == self.name:
                 with suppress(ValueError):
@@ -47,14 +47,14 @@ class OutputFormat:
         return self.read(text) is not None
 
     def load(self, json: object) -> object:
-        """Return the object that was dumped.
+        """Return the object for dumped values.
 
-        Raises `ValueError` where the form has changed since and the stored values do not fit it.
+        Raises `ValueError` where the form has changed and the stored values do not fit it.
         """
         return self._adapter.validate_python(json)
 
     def read(self, text: str) -> object | None:
-        """Return what a text holds in this form, None if it is something else."""
+        """Parse a text in this form; return None if it is not in this form."""
         try:
             return self.dump(json.loads(text))
         except ValueError:

@@ -1,4 +1,4 @@
-"""The tools that stand for agents, and how anything callable becomes a tool."""
+"""The tools that stand for agents, and the conversion of functions to tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUEST_HELP = "request_help"
 
 
 class Answer(Protocol):
-    """What an agent that is called like a tool answers with."""
+    """The answer of an agent that is called like a tool."""
 
     @property
     def text(self) -> str:
@@ -57,9 +57,9 @@ class _Request(BaseModel):
 
 
 class AgentTool(BaseTool):
-    """An agent, called and answered like a tool; in an Agent's tree it is a node of its own."""
+    """An agent that a model calls like a tool; in the tree of an `Agent` it has its own node."""
 
-    # Not validated: pydantic would look at `graph`, which compiles the agent.
+    # Not validated: pydantic would read `graph`, which compiles the agent.
     agent: SkipValidation[Callee]
     args_schema: type[BaseModel] = _Request
 
@@ -78,7 +78,7 @@ def agent_tool(agent: Callee) -> AgentTool:
 
 
 def as_base_tool(candidate: BaseTool | Callable[..., Any]) -> BaseTool:
-    """Return a tool for what may still be a plain function."""
+    """Return a tool as it is, or a tool made of a plain function."""
     if isinstance(candidate, BaseTool):
         return candidate
     tool: BaseTool = make_tool(candidate)
@@ -113,7 +113,7 @@ def needs_arguments(tool: BaseTool) -> bool:
 
 
 def _signal(name: str, description: str, schema: type[BaseModel]) -> BaseTool:
-    """Return a tool that only a model sees: `call_tools` reads its calls and never runs it."""
+    """Return a tool that only the model sees: `call_tools` reads its calls and never runs it."""
 
     def never_run(**_: Any) -> str:
         raise AssertionError(f"{name} is handled by the graph")

@@ -1,4 +1,4 @@
-"""The toolset of one agent in its place: the names its model may call, by what a call does."""
+"""The toolset of one agent in its place: the names that its model may call, by kind of call."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from agentgraph.agents.spec.tools import (
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Every name a model of this agent may call, by what happens to the call."""
+    """Every name that the model of an agent may call, by kind of call."""
 
     ordinary: Mapping[str, BaseTool] = field(default_factory=dict)
-    """Run here."""
+    """The tools that this process runs."""
     native: Sequence[Mapping[str, Any]] = ()
-    """Run by the provider."""
+    """The tools that the provider runs."""
     transfers: Mapping[str, str] = field(default_factory=dict)
-    """Tool name to the sub-agent that it enters."""
+    """The sub-agents that a transfer enters, by tool name."""
     agents: Mapping[str, str] = field(default_factory=dict)
-    """Tool name to the sub-agent that answers it like a tool."""
+    """The sub-agents that answer like tools, by tool name."""
     signals: Sequence[BaseTool] = ()
-    """What the model is shown for transfers, agents and `request_help`."""
+    """The tools that the model sees for transfers, agents and `request_help`."""
     output: OutputFormat | None = None
     moves: frozenset[str] = field(init=False)
     """The names of calls that move the conversation instead of running a tool."""
@@ -44,13 +44,13 @@ class Toolset:
 
     @property
     def specs(self) -> list[Any]:
-        """Return all that the model is bound to."""
+        """Return all tools to bind to the model."""
         own = [*self.ordinary.values(), *self.signals, *self.native]
         return own if self.output is None else [*own, self.output.spec]
 
     @property
     def offers_help(self) -> bool:
-        """Tell whether the model may give the conversation back."""
+        """Tell whether the model may return the conversation to a supervisor."""
         return REQUEST_HELP in self.moves
 
 
@@ -59,7 +59,7 @@ def toolset_of(
     supervisor: str | None,
     additions: Sequence[BaseTool | Callable[..., Any]] = (),
 ) -> Toolset:
-    """Sort what a model of this agent may call.
+    """Sort the tools that the model of an agent may call.
 
     `supervisor` names the agent above it, None at a root; `additions` are the tools that its
     middleware and its team bring.

@@ -1,4 +1,4 @@
-"""The tree below an agent: who is in it, by which path, and which store they share."""
+"""The tree below an agent: its agents with their paths, and the store that they share."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Tree:
         return cls(root.name, paths)
 
     def find(self, name: str) -> str | None:
-        """Return the path of a named agent, whatever its case."""
+        """Return the path of a named agent, regardless of case."""
         return self.paths.get(name.lower())
 
     def nearest(self, path: str) -> str:
-        """Return the longest beginning of a path that still exists."""
+        """Return the longest beginning of a path that exists in this tree."""
         paths = set(self.paths.values())
         while path and path not in paths:
             path = path.rpartition("/")[0]
@@ -47,7 +47,7 @@ class Tree:
 
 
 def names_of(agent: AgentSpec) -> tuple[str, ...]:
-    """Return the names of all who work in a tree, those of its teams among them."""
+    """Return the names of all agents in a tree, including those in its teams."""
     names = [agent.name]
     for child in agent.children:
         if isinstance(child, AgentSpec):
@@ -69,7 +69,7 @@ def stores_of(agent: AgentSpec) -> list[BaseStore]:
 def cycle_in(agent: AgentSpec, above: tuple[AgentSpec, ...] = ()) -> list[str]:
     """Return the names along a cycle of the tree, none where there is no cycle.
 
-    Agents are frozen, so only force makes one; every other walk of the tree would then never end.
+    Agents are frozen, so a cycle can only be forced; every other walk of the tree would not end.
     """
     if any(agent is ancestor for ancestor in above):
         return [ancestor.name for ancestor in (*above, agent)]

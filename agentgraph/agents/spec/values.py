@@ -1,4 +1,4 @@
-"""The values of a specification: which are legal, and what to give in place of the others."""
+"""The values of a specification: which are legal, and the advice for those that are not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema
 
 
 def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with the fields of a specification that are no lists of members.
+    """Yield the faults of a specification's fields, except for the lists of members.
 
     Each fault names the field, its value and what to give in its place.
     """
@@ -37,7 +37,7 @@ def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
 
 
 def _display(value: object) -> str:
-    """Show a value, but of a URL no more than its scheme: it may contain a password."""
+    """Show a value; of a URL show only the scheme, as it may contain a password."""
     scheme, separator, _ = value.partition("://") if isinstance(value, str) else ("", "", "")
     return f"'{scheme}://…'" if separator else repr(value)
 
@@ -48,7 +48,7 @@ def member_fault(name: str, member: object) -> str | None:
 
 
 def is_form(value: Any) -> bool:
-    """Tell whether a value is a form for answers, which a model can be shown as a tool."""
+    """Tell whether a value is a form for answers that a model can see as a tool."""
     try:
         OutputFormat(value)
     except (ValueError, TypeError):
@@ -57,7 +57,7 @@ def is_form(value: Any) -> bool:
 
 
 def _is_saver(value: object) -> bool:
-    # Opening is lazy: this reads the URL and connects to nothing.
+    # `open_saver` is lazy: it parses the URL and does not connect.
     try:
         return value is None or isinstance(value, BaseCheckpointSaver) or bool(open_saver(value))  # type: ignore[arg-type]
     except (ConfigurationError, AttributeError, TypeError):
@@ -103,7 +103,7 @@ def _agent_fault(member: Any) -> str | None:
 
 
 def _tool_fault(tool: Any) -> str | None:
-    # Tried here, because a function without annotations fails only when it becomes a tool.
+    # Converted here as a test: a function without annotations fails only when it becomes a tool.
     if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
         return None
     if not callable(tool):
@@ -124,7 +124,7 @@ def _patch_fault(patch: Any) -> str | None:
 
 
 def _middleware_fault(middleware: Any) -> str | None:
-    # By its attributes: `langchain` is an extra, and may not be installed.
+    # Recognized by its attributes: `langchain` is an extra, and may not be installed.
     if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
         return None
     return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"

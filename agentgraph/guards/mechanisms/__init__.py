@@ -1,5 +1,5 @@
-"""The guards: each module is one, with its settings, its memory and how it decides.
+"""The guards: each module is one guard, with its settings, its memory and how it decides.
 
-They are pure: none knows a policy or a graph. Those of what is spent are in `spending`, those that
-check what is said and done in `gates`.
+They are pure: no guard knows a policy or a graph. The guards of spending are in `spending`, the
+checks of calls and answers in `gates`.
 """

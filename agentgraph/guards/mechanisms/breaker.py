@@ -29,9 +29,9 @@ _PROBE = Decision("allow", _GUARD, evidence={"state": "half_open"})
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """The leave to make one call, or its refusal: see `decision`.
+    """The permission to make one call, or its refusal: see `decision`.
 
-    Whoever has it settles it by `success`, `failure` or `release`; only the first one counts.
+    The caller settles it by `success`, `failure` or `release`; only the first of them counts.
     """
 
     decision: Decision
@@ -40,14 +40,14 @@ class Permit:
     _run: str = ""
 
     def success(self, *, valid: bool = True) -> None:
-        """Report that the provider answered; `valid=False`: with an answer that is of no use."""
+        """Report that the provider answered; `valid=False` says that the answer is unusable."""
         if breaker := self._take_breaker():
             breaker._on_success(self._generation, valid)
 
     def failure(self, kind: FailureKind, retry_after: float | None = None) -> None:
         """Report what went wrong, with the provider's Retry-After in seconds.
 
-        A fault of the client itself (400, 401, 403) is no failure of the provider: release instead.
+        A fault of the client itself (400, 401, 403) is no failure of the provider: call `release`.
         """
         if kind not in _KINDS:
             raise ValueError(f"failure({kind!r}): give one of {', '.join(_KINDS)}")
@@ -57,7 +57,7 @@ class Permit:
     def release(self) -> None:
         """Report no outcome: the call was cancelled, or paused for a human.
 
-        A cancelled probe must free its slot, or nobody could try until its lease has ended.
+        A cancelled probe must free its slot, or no other call could try until its lease has ended.
         """
         if breaker := self._take_breaker():
             breaker._on_release(self._generation)
@@ -78,12 +78,12 @@ class CircuitBreaker:
     It opens after `identical`, `schema` or `consecutive` (provider) failures in a row, each counted
     by itself, when `rate` of the last `window` calls failed at the provider (`min_calls` of them at
     least), and at once on a cost signal. It stays open for `cooldown_s`, twice as long after each
-    further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so;
-    having been closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
+    further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so.
+    After it was closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
 
-    Under `Guards` only failures of the provider are reported to the breaker of a model. What an
-    agent does wrong is for gates, the loop detector and the decision table, which act on the one
-    input: somebody who sends bad inputs must not close the agent to everybody else.
+    Under `Guards` only failures of the provider are reported to the breaker of a model. Mistakes of
+    an agent are for gates, the loop detector and the decision table, which act on one input only: a
+    client that sends bad inputs must not close the agent to all other clients.
 
     A run whose failures opened it `max_trips` times is stopped; other runs are not. Nothing is
     awaited between a check and its effect, so the lock is only for several event loops at once.
@@ -126,7 +126,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> State:
-        """Return its state for a run that it has not stopped."""
+        """Return the state that it has for every run that it has not stopped."""
         if (until := self._open_until) is None:
             return "closed"
         return "open" if clock().monotonic() < until else "half_open"
@@ -146,13 +146,13 @@ class CircuitBreaker:
             return self._by_key[key]
 
     def fresh(self, key: str = "") -> CircuitBreaker:
-        """Return another one, configured like this one."""
+        """Return a new breaker, configured like this one."""
         breaker = replace(self)
         breaker.key = key
         return breaker
 
     def acquire(self, run: str = "") -> Permit:
-        """Ask for one call of a run; whatever comes of the call, settle the permit."""
+        """Ask for one call of a run; settle the permit, whatever the outcome of the call."""
         with self._lock:
             if run in self._openings and (refusal := self._stop(run)) is not None:
                 return Permit(refusal)
@@ -282,7 +282,7 @@ class CircuitBreaker:
         return f"the breaker of {self.key}" if self.key else "the breaker"
 
     def _forget_key(self) -> None:
-        # The one used longest ago, but a closed one first: an open one knows of an outage.
+        # The breaker used longest ago, but a closed one first: an open one knows of an outage.
         closed_keys = (key for key, breaker in self._by_key.items() if breaker.state == "closed")
         del self._by_key[next(closed_keys, next(iter(self._by_key)))]
 

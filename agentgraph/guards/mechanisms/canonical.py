@@ -63,9 +63,10 @@ def _write(value: object, *, loose: bool) -> str:
 
 
 def _write_shallow(value: Any, loose: bool, levels: int) -> str | None:
-    """Write a value of plain and shallow JSON by recursion, None where it is none.
+    """Write a value by recursion; return None where it is not plain, shallow JSON.
 
-    Most arguments are, and this is asked at each call: it makes no generator for each part.
+    Most arguments are plain and shallow, and every tool call is hashed: this path is fast because
+    it makes no generator for each part.
     """
     kind = type(value)
     if kind is str:
@@ -122,7 +123,7 @@ def _write_deep(value: object, loose: bool) -> str:
 def _begin(
     value: object, loose: bool, frames: list[tuple[int, _Writer]], open_ids: set[int]
 ) -> str | None:
-    """Return the text of a value without parts; else push its writer and return None."""
+    """Return the text of a value without parts; push the writer of any other and return None."""
     if loose:
         value = parse_json(value)
     if value is None or isinstance(value, str | int | float):
@@ -182,8 +183,8 @@ def _writer(value: object, loose: bool) -> _Writer | None:
 def _mapping(pairs: Sequence[tuple[object, object]], loose: bool, owner: object) -> _Writer:
     """Write the pairs in the order of their keys.
 
-    The owner is a parameter so that it lives as long as its writer: the id of an object that is
-    collected goes to another one, which would look like a cycle.
+    `owner` is a parameter so that it lives as long as its writer: Python may give the id of a
+    collected object to a new one, which would look like a cycle.
     """
     texts: list[tuple[str, str]] = []
     for key, value in pairs:
@@ -194,7 +195,7 @@ def _mapping(pairs: Sequence[tuple[object, object]], loose: bool, owner: object)
 
 
 def _array(items: list[object], loose: bool, *, is_ordered: bool, owner: object) -> _Writer:
-    """Write the items, sorted where they are of a set; for the owner see `_mapping`."""
+    """Write the items, sorted where they come from a set; for `owner` see `_mapping`."""
     texts: list[str] = []
     for item in items:
         text = yield item
@@ -217,7 +218,7 @@ def _array_of(texts: list[str], loose: bool) -> str:
 
 
 def _foreign(value: object) -> str:
-    """Write what JSON does not know, without its address, which differs from process to process."""
+    """Write a value that JSON does not know, without its address: processes differ in that."""
     try:
         text = _ADDRESS.sub("", repr(value))
     except Exception:

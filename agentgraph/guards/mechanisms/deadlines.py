@@ -1,7 +1,7 @@
 """Deadlines of a model call, a stage and a whole input.
 
-They are instants and no durations: an inner call is handed the outer deadline, so that no retry and
-no resume in another process starts the time anew.
+They are instants and no durations: an inner call gets the deadline of the outer one, so that no
+retry and no resume in another process starts the time anew.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class Deadline:
         return self.at - clock().wall()
 
     def shorter(self, other: Deadline | None) -> Deadline:
-        """Return the earlier one; of two at the same instant, the one of the outer layer."""
+        """Return the earlier deadline; at the same instant, the one of the outer layer."""
         return self if other is None else min(self, other, key=_precedence)
 
     def shifted(self, seconds: float) -> Deadline:
-        """Return it later by the time that a human took: the only reason to move a deadline.
+        """Return a deadline later by the time that a human took: the only reason to move one.
 
-        The seconds may be below 0, where the wall clock was set back meanwhile: as much time is
-        left as there was before the pause.
+        `seconds` is below 0 where the wall clock was set back during the pause: then as much time
+        is left as there was before it.
         """
         return replace(self, at=self.at + seconds)
 
     def to_monotonic(self) -> MonotonicDeadline:
-        """Return it by monotonic time: do so once, on entry to a process."""
+        """Convert it to monotonic time; a process does so once, when it begins to work on it."""
         return MonotonicDeadline(self, clock().monotonic() + self.remaining())
 
     def check(self, min_useful_s: float = 1.0) -> Decision:
@@ -113,15 +113,15 @@ class Deadlines:
             raise ConfigurationError(faults)
 
     def step(self, outer: Deadline | None = None) -> Deadline | None:
-        """Return when a model call that starts now has to be over."""
+        """Return the deadline of a model call that starts now."""
         return _within("step", self.step_s, outer)
 
     def stage(self, outer: Deadline | None = None) -> Deadline | None:
-        """Return when a turn that starts now has to be over."""
+        """Return the deadline of a turn that starts now."""
         return _within("stage", self.stage_s, outer)
 
     def workflow(self) -> Deadline | None:
-        """Return when an input that arrives now has to be done with."""
+        """Return the deadline of an input that arrives now."""
         return _within("workflow", self.workflow_s, None)
 
 
@@ -132,7 +132,7 @@ def _within(layer: Layer, seconds: float | None, outer: Deadline | None) -> Dead
 
 
 def _precedence(deadline: Deadline) -> tuple[float, int]:
-    # Of two at the same instant the outer layer's: its decision ends more than one call.
+    # At the same instant the outer layer wins: its decision ends more than one call.
     return deadline.at, -_LAYERS.index(deadline.layer)
 
 

@@ -15,13 +15,13 @@ from agentgraph.guards.mechanisms.settings import whole_number_faults
 _GUARD = "deadlock_monitor"
 _ALLOW = Decision("allow", _GUARD)
 _LENIENCE = 5
-"""As many equal replies to different briefs weigh as one more to the same brief."""
+"""How many equal replies to different briefs count as much as one more to the same brief."""
 _MAX_KEYS = 64
 _MINIMUMS = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
 
 
 class _Edge(NamedTuple):
-    """A handoff in a state of the work, which the digest stands for."""
+    """A handoff, and the digest of the state of the work in which it is made."""
 
     source: str
     target: str
@@ -32,13 +32,13 @@ class _Edge(NamedTuple):
 class DeadlockMonitor:
     """Notice peers that hand over in a circle, and workers that always give the same reply.
 
-    A circle has at most `cycle` agents and is made `occurrences` times in the same state: where the
-    digest has changed there was progress, and it is another circle.
+    A circle is a deadlock if it has at most `cycle` agents and is made `occurrences` times in the
+    same state: where the digest has changed there was progress, and a new circle begins.
 
-    A reply that a worker gives for the `stuck_correct`th time is answered by a correction of its
-    supervisor, for the `stuck`th time by the end of the run. Equal replies to the briefs of one
-    message count once, as all were sent before any was answered. To different briefs the same reply
-    may be given much more often.
+    When a worker gives the same reply for the `stuck_correct`th time, its supervisor is corrected;
+    at the `stuck`th time the run ends. Equal replies to the briefs of one message count once, as
+    all were sent before any was answered. To different briefs a worker may give the same reply much
+    more often.
     """
 
     cycle: int = 3
@@ -64,7 +64,7 @@ class DeadlockMonitor:
             raise ConfigurationError(faults)
 
     def handoff(self, *, source: str, target: str, digest: str, branch: str = "") -> Decision:
-        """Decide on a peer's handoff; `digest` stands for the state in which it is made.
+        """Decide on a peer's handoff; `digest` identifies the state in which it is made.
 
         `branch` names the part of a run whose handoffs follow each other.
         """
@@ -98,7 +98,7 @@ class DeadlockMonitor:
     ) -> Decision:
         """Decide on the reply of a worker to a brief that its supervisor sent in a message.
 
-        `work` stands for what the worker has found out or done before it replied, "" for nothing.
+        `work` is a digest of what the worker found out or did before it replied, "" for nothing.
         """
         reply_digest, brief_digest = digest_of(reply)[:32], digest_of(brief)[:32]
         key = exact_digest((branch, worker, reply_digest))[:32]
@@ -130,16 +130,16 @@ class DeadlockMonitor:
         return Decision("correct", _GUARD, cause, "deadlock", evidence)
 
     def _weight(self, times: int) -> int:
-        """Return as how many replies to one brief so many replies to different briefs count."""
-        # Ten items of a kind may well be answered alike. A supervisor that puts one brief into new
-        # words again and again looks the same, and differs only by the number of times.
+        """Convert a number of replies to different briefs into one of replies to the same brief."""
+        # A worker may well give one answer to ten items of a kind. A supervisor that rewords one
+        # brief again and again looks the same, and only the number of replies tells them apart.
         weight, rest = divmod(times - 1, _LENIENCE)
         return weight if rest == 0 or weight >= self.stuck else 0
 
     def _take_cycle(self, edge: _Edge, branch: str) -> list[_Edge]:
-        """Add an edge to the path; return the cycle that it closes and remove that from the path.
+        """Add an edge to the path; return the cycle that it closes, and remove it from the path.
 
-        Its edges are not counted again, so that a second occurrence is a second full turn.
+        The edges of the cycle are not counted again: a second occurrence is a second full turn.
         """
         path = self._paths.pop(branch, [])
         if path and path[-1].target != edge.source:
@@ -170,7 +170,7 @@ class DeadlockMonitor:
         }
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Take the memory that `dump` gave."""
+        """Restore the memory from what `dump` returned."""
         paths = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("paths", ()))
         self._paths = {branch: [_Edge(*edge) for edge in path] for branch, path in paths}
         self._cycles = dict(cast(Sequence[tuple[str, int]], state.get("cycles", ())))
@@ -185,7 +185,7 @@ def _canonical_cycle(cycle: list[_Edge]) -> list[_Edge]:
 
 
 def _increment(counts: dict[str, int], key: str) -> int:
-    """Count a key once more; the key that was counted longest ago is forgotten."""
+    """Count a key once more and return its count; forget the key counted longest ago."""
     count = counts[key] = counts.pop(key, 0) + 1
     _trim(counts)
     return count

@@ -1,4 +1,4 @@
-"""The mark of tools that change the world: how their actions are undone, or looked up after a kill.
+"""The mark of tools that change the world: how an action is undone, or looked up after a kill.
 
 `@effect` puts the mark on a tool or its function, `effect_of` reads it from a tool.
 """
@@ -33,13 +33,13 @@ class Effect:
     """How the actions of a tool that changes the world are undone, looked up and compared."""
 
     compensate: Function | None = None
-    """Undoes it: takes arguments of the tool by name, and `result` and `key` if it wants them."""
+    """Undoes an action; gets the tool's arguments by name, and `result` and `key` if it wants."""
     lookup: Function | None = None
-    """Finds out by `key` what came of it: returns the result, or None if it never happened."""
+    """Looks up an action by its `key`: returns its result, or None if it never happened."""
     volatile: tuple[str, ...] = ()
-    """The arguments that differ from call to call and tell nothing: ids, timestamps."""
+    """The arguments that differ from call to call without a meaning: ids, timestamps."""
     poll: bool = False
-    """Whether it is meant to be called again and again until something changes."""
+    """Whether the tool is meant to be called again and again until something changes."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -61,16 +61,16 @@ class Effect:
     ) -> object:
         """Compensate for a call.
 
-        The function is given those of the tool's arguments, and of `result` and `key`, that it
-        takes; an argument of the tool goes before a `result` or `key` of the same name.
-        A function that is not async runs in a thread, as a tool does.
+        The `compensate` function gets those of the tool's arguments, and of `result` and `key`,
+        that it takes. Where the tool itself has an argument named `result` or `key`, the function
+        gets that one. A function that is not async runs in a thread, as a tool does.
         """
         if self.compensate is None:
             return None
         return await _call(self.compensate, {"result": result, "key": key, **args})
 
     async def look_up(self, args: Mapping[str, object], *, key: str) -> object:
-        """Return what came of the call with this key, None if it never happened."""
+        """Return the result of the call with this key, None if it never happened."""
         if self.lookup is None:
             return None
         return await _call(self.lookup, {**args, "key": key})
@@ -104,12 +104,12 @@ def effect(
         @effect(compensate=cancel_order, lookup=find_order)
         async def order(item: str) -> str: ...
 
-    Bare `@effect` marks what is below it. The function that undoes a tool is always given by name:
-    `@effect(cancel_order)` would mark `cancel_order` itself. Raises `ConfigurationError` where a
-    function needs an argument that the tool has not.
+    Bare `@effect` marks the tool below it. The function that undoes a tool is always given by
+    keyword: `@effect(cancel_order)` would mark `cancel_order` itself. Raises `ConfigurationError`
+    where a function needs an argument that the tool does not have.
     """
     names = tuple(volatile) if isinstance(volatile, list) else volatile
-    # What is still no tuple is a fault, which `Effect` raises with the others.
+    # `names` that is still no tuple is a fault, which `Effect` raises with all others.
     mark = Effect(compensate, lookup, names, poll)  # type: ignore[arg-type]
     if target is None:
         return partial(_put_mark, mark)
@@ -124,7 +124,7 @@ def effect(
 
 def effect_of(tool: object, levels: int = _MAX_LEVELS) -> Effect | None:
     """Return the mark of a tool or of the function within it, None if there is none."""
-    # By `__dict__`: a pydantic model is slow to say that it lacks an attribute.
+    # By `__dict__`: on a pydantic model `getattr` of a missing attribute is slow.
     own = getattr(tool, "__dict__", {})
     mark = own.get(_MARK)
     if isinstance(mark, Effect):
@@ -159,7 +159,7 @@ def _put_mark(mark: Effect, target: T) -> T:
 
 
 def _misfits(mark: Effect, name: str, parameters: frozenset[str] | None) -> list[str]:
-    """Return what of a mark does not fit a target's parameters; None: it takes any argument."""
+    """Return what does not fit between a mark and a target; `parameters` None takes any name."""
     if parameters is None:
         return []
     hint = f"it takes {', '.join(sorted(parameters)) or 'nothing'}"
@@ -190,7 +190,7 @@ def _parameters(target: object) -> frozenset[str] | None:
 
 
 def _argument_names(function: object) -> frozenset[str] | None:
-    """Return by which names it can be called, None where it takes any or hides what it takes."""
+    """Return the names of a function's arguments, None where it takes any or hides them."""
     parameters = _signature(function)
     if parameters is None or any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
         return None
@@ -198,7 +198,7 @@ def _argument_names(function: object) -> frozenset[str] | None:
 
 
 def _required(function: Function | None) -> set[str]:
-    """Return the names without which it cannot be called."""
+    """Return the names of the arguments that a function must get."""
     parameters = _signature(function) if function is not None else None
     return {
         parameter.name
@@ -210,12 +210,12 @@ def _required(function: Function | None) -> set[str]:
 def _signature(function: object) -> list[Parameter] | None:
     try:
         return list(inspect.signature(function).parameters.values())  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # some that are written in C have none
+    except (TypeError, ValueError):  # some functions that are written in C have no signature
         return None
 
 
 async def _call(function: Function, arguments: Mapping[str, object]) -> object:
-    """Call it with those of the arguments that it takes; in a thread where it is not async."""
+    """Call a function with those arguments that it takes; in a thread where it is not async."""
     names = _argument_names(function)
     accepted = {name: v for name, v in arguments.items() if names is None or name in names}
     call = partial(function, **accepted)

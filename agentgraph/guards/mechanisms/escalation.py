@@ -1,4 +1,4 @@
-"""Escalation to a human: when one is asked, the request, and the answers that are allowed."""
+"""Escalation to a human: when a human is asked, the request, and the answers that are allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Verb: TypeAlias = Literal["approve", "edit", "reject", "respond"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
 CONFIDENCE: Final = "escalation"
-"""The guard of a decision to ask because a critic is not sure, and not because of a failure."""
+"""The guard that a decision names where the ground is a critic's score, and not a failure."""
 _MAX_REPR = 80
 _EDIT_FIELDS = ("edited", "edited_action")
 _FIELDS: Mapping[Verb, Sequence[str]] = {
@@ -57,7 +57,7 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the human decided, and who it was, if that is known.
+    """A human's decision, and who the human was, if that is known.
 
     `edited` replaces the arguments of the call, or the text; `message` goes to the model.
     """
@@ -121,7 +121,7 @@ class Escalation:
             raise ConfigurationError(faults)
 
     def judge(self, score: object) -> Decision:
-        """Decide on a score: what is below the threshold, or is no score, is escalated."""
+        """Decide on a score: one below the threshold, or a value that is no score, escalates."""
         number = _as_score(score)
         text = _repr_of(score) if number is None else number
         evidence = {"score": text, "threshold": self.threshold}
@@ -136,7 +136,7 @@ class Escalation:
     async def score(self, subject: Subject) -> Decision:
         """Ask the critic and decide on its score; without a critic everything passes.
 
-        A critic that raises is not sure: it is escalated.
+        A critic that raises counts as not sure: the decision is to escalate.
         """
         if self.critic is None:
             return Decision("allow", CONFIDENCE)
@@ -161,8 +161,8 @@ class Escalation:
     ) -> Request:
         """Return a new request to a human.
 
-        Make it once and store it: a node runs again from its start when the answer comes, and a
-        second request would have another id and a later end.
+        The caller makes it once and stores it: a node runs again from its start when the answer
+        comes, and a second request would have another id and a later end.
         """
         now = clock().wall()
         return Request(
@@ -178,7 +178,7 @@ class Escalation:
 
 
 def late(request: Request) -> Decision:
-    """Deny a request that nobody answered in time."""
+    """Deny a request that no human answered in time."""
     now, end = clock().wall(), request.expires_at
     if end is None or now <= end:
         return Decision("allow", "escalation_timeout")
@@ -230,7 +230,7 @@ def _object(properties: Mapping[str, object], *required: str) -> dict[str, objec
 
 
 def _fields_of(raw: object) -> Mapping[str, object]:
-    """Return the fields of an answer, none for what has no known form; nulls are left out."""
+    """Return the fields of an answer without nulls, none where its form is not known."""
     match raw:
         case Answer():
             return raw.model_dump(exclude_defaults=True)
@@ -241,7 +241,7 @@ def _fields_of(raw: object) -> Mapping[str, object]:
         case {"decisions": [decision], **rest} if rest.keys() <= {
             "reviewer"
         } and not _has_decisions(decision):
-            # The reviewer of the list, unless the decision names its own.
+            # The reviewer that the list names, unless the decision names one itself.
             return {**_without_nulls(rest), **_fields_of(decision)}
         case Mapping():
             return _without_nulls(raw)

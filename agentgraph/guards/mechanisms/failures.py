@@ -1,6 +1,6 @@
 """What kind of failure an exception is, whichever provider's client raised it.
 
-Exceptions are told apart by the names of their classes, by attributes and by the codes in a
+Exceptions are classified by the names of their classes, by attributes and by the codes in a
 response, so that no client has to be installed or imported.
 """
 
@@ -29,7 +29,7 @@ _LONGEST_CHAIN = 20
 class Failure:
     """What an exception means for the decision whether to try again.
 
-    Only a "transient" one is worth a retry. `retry_after` is in seconds.
+    Only a "transient" failure is worth a retry. `retry_after` is in seconds.
     """
 
     kind: FailureKind
@@ -39,9 +39,9 @@ class Failure:
 
 
 def classify(error: BaseException) -> Failure:
-    """Tell the kind of failure from the first exception of a chain of causes that shows it.
+    """Return the failure that the first recognized exception in a chain of causes stands for.
 
-    An unknown exception is "semantic": a retry of it would repeat a mistake.
+    An unknown exception is "semantic": a retry would repeat a mistake.
     """
     for link in _chain(error):
         if failure := _attempt(_failure_of, link):
@@ -50,9 +50,9 @@ def classify(error: BaseException) -> Failure:
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Tell whether it is how LangGraph pauses or leaves a node: no failure, never to be caught.
+    """Tell whether LangGraph pauses or leaves a node by this error: no failure, never caught.
 
-    It is told by the name of its class, as the mechanisms do not import LangGraph.
+    The class is recognized by its name, as the mechanisms do not import LangGraph.
     """
     return any(cls.__name__ == "GraphBubbleUp" for cls in type(error).__mro__)
 
@@ -82,8 +82,8 @@ _QUOTA_CODES = frozenset(
         "payment_required",
     }
 )
-# Anthropic gives no code of its own for it. That a quota was exceeded is no such phrase: Google
-# says so of every rate limit.
+# Anthropic gives no code of its own for missing credit. "Quota exceeded" is not in the list: Google
+# says so at every rate limit.
 _QUOTA_PHRASES = ("credit balance is too low", "insufficient_quota")
 _FILTER_CODES = frozenset(
     {
@@ -255,7 +255,7 @@ Result = TypeVar("Result")
 
 
 def _attempt(read: Callable[[Source], Result], value: Source) -> Result | None:
-    """Return what is read from an object of a client, None where that raises, as a property may."""
+    """Return what `read` finds in an object of a client; None where it raises: properties may."""
     try:
         return read(value)
     except Exception:

@@ -1,7 +1,7 @@
 """Limits on counts of one outside input: steps, hops, depth, fan-out and new plans.
 
-Each is asked before the thing is done, with the count so far, and allows it or names what is to
-happen instead. They keep no counts, but for `ReplanLimit`, which has to know the earlier plans.
+The caller asks a limit before the next step, with the count so far; the limit allows the step or
+says what happens instead. Only `ReplanLimit` has a memory, as it compares plans with earlier ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.settings import is_whole
 
-# Asked before each model call, so the usual answer is made once.
+# The step limit is checked before each model call, so the usual decision is made once.
 _STEP_ALLOWED = Decision("allow", "max_steps")
 _MAX_PLANS = 32
 """How many digests of plans are kept for a stage; the oldest is forgotten first."""
@@ -33,7 +33,7 @@ class StepLimit:
     def check(self, count: int, grants: int = 1) -> Decision:
         """Decide on one more model call after `count` of them.
 
-        Each grant of a human allows the whole limit once more: `grants` counts the first time too.
+        Each grant of a human allows the whole limit once more; `grants` is 1 before any of them.
         """
         limit = self.steps * grants
         if count < limit:
@@ -81,7 +81,7 @@ class DepthLimit:
         _require_whole(self.depth, 0, f"DepthLimit({self.depth!r}): give 0 or more levels")
 
     def check(self, depth: int) -> Decision:
-        """Decide on an agent that is so many levels below the root of its tree."""
+        """Decide on an agent that is `depth` levels below the root of its tree."""
         if depth <= self.depth:
             return Decision("allow", "depth_limit")
         return Decision(
@@ -104,7 +104,7 @@ class FanOutLimit:
         _require_whole(self.children, 0, f"FanOutLimit({self.children!r}): give 0 or more workers")
 
     def check(self, asked: int) -> Decision:
-        """Decide on so many workers at once."""
+        """Decide on a dispatch of `asked` workers at once."""
         if asked <= self.children:
             return Decision("allow", "fan_out_limit")
         return Decision(
@@ -119,7 +119,7 @@ class FanOutLimit:
 
 @dataclass(slots=True)
 class ReplanLimit:
-    """Allow so many new plans per stage and run, none of them like an earlier one."""
+    """Allow a number of new plans per stage and run, none of them equal to an earlier one."""
 
     replans: int = 2
     _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -135,8 +135,8 @@ class ReplanLimit:
     def ask(self, stage: str, plan: object = None) -> Decision:
         """Decide on one more plan for a stage, and count it before it runs.
 
-        `plan` is the one that failed or the one to come, always the same of the two: a plan that
-        was here before is no progress.
+        `plan` is the failed plan, or the next one; a caller always passes the same of the two. A
+        plan that is equal to an earlier one is no progress: the decision is to escalate.
         """
         count = self._counts.get(stage, 0)
         evidence: dict[str, object] = {"stage": stage, "made": count, "limit": self.replans}
@@ -153,7 +153,7 @@ class ReplanLimit:
         return Decision("replan", "replan_limit", cause, "", {**evidence, "made": count + 1})
 
     def _is_new(self, stage: str, plan: object) -> bool:
-        """Note a plan; tell whether the stage did not have it before."""
+        """Remember a plan; return whether it is new for the stage."""
         plans = self._plans.setdefault(stage, [])
         plan_digest = digest(plan)[:32]
         if plan_digest in plans:
@@ -172,7 +172,7 @@ class ReplanLimit:
         return {"made": dict(self._counts), "plans": plans}
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Take the memory that `dump` gave."""
+        """Restore the memory from what `dump` returned."""
         self._counts = dict(cast(Mapping[str, int], state.get("made", {})))
         plans = cast(Mapping[str, Sequence[str]], state.get("plans", {}))
         self._plans = {stage: list(digests) for stage, digests in plans.items()}

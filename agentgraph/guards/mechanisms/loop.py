@@ -22,11 +22,11 @@ INSTEAD = "Do something else, or answer with what you have."
 _GUARD = "loop_detector"
 _ALLOW = Decision("allow", _GUARD)
 _FAILURE = "failed"
-"""Stands for the result of a call that failed: whatever the errors say, they are the same."""
+"""The result that is entered for every failed call: their error texts are not compared."""
 _PERIODS = (1, 2, 3)
 """How many messages a round may have."""
 _GRACE = 2
-"""With which failure of the tool after its correction the run ends."""
+"""How many failures of the tool after its correction end the run."""
 _MAX_CALLS = 64
 _MAX_POLLS = 16
 _MAX_CORRECTIONS = 64
@@ -34,7 +34,7 @@ _MINIMUMS = {"window": 2, "threshold": 2, "failures": 2, "poll_threshold": 2}
 
 
 class _Call(NamedTuple):
-    """A call of a tool, with digests of what it asks for and of its result."""
+    """A call of a tool, with digests of its request and of its result."""
 
     tool: str
     digest: str
@@ -50,7 +50,7 @@ class _Poll(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """A loop that was seen: its identity, its description, and the tools of one round."""
+    """A detected loop: its identity, its description, and the tools of one round."""
 
     key: str
     words: str
@@ -76,7 +76,7 @@ class _Message:
 
 @dataclass(slots=True)
 class LoopDetector:
-    """Correct the model when its calls repeat, and end the run when it goes on all the same.
+    """Correct the model when its calls repeat, and end the run if the model does not stop.
 
         LoopDetector().observe(tool="search", args={"q": "cats"}, result="none")
 
@@ -126,12 +126,12 @@ class LoopDetector:
         poll: bool = False,
         message: str = "",
     ) -> Decision:
-        """Decide on a call that was made; one that was refused counts as one that failed.
+        """Decide on a call after it was made; a refused call counts as a failed one.
 
-        `message` is the id of the model's message that asked for it, "" where each call has one of
-        its own. `volatile` names the arguments that differ from call to call and tell nothing, such
-        as a request id. A detector of an outer policy observes the call too, and the sterner
-        decision is returned.
+        `message` is the id of the model's message that asked for the call, "" where each call has a
+        message of its own. `volatile` names the arguments that differ from call to call without a
+        meaning, such as a request id. A detector of an outer policy observes the call too, and the
+        stricter decision is returned.
         """
         outcome = _FAILURE if failed else _digest(result)
         call = _Call(tool, _call_digest(tool, args, volatile), outcome)
@@ -152,7 +152,7 @@ class LoopDetector:
         return [*self._on_loops(call, loops), *self._on_failures(call, count)]
 
     def _on_loops(self, call: _Call, loops: Sequence[_Loop]) -> Iterator[Decision]:
-        """Decide on one of the loops, first on one that was corrected already; note them all."""
+        """Decide on one of the loops, preferably one that was corrected before; count them all."""
         corrected_loops = [loop for loop in loops if loop.key in self._corrections]
         for loop in (corrected_loops or loops)[:1]:
             yield _decision(call, loop, self._corrections.get(loop.key, 0))
@@ -169,7 +169,7 @@ class LoopDetector:
             yield _decision(call, loop, max(0, count - self.failures - _GRACE + 1))
 
     def _poll_loops(self, call: _Call, message: str) -> list[_Loop]:
-        """Note a polling call; return the loop where it has had the same result too often."""
+        """Record a polling call; return its loop if it had the same result too often."""
         before = self._polls.get(call.digest)
         if before is not None and message and before.message == message:
             return []
@@ -185,7 +185,7 @@ class LoopDetector:
         return [_Loop(f"poll {call.digest}", words, count, [call.tool])]
 
     def _call_loops(self, call: _Call, message: str) -> list[_Loop]:
-        """Note a call; return the loops that it closes: a repetition, a round, or both."""
+        """Record a call; return the loops that it closes: a repetition, a round, or both."""
         self._polls.clear()
         if not self._enter(call, message) or not self._is_repeated(call):
             return []
@@ -201,7 +201,7 @@ class LoopDetector:
         return loops
 
     def _enter(self, call: _Call, message: str) -> bool:
-        """Note a call; False where its message has asked for the same already."""
+        """Record a call; return False where its message made an equal call already."""
         joins_last = bool(message and self._tail and self._tail[-1].id == message)
         if joins_last and any(call.digest == call_.digest for call_ in self._tail[-1].calls):
             return False
@@ -216,17 +216,17 @@ class LoopDetector:
         return True
 
     def _is_repeated(self, call: _Call) -> bool:
-        """Tell whether an earlier message made the call: else there is no loop to look for."""
+        """Tell whether an earlier message made an equal call; without one there is no loop."""
         return any(call in message.calls for message in self._tail[:-1])
 
     def _follows_correction(self, call: _Call, message: str) -> bool:
-        """Tell whether a call does what the correction before it asked for: something new."""
+        """Tell whether a call is something new, as the correction before it demanded."""
         if message and message == self._corrected_message:
             return False
         return not any(call in message_.calls for message_ in self._tail)
 
     def _count_in_window(self, call: _Call) -> int:
-        """Count the call in the window, back to where it gave another result."""
+        """Count equal calls in the window, back to the last that had a different result."""
         calls = [call_ for message in self._tail for call_ in message.calls][-self.window :]
         count = 0
         for earlier in reversed(calls):
@@ -236,7 +236,7 @@ class LoopDetector:
         return count
 
     def _round(self) -> list[_Message]:
-        """Return the shortest round that ends the tail as often as the threshold says."""
+        """Return the shortest round that the last messages repeat `threshold` times, else []."""
         rounds = [frozenset(message.calls) for message in self._tail]
         for period in _PERIODS:
             last = rounds[-period * self.threshold :]
@@ -245,7 +245,7 @@ class LoopDetector:
         return []
 
     def _loop_of(self, messages: list[_Message]) -> _Loop:
-        """Return the loop of a round, the same one wherever in the round it is noticed."""
+        """Return the loop of a round; its identity does not depend on where the round begins."""
         steps = [sorted(message.calls) for message in messages]
         first = min(range(len(steps)), key=lambda at: steps[at])
         steps = steps[first:] + steps[:first]
@@ -261,7 +261,7 @@ class LoopDetector:
         return detector
 
     def combine(self, outer: LoopDetector) -> Self:
-        """Return this detector for another run, with the limits of an outer policy's as well."""
+        """Return this detector for another run, with the detector of an outer policy inside it."""
         detector = replace(self)
         detector._outer = outer.fresh()
         return detector
@@ -295,10 +295,10 @@ class LoopDetector:
 
 @dataclass(slots=True)
 class FailureStreaks:
-    """The failures of each tool in a row, those of one message counted once.
+    """The consecutive failures of each tool; the failures in one message count once.
 
-    The model learns of the results of a message together, so that their order tells nothing about
-    it: a tool that has succeeded once within the message has not failed in it.
+    The model gets the results of a message together, so their order says nothing about it: a tool
+    that has succeeded once within the message has not failed in it.
     """
 
     _message: str = field(default="", init=False)
@@ -338,7 +338,7 @@ class FailureStreaks:
 
 
 def _decision(call: _Call, loop: _Loop, corrections: int) -> Decision:
-    """Decide on a loop for which the model was corrected so many times before."""
+    """Decide on a loop for which the model was corrected `corrections` times before."""
     evidence: dict[str, object] = {
         "tool": call.tool,
         "digest": call.digest,
@@ -356,7 +356,7 @@ def _earlier_corrections(decision: Decision) -> int:
 
 
 def _call_digest(tool: str, args: object, volatile: Collection[str]) -> str:
-    """Hash what a call asks for; the model may spell the same arguments in several ways."""
+    """Hash the tool and its arguments; equal arguments may be written in several ways."""
     arguments = args if type(args) is dict else parse_json(args)
     if volatile and isinstance(arguments, Mapping):
         arguments = {name: value for name, value in arguments.items() if name not in volatile}

@@ -1,7 +1,7 @@
-"""Whether a failed model call is tried again, and when: the only layer that retries.
+"""Whether and when a failed model call is tried again: the only layer that retries.
 
-`RetryBudget` bounds how many of all calls may be retries, `Backoff` how often one call is tried and
-how long it pauses.
+`RetryBudget` limits how many of all calls may be retries, `Backoff` how often one call is tried and
+how long the pauses between its attempts are.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LARGEST_EXPONENT = 1000
 class RetryBudget:
     """Let retries be a small part of the traffic, for all the runs that share a provider.
 
-    Each first attempt deposits `ratio` of a retry, each retry withdraws 1. The `reserve` is there
-    from the start and is given once: afterwards deposits refill it before anything else. So, over
-    its whole life, retries never exceed `reserve + ratio * first attempts`. The reserve does not
-    expire; what is deposited beyond it does after `ttl_s`. The two together never exceed `cap`.
+    Each first attempt deposits `ratio` of a retry, each retry withdraws 1. The `reserve` exists
+    from the start and is given once: after that, deposits fill it up first. So, over its whole
+    life, retries never exceed `reserve + ratio * first attempts`. The reserve does not expire;
+    deposits beyond it expire after `ttl_s`. The two together never exceed `cap`.
     """
 
     ratio: float = 0.1
@@ -147,9 +147,9 @@ class Backoff:
             raise ConfigurationError(faults)
 
     def pause(self, attempt: int, retry_after: float | None = None) -> float:
-        """Return the seconds to wait after this attempt, counted from 0; infinity is never.
+        """Return the seconds to wait after this attempt, counted from 0; infinity: do not retry.
 
-        A provider that names no number, or one below 0, wants no retry.
+        A `retry_after` that is not finite, or below 0, means that the provider wants no retry.
         """
         if retry_after is not None and not (is_finite(retry_after) and retry_after >= 0):
             return math.inf
@@ -165,10 +165,10 @@ class Backoff:
         remaining_s: float | None = None,
         min_useful_s: float = 1.0,
     ) -> Decision:
-        """Decide whether the attempt that failed, counted from 0, is followed by another one.
+        """Decide whether another attempt follows the failed one, which is counted from 0.
 
-        The retry must leave `min_useful_s` of the `remaining_s` before the deadline. The pause is
-        in the evidence, as `pause_s`.
+        After the pause, `min_useful_s` of the `remaining_s` before the deadline must be left. The
+        pause is in the evidence, as `pause_s`.
         """
         evidence: dict[str, object] = {
             "attempt": attempt,
@@ -190,7 +190,7 @@ class Backoff:
 
 
 def _tokens(retries: float) -> int:
-    # By its digits and rounded down: a product of floats may be a little too much, or infinite.
+    # By decimal digits, rounded down: a product of floats may be a little too much, or infinite.
     return int(Decimal(str(retries)) * _TOKEN)
 
 

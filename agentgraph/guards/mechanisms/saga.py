@@ -1,8 +1,8 @@
 """The saga of a run: its actions that changed the world, each done once, undone last first.
 
-It decides and remembers; the nodes run the tools and store the entries. An action is registered
-before it runs, so that a process that is killed in between leaves an entry of unknown outcome
-behind and not an action that nobody knows of.
+The saga decides and remembers; the nodes run the tools and store the entries. An action is
+registered before it runs, so that a process that is killed in between leaves an entry of unknown
+outcome behind, and not an action without any entry.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LONGEST_PAUSE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What is to become of an action that asks to begin.
+    """What the saga decides on an action that is about to begin.
 
     - run: it is registered, and may run
-    - replay: it is done; `result` is what it returned
-    - unknown: it was started and nobody knows its outcome: look it up
+    - replay: it was done before; `result` is what it returned then
+    - unknown: it was started and its outcome is not known: look it up
     - conflict: its key belongs to another action
-    - refused: it was undone in this run, or there are too many
+    - refused: it was undone in this run, or the saga has too many actions
     """
 
     kind: Literal["run", "replay", "unknown", "conflict", "refused"]
@@ -45,7 +45,7 @@ class Registration:
 
     @property
     def result(self) -> object:
-        """Return what the action has returned before."""
+        """Return the result of the earlier execution."""
         return None if self.entry is None else self.entry.result
 
 
@@ -54,11 +54,11 @@ Undo: TypeAlias = Callable[[Entry], Awaitable[object]]
 
 @dataclass(slots=True, eq=False)
 class Saga:
-    """Remember each action under its key, so that none is done twice and each can be undone.
+    """Remember each action under its key, so that no action is done twice and each can be undone.
 
     It forgets no action, so its memory is bounded by `limit`: the action after that is refused.
-    A failed compensation is tried again up to `retries` times, within the `grace_s` seconds after
-    the roll-back has started, whatever deadline of the run has passed.
+    A failed compensation is tried again up to `retries` times, within `grace_s` seconds after the
+    roll-back has started, even where a deadline of the run has passed.
     """
 
     retries: int = 2
@@ -68,7 +68,7 @@ class Saga:
     _raw: dict[str, dict[str, object]] = field(default_factory=dict, init=False, repr=False)
     """The entries as they are dumped, each converted once: a dump is stored at every step."""
     _prefix: str = field(default="", init=False, repr=False)
-    """The path of the inner session it works for, with a slash behind it; tools' names have it."""
+    """The path of its inner session, with a slash at the end: the prefix of its tools' names."""
     _session: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,10 +85,10 @@ class Saga:
     def begin(
         self, *, key: str, tool: str, args: Mapping[str, object], compensates: bool
     ) -> Registration:
-        """Register an action before it runs, or say why it must not run (again).
+        """Register an action before it runs, or return why it must not run (again).
 
-        `key` names the call, the same when it is repeated after a kill or a pause; `compensates`
-        says whether there is a function that undoes it.
+        `key` identifies the call: it is the same when the call is repeated after a kill or a pause.
+        `compensates` says whether there is a function that undoes the action.
         """
         plain_args = _plain(args)
         if not isinstance(plain_args, dict):
@@ -120,12 +120,12 @@ class Saga:
         return Registration("run", Decision("allow", "saga"), entry)
 
     def done(self, key: str, result: object, beside: Mapping[str, object] | None = None) -> Entry:
-        """Note that an action is done, with its result and what that led to beside it."""
+        """Note that an action is done; `beside` is what it led to in addition to its result."""
         extras = _plain(beside or {})
         return self._move(key, "done", _plain(result), extras if isinstance(extras, dict) else {})
 
     def waits(self, key: str) -> Entry:
-        """Note that an action asks a human first: it begins again once that is decided."""
+        """Note that an action asks a human first; it begins again after the human's decision."""
         return self._move(key, "waiting")
 
     def is_waiting(self, key: str) -> bool:
@@ -139,7 +139,7 @@ class Saga:
         return any(entry.state == "waiting" for entry in self._entries.values())
 
     def failed(self, key: str) -> Entry:
-        """Note that an action surely changed nothing; one that may have stays "started"."""
+        """Note that an action surely changed nothing; if it may have, its state stays "started"."""
         return self._move(key, "failed")
 
     def compensated(self, key: str) -> Entry:
@@ -157,16 +157,16 @@ class Saga:
         return sorted(own, key=lambda entry: (entry.number, entry.key), reverse=True)
 
     def _began_inside(self, entry: Entry) -> bool:
-        """Tell whether an action began in its session, or in one inside of that."""
+        """Tell whether an action began in this saga's session, or in a session inside of it."""
         is_inside = f"{entry.session}/".startswith(f"{self._session}/")
         return is_inside and entry.tool.startswith(self._prefix)
 
     async def roll_back(self, run: Undo, persist: Undo | None = None) -> list[Decision]:
         """Undo all of the plan and return a decision for each; a failure does not stop the rest.
 
-        `run` undoes one entry. It must bear to be called again for one that is undone already,
-        since a process may be killed before that is stored; it bounds its own time and raises if
-        it fails. `persist` stores each entry that has changed.
+        `run` undoes one entry, limits its own time and raises if it fails. It must be idempotent: a
+        process may be killed after the compensation and before that is stored. `persist` stores
+        each entry that has changed.
         """
         ends_at = clock().monotonic() + self.grace_s
         decisions = []
@@ -205,7 +205,7 @@ class Saga:
         return decision
 
     async def _run_with_retries(self, entry: Entry, run: Undo, ends_at: float) -> Exception | None:
-        """Undo an entry; return the last error if that has failed for good."""
+        """Undo an entry; return the last error if all attempts have failed."""
         attempt = 0
         while True:
             try:
@@ -222,14 +222,14 @@ class Saga:
             attempt += 1
 
     def fresh(self) -> Self:
-        """Return one of the same configuration that remembers nothing."""
+        """Return a saga of the same configuration without any entries."""
         return type(self)(self.retries, self.grace_s, self.limit)
 
     def inside(self, outer: Saga, part: str, session: str) -> Self:
         """Return a saga of this configuration for an inner session, with the memory of `outer`.
 
-        The names of its tools begin with `part`. It plans to undo only what was done in that
-        session; the outer one undoes that as well.
+        The names of its tools begin with `part`. Its plan has only the actions of that session; the
+        plan of the outer saga has them too.
         """
         inner = self.fresh()
         inner._entries, inner._raw = outer._entries, outer._raw
@@ -245,9 +245,9 @@ class Saga:
         return {"entries": dict(self._raw)}
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Take the memory that `dump` gave, and forget all else."""
+        """Restore the memory from what `dump` returned, and forget everything else."""
         entries = entries_of(state)
-        # Cleared and not replaced: the sagas of inner sessions share the two dicts.
+        # Cleared, not replaced: the sagas of inner sessions share the two dicts.
         self._entries.clear()
         self._raw.clear()
         for entry in entries.values():
@@ -260,7 +260,7 @@ class Saga:
         result: object = None,
         beside: Mapping[str, object] | None = None,
     ) -> Entry:
-        """Bring an action into another state, and return its entry."""
+        """Move an action to another state, and return its entry."""
         entry = self._entries.get(key)
         if entry is None:
             raise AgentGraphError(f"no action began under the key {key!r}: begin it first")
@@ -305,7 +305,7 @@ def _decision(
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON gives it back: what is loaded must be as what was not."""
+    """Return a value as JSON returns it, so that a loaded entry equals one that was not stored."""
     try:
         return json.loads(to_json(value, serialize_unknown=True, inf_nan_mode="strings"))
     except (ValueError, RecursionError):

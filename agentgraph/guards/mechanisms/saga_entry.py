@@ -1,7 +1,7 @@
 """The entries of a saga: one for each action, as it is stored, and how two copies are merged.
 
-An input that was interrupted is found in several stored copies of its state. Merging them is
-independent of their order, so that whichever is read first, no finished action looks open again.
+An interrupted input leaves several stored copies of its state. The merge does not depend on their
+order: whichever copy is read first, no finished action looks unfinished again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 EntryState = Literal["started", "waiting", "done", "failed", "compensated", "compensation_failed"]
 """How far an action has come.
 
-- started: registered before it ran; until it is done, nobody knows whether it changed anything
+- started: registered before it ran; until it is done, it is unknown whether it changed anything
 - waiting: it has asked a human before it did anything
 - failed: it surely changed nothing
 - compensated, compensation_failed: it was undone, or could not be
@@ -37,11 +37,11 @@ class Entry:
     number: int
     """In which order the actions of the run began; they are undone in the opposite one."""
     key: str
-    """By what the action is known again when its call is repeated."""
+    """Identifies the action: the same when its call is repeated."""
     tool: str
     args: Mapping[str, object]
     input_hash: str
-    """A digest of tool and arguments: another action under the same key is refused by it."""
+    """A digest of tool and arguments: shows that a different action comes under the same key."""
     state: EntryState = "started"
     result: object = None
     compensates: bool = False
@@ -50,15 +50,15 @@ class Entry:
     beside: Mapping[str, object] = field(default_factory=dict)
     """What it led to beside its result, such as a handoff: replayed together with the result."""
     session: str = ""
-    """The inner session in which it began, "" where it was none."""
+    """The inner session in which the action began, "" outside of one."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the entry as JSON-able values; the nested ones are shared, do not change them."""
+        """Return the entry as JSON-able values; nested values are shared: do not change them."""
         return {name: getattr(self, name) for name in _FIELDS if name != "session" or self.session}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Entry:
-        """Read what `to_dict` gave; fields that a later version has added are left out."""
+        """Read what `to_dict` returned; skip fields that a later version has added."""
         return cls(**{name: values[name] for name in _FIELDS if name in values})  # type: ignore[arg-type]
 
 
@@ -71,12 +71,12 @@ def entries_of(state: Mapping[str, object]) -> dict[str, Entry]:
 
 
 def merge_entries(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
-    """Merge the dumps of two sagas: of each action the state that is further."""
+    """Merge the dumps of two sagas; of each action, keep the entry with the higher `rank`."""
     entries = _raw_entries(first)
     for key, values in _raw_entries(second).items():
         present = entries.setdefault(key, values)
-        # Most are equal, and within one process the very same object: only those that differ are
-        # parsed.
+        # Most entries are equal, and within one process the very same object: only entries that
+        # differ are parsed.
         if present is not values and present != values:
             further = max(Entry.from_dict(present), Entry.from_dict(values), key=_exact_rank)
             entries[key] = further.to_dict()
@@ -85,16 +85,16 @@ def merge_entries(first: Mapping[str, object], second: Mapping[str, object]) -> 
 
 
 def rank(entry: Entry) -> tuple[int, int, bool]:
-    """Return how far an action has come, to compare two states of the same one.
+    """Return how far an action has come, to compare two entries of the same action.
 
-    An action that failed or waited begins again under the same key, with one more of `tries`:
-    that is further than its earlier end.
+    An action that failed or waited begins again under the same key, with `tries` one higher: the
+    new start ranks above its earlier end.
     """
     return _PROGRESS[entry.state], entry.tries, entry.state in ("failed", "waiting")
 
 
 def _exact_rank(entry: Entry) -> tuple[object, ...]:
-    # The text of the entry decides between equal ranks: a merge must not depend on the order.
+    # Between equal ranks the text of the entry decides: a merge must not depend on the order.
     return *rank(entry), entry.number, json.dumps(entry.to_dict(), sort_keys=True)
 
 

@@ -1,6 +1,6 @@
 """Checks that guards make of their settings, so that a bad one is refused before anything runs.
 
-A guard collects the faults of all its settings and raises one `ConfigurationError`. Each of them
+A guard collects the faults of all its settings and raises one `ConfigurationError`. Each fault
 names the guard, the setting and its value, and says what to give instead.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 
 def is_finite(value: object) -> TypeGuard[float]:
-    """Tell whether it is a number to compute with: no bool, no NaN, no infinity."""
+    """Tell whether a value is a finite number: no bool, no NaN, no infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     # Not math.isfinite: it raises on an int that is too large for a float.
@@ -21,12 +21,12 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 
 def is_positive(value: object) -> TypeGuard[float]:
-    """Tell whether it is a finite number above 0, as a duration in seconds has to be."""
+    """Tell whether a value is a finite number above 0, as a duration in seconds has to be."""
     return is_finite(value) and value > 0
 
 
 def is_whole(value: object, least: int = 0) -> TypeGuard[int]:
-    """Tell whether it is a whole number of at least so much; a bool is none."""
+    """Tell whether a value is a whole number, `least` or more; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -45,9 +45,9 @@ def seconds_faults(guard: object, names: Iterable[str]) -> Iterator[str]:
 
 
 def takes_one_argument(function: object) -> bool:
-    """Tell whether it can be called with one argument, as far as its signature says.
+    """Tell whether a function can be called with one argument, as far as its signature says.
 
-    A function that hides its signature, as some written in C do, is trusted.
+    A function without a signature, as some written in C are, is trusted.
     """
     try:
         signature = inspect.signature(function)  # type: ignore[arg-type]

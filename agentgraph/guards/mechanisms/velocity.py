@@ -1,6 +1,6 @@
 """How fast a run spends: tokens per minute and dollars per hour, over two sliding windows.
 
-A ceiling is passed only when a short and a long window both are over it. Either alone would
+A ceiling is exceeded only when a short and a long window both are over it. One window alone would
 misjudge: one large call fills the short window, a burst that has ended still fills the long one.
 """
 
@@ -28,7 +28,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class _Bucket:
-    """What was spent within a tenth of a window, from an instant of the monotonic clock on."""
+    """What was spent within a tenth of a window that begins at a monotonic instant."""
 
     start_ms: int
     tokens: int
@@ -36,7 +36,7 @@ class _Bucket:
 
 
 class _Window:
-    """The last so many milliseconds, in a bounded number of buckets."""
+    """A sliding window, in a bounded number of buckets."""
 
     __slots__ = ("_width_ms", "buckets", "length_ms")
 
@@ -62,7 +62,7 @@ class _Window:
         return float(sum(bucket.usd for bucket in self.buckets)) * _HOUR_MS / self.length_ms
 
     def dump(self, offset_ms: int) -> list[list[object]]:
-        """Return the buckets, their starts by the wall clock, which is ahead by the offset."""
+        """Return the buckets; `offset_ms` converts their starts to the wall clock."""
         return [[b.start_ms + offset_ms, b.tokens, str(b.usd)] for b in self.buckets]
 
     def load(self, rows: Sequence[tuple[int, int, str]], offset_ms: int, now: int) -> None:
@@ -77,9 +77,9 @@ class _Window:
 class CostVelocity:
     """Deny when tokens per minute or dollars per hour pass their ceiling, in both windows.
 
-    Each window is averaged over its whole length, so as much as is allowed in `slow_s` may be spent
-    at once; nothing is denied in the first `min_elapsed_s` of spending. `scope` names a part of
-    the run, such as an agent: what it spent of the whole is in the evidence of a denial.
+    Each window is averaged over its whole length, so a run may spend at once what is allowed in
+    `slow_s`. Nothing is denied in the first `min_elapsed_s` of spending. `scope` names a part of
+    the run, such as an agent: its share of the spending is in the evidence of a denial.
     """
 
     tokens_per_min: float | None = None
@@ -89,13 +89,13 @@ class CostVelocity:
     min_elapsed_s: float = 30
     _fast: _Window = field(init=False, repr=False, compare=False)
     _slow: _Window = field(init=False, repr=False, compare=False)
-    """The spending of all scopes, in the two windows by which it is decided."""
+    """The spending of all scopes, in the two windows that decide."""
     _min_elapsed_ms: int = field(init=False, repr=False, compare=False)
     _scopes: dict[str, _Window] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What each scope has spent, in a short window; the scope used last is the last one."""
+    """The spending of each scope, in a short window; the scope used last comes last."""
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
     _rows: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The last dump, which is stored at each step; None where it is out of date."""
+    """The last dump, kept because it is stored at each step; None where it is out of date."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -202,7 +202,7 @@ class CostVelocity:
             return {"scopes": self._rows}
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Take the memory that `dump` gave, in this process or in another one."""
+        """Restore the memory from what `dump` returned, in this process or in another one."""
         buckets = Sequence[tuple[int, int, str]]
         scopes = cast(Sequence[tuple[str, buckets, buckets]], state.get("scopes", ()))
         offset_ms, now = _wall_offset_ms(), _milliseconds(clock().monotonic())
@@ -210,7 +210,7 @@ class CostVelocity:
             self._clear()
             for scope, *stored_windows in scopes:
                 windows = (self._window(scope),) if scope else (self._fast, self._slow)
-                # Not strict: an older store has a long window of each scope too, which is left out.
+                # Not strict: an older store has a long window of each scope too, which is skipped.
                 for window, rows in zip(windows, stored_windows, strict=False):
                     window.load(rows, offset_ms, now)
 
@@ -226,7 +226,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _is_positive(value: object) -> bool:
-    # It is computed with in milliseconds, which have to be a finite number too.
+    # Durations are computed in milliseconds, which have to be a finite number too.
     return is_finite(value) and value > 0 and is_finite(value * 1_000)
 
 

@@ -1,1 +1,1 @@
-"""Guards in a graph: what their decisions do at its nodes. Only this folder knows LangGraph."""
+"""Guards in a graph: how nodes ask them and carry out their decisions; only here is LangGraph."""

@@ -1,9 +1,9 @@
-"""Guards in the graph of an agent: what they decide becomes what the graph does.
+"""Guards in the graph of an agent: wrappers around its nodes carry out what guards decide.
 
-The node of the model is wrapped, and it alone acts: it asks the model, ends the run, or hands it to
-a human. The node of the tools is wrapped so that its calls are guarded. Two nodes are added:
+Only the wrapper of the model's node acts on decisions: it asks the model, ends the run, or goes to
+the node that asks a human. The wrapper of the tools' node guards their calls. Two nodes are added:
 `await_human` does nothing before it waits, and `compensate` undoes one action in each super-step.
-Only this module and `foreign_graph` know of graphs.
+Only this module and `foreign_graph` change graphs.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def agent_patcher(
     sub_agents: tuple[str, ...] = (),
     effects: MutableMapping[str, Effect] | None = None,
 ) -> Patcher:
-    """Guard the graph of one agent; `policy` is the whole tree's, of which its stage's holds.
+    """Return the patcher that guards one agent; `policy` is that of the whole tree.
 
-    `effects` has the actions of all that are compiled with it, and is given those of this agent:
-    the policy may hold elsewhere too, for others of the same names.
+    The agent's tools with an effect are added to `effects`, which all agents that are compiled
+    together share. `effects` is not part of the policy: the policy may guard other trees too, with
+    agents of the same names.
     """
     all_effects = {} if effects is None else effects
 
@@ -99,17 +100,17 @@ def agent_patcher(
 
 @dataclass(frozen=True, slots=True)
 class NodeWrappers:
-    """The wrappers of one agent's nodes, and the nodes that its guards add."""
+    """The wrappers around one agent's nodes, and the nodes that its guards add."""
 
     policy: Policy
     place: Place
     channels: tuple[str, ...] = _CHANNELS
-    """The channels of its graph that guards read."""
+    """The channels of the agent's graph that guards read."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
-    """How actions are undone, of all agents of its tree or team, by path and tool."""
+    """How the actions of all agents of the tree or team are undone, by path and tool."""
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have the model asked under guard, and act on what its guards decide."""
+        """Return the wrapper that guards the model's calls and acts on decisions."""
 
         async def node_call(state: State, call: Call) -> Any:
             interceptor = self._interceptor(state, reuses=True)
@@ -145,9 +146,10 @@ class NodeWrappers:
     def around_tools(
         self, node: str, model: str | None = None
     ) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have tools run under guard; what is decided on them, the next node of the model acts on.
+        """Return the wrapper that guards tool calls; the model's next node acts on decisions.
 
-        Where that node comes next, it also stores what tools have only taught the detectors.
+        Where the model's node comes next, that node also stores the account, if the tools have
+        changed nothing in it but the memory of detectors.
         """
 
         async def node_call(state: State, call: Call) -> Any:
@@ -159,7 +161,8 @@ class NodeWrappers:
                 with intercepted_by(interceptor):
                     result = await call(state)
             except RegisterFirst:
-                # Not by a `Send`: the calls beside it come back here too, and this one is open.
+                # A goto and no `Send`: the parallel calls of this message lead back to this node
+                # too, and find this call still open.
                 return Command(goto=node, update=self._account_update(account))
             except GuardStopped as stop:
                 return self._stop(interceptor, stop, node)
@@ -170,7 +173,7 @@ class NodeWrappers:
         return node_call
 
     def around_stage(self, name: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Hold a sub-agent to its deadline, however often it is entered."""
+        """Return the wrapper that cuts a sub-agent off at the deadline of its stage."""
         inner = self.policy.at(f"{self.place.path}/{name}")
 
         async def node_call(state: State, call: Call) -> Any:
@@ -183,16 +186,16 @@ class NodeWrappers:
                     result = await call(state)
             except GuardStopped as stop:
                 return self._stop(interceptor, stop, END)
-            # A team in here has an account of its own, and may have been ended by that.
+            # A team has an account of its own, and one of its guards may have ended the input.
             account.closed_by = account.closed_by or _closed_in(result)
-            if account.closed_by:  # while parallel nodes may wait for a human
+            if account.closed_by:  # parallel nodes may wait for a human meanwhile
                 await _note_pause(interceptor)
             return self._undo_first(account, with_update(result, self._account_update(account)))
 
         return node_call
 
     def await_human(self, model: str) -> Callable[[Any], Awaitable[Any]]:
-        """Make the node that asks a human, and does nothing before."""
+        """Return the node that asks a human; it does nothing else before the interrupt."""
 
         async def ask(state: State) -> Any:
             interceptor = self._interceptor(state)
@@ -206,15 +209,15 @@ class NodeWrappers:
         return ask
 
     async def compensate(self, state: State) -> Any:
-        """Undo one action, the last that was begun, and come back for the others."""
+        """Undo one action, the one that began last, and lead back to this node for the others."""
         interceptor = self._interceptor(state)
         account = interceptor.account
-        async with account.undo_lock:  # of speakers side by side, one after the other
+        async with account.undo_lock:  # parallel speakers undo one after the other
             is_left = await undo_last(interceptor.site, self.effects)
         return Command(goto=COMPENSATE if is_left else END, update=self._account_update(account))
 
     def _act(self, interceptor: NodeInterceptor, decision: Decision, text: str) -> Any:
-        """Ask a human, or end the run, as a decision says that does not let the model be asked."""
+        """Carry out a decision that forbids the model call: ask a human, or end the run."""
         account = interceptor.account
         if decision.action == "escalate":
             account.may_ask = True
@@ -224,7 +227,7 @@ class NodeWrappers:
         return self._close(interceptor)
 
     def _stop(self, interceptor: NodeInterceptor, stop: GuardStopped, goto: str) -> Any:
-        """End the run where no model's node can: the node of the tools answers what is open."""
+        """End the run from a node that is not the model's; the tools' node answers open calls."""
         if not isinstance(stop.decision, Decision):
             raise stop
         interceptor.account.closed_by = stop.decision.guard
@@ -232,7 +235,7 @@ class NodeWrappers:
         return replace(command, goto=goto) if interceptor.turn else command
 
     def _close(self, interceptor: NodeInterceptor) -> Any:
-        """End the run of this agent, and with it that of all above."""
+        """End the run of this agent, and with it the runs of all agents above."""
         account = interceptor.account
         update = {**self._account_update(account), **answer_used(interceptor)}
         if interceptor.turn:
@@ -240,7 +243,7 @@ class NodeWrappers:
         return self._undo_first(account, Command(goto=END, update=update))
 
     def _undo_first(self, account: Account, result: Any) -> Any:
-        """Undo what was done before a closed run ends: at the root, where all branches meet."""
+        """Lead to `compensate` before a closed run ends; only at the root, where branches meet."""
         saga = account.saga
         if self.place.depth > 1 or not account.ended_by or saga is None or not saga.plan():
             return result
@@ -270,30 +273,30 @@ async def _note_pause(interceptor: NodeInterceptor) -> None:
 
 
 def _leads_to(node: str, result: Any) -> bool:
-    """Tell whether a node comes next, and no other."""
+    """Tell whether `node` comes next, and no other node."""
     parts = result if isinstance(result, list) else [result]
     return [part.goto for part in parts if isinstance(part, Command) and part.goto] == [node]
 
 
 def _closed_in(result: object) -> str:
-    """Name the guard that has ended the run, as a node's update tells; "" where none has."""
+    """Return the guard that has ended the run according to a node's update, else ""."""
     turns = (update.get("turn") or {} for update in updates_of(result))
     return next((turn["closed"] for turn in turns if turn.get("closed")), "")
 
 
 def answer_used(interceptor: NodeInterceptor) -> dict[str, Any]:
-    """Return the update that forgets what a human was asked, or has answered."""
+    """Return the update that removes a human's used answer, or the question, from the state."""
     return {"human": {}} if interceptor.values.get("human") else {}
 
 
 def refuse_guarded(graph: AnyGraph) -> None:
-    """Raise where a graph has guards already: two of them would count and retry the same calls."""
+    """Raise where a graph is guarded already: two policies would count and retry the same calls."""
     if AWAIT_HUMAN in graph.nodes:
         raise ConfigurationError("the graph is guarded already: patch the one that it was before")
 
 
 def also_to(ends: Any, *more: str) -> Any:
-    """Return a node's declared ends with more of them, in the form that LangGraph has them in."""
+    """Add destinations to a node's declared ends, in the form that LangGraph keeps them in."""
     return (
         {**ends, **dict(zip(more, more, strict=True))} if isinstance(ends, dict) else (*ends, *more)
     )
@@ -305,7 +308,7 @@ def _effects_at(place: Place) -> dict[str, Effect]:
 
 
 def with_update(result: Any, update: Mapping[str, Any]) -> Any:
-    """Add an update to what a node returns, whichever of LangGraph's forms that has."""
+    """Add an update to the result of a node, whichever of LangGraph's forms the result has."""
     if isinstance(result, Command):
         own = result.update or {}
         if isinstance(own, dict):
@@ -320,14 +323,14 @@ def with_update(result: Any, update: Mapping[str, Any]) -> Any:
         *parts, last = result or [Command()]
         if not isinstance(last, Command) or last.graph is not None:
             return [*result, Command(update=update)]
-        # In the last Command and not in one more: LangGraph writes each of them by itself.
+        # In the last Command and not in one more: LangGraph writes each Command by itself.
         last_parts = with_update(last, update)
         return [*parts, *(last_parts if isinstance(last_parts, list) else [last_parts])]
     return {**(result or {}), **update}
 
 
 def node_of(graph: AnyGraph, names: tuple[str, ...], purpose: str) -> str:
-    """Return the node of a graph that has one of these names."""
+    """Return the node of a graph that has one of these names; raise where there is none."""
     name = next((name for name in names if name in graph.nodes), None)
     if name is None:
         raise ConfigurationError(

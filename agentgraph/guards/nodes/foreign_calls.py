@@ -1,8 +1,8 @@
 """The calls of a foreign graph's nodes, as its guards see them.
 
-A foreign graph is one that agentgraph did not build. Its model is asked by running its node, with
-the messages that the guards would have it see; its tools are observed by what they answered. So no
-other model can answer in place of its own, and its actions are not remembered under a key.
+A foreign graph is one that agentgraph did not build. Guards ask its model by running its node, with
+the messages that they want the model to see; they observe its tools by their answers. So no
+fallback model can answer in its place, and no saga remembers its actions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import Answerer, ModelCall, ToolUse
 
 FORM = "structured_response"
-"""Where agents of LangChain's keep an answer that is given in a form."""
+"""The channel in which agents of LangChain keep an answer in a form."""
 
 Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 Updates: TypeAlias = Iterable[Mapping[str, Any]]
@@ -44,41 +44,41 @@ class ForeignState(GuardedState, total=False):
     """The channels that guards add to a foreign graph."""
 
     stopped_by: Annotated[str | None, _last]
-    """The guard that has ended this input, or waits for a human."""
+    """The guard that has ended this input, or has made it wait for a human."""
     guard_holds: Annotated[bool, _last]
-    """Whether no edge out of the node of the model is followed."""
+    """Whether the edges out of the model's node are blocked."""
     guard_said: Annotated[Replacement, _last]
 
 
 class Replacement(TypedDict, total=False):
-    """What is stored of an answer that replaces the model's."""
+    """The stored values of an answer that replaces the model's."""
 
     id: str
-    """The message that answers."""
+    """The id of the message that answers."""
     form: Any
-    """What the model gave in a form, where a human is to decide on it."""
+    """The model's answer in a form, where a human must decide on it."""
 
 
 @dataclass(slots=True)
 class _ForeignModel:
-    """A model of which only the name of its graph is known."""
+    """Stands for a foreign graph's model, of which only the graph's name is known."""
 
     model_name: str
 
 
 @dataclass(slots=True)
 class ModelNode:
-    """One run of the node of a foreign graph's model, as a model that guards can ask."""
+    """One run of a foreign graph's model node, as a model that guards can ask."""
 
     state: Mapping[str, Any]
     call: Call
     """Runs the node."""
     updates: Callable[[Any], Updates]
-    """Reads what the node returns."""
+    """Reads the updates in the result of the node."""
     result: Any = None
     message: AIMessage | None = None
     form: Any = None
-    """The answer that it has given in a form, by a call which it has answered itself."""
+    """The model's answer in a form; the node has answered that call itself."""
 
     def model_call(self, model_name: str) -> ModelCall:
         """Return the call that guards decide on."""
@@ -97,27 +97,28 @@ class ModelNode:
         return self.message
 
     def text_of(self, message: AIMessage) -> str | None:
-        """Return as JSON what a message answers in a form, None where it answers nothing yet."""
+        """Return a message's answer, in a form as JSON; None where it contains no answer yet."""
         return as_text(self.form) if message is self.message and self.form is not None else None
 
     def result_for(self, message: AIMessage, withheld: Any) -> Any:
-        """Return what the node is to return: its own result, unless another message answers.
+        """Return the node's result: its own, unless `message` replaces the model's answer.
 
-        What replaces an answer in a form that was `withheld` may have that form too.
+        `withheld` is the answer in a form that a human decided on; its replacement may have the
+        same form.
         """
         if message is self.message:
             return self.result
         message = message if message.id else message.model_copy(update={"id": new_id()})
         update: dict[str, Any] = {"messages": [message], "guard_said": {"id": message.id}}
         form = None if withheld is None else _read(withheld, str(message.text))
-        if form is not None or self.state.get(FORM) is not None:  # that of an input before
+        if form is not None or self.state.get(FORM) is not None:  # an earlier input's form
             update[FORM] = form
         return update
 
 
 @dataclass(slots=True)
 class ToolsNode:
-    """One run of the node of a foreign graph's tools: its calls, and what came of them."""
+    """One run of a foreign graph's tools node: its calls, and their answers."""
 
     node_input: Any
     messages: Sequence[AnyMessage]
@@ -125,7 +126,7 @@ class ToolsNode:
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
-        """The calls; a node is given them by a `Send`, or finds them in the last message."""
+        """The calls, which a `Send` passes to the node, or else the last message contains."""
         node_input = self.node_input
         if isinstance(node_input, list):
             return [call for call in node_input if isinstance(call, Mapping) and "args" in call]
@@ -143,7 +144,7 @@ class ToolsNode:
         return ToolUse(tools.get(name), name, call["args"], "", message_id, _never_run)
 
     def refuse(self, call: Mapping[str, Any], answer: ToolMessage) -> None:
-        """Answer a call in the node's place."""
+        """Answer a call that the node must not run."""
         self.refusals.append(answer.model_copy(update={"tool_call_id": call["id"]}))
 
     def remaining_input(self) -> Any:
@@ -164,7 +165,7 @@ class ToolsNode:
         return {**self.node_input, "messages": messages}
 
     def answers(self, updates: Updates) -> Iterator[tuple[Mapping[str, Any], ToolMessage]]:
-        """Yield each call with its answer, among what the node has returned."""
+        """Yield each call that has an answer in the node's updates, with that answer."""
         by_id = {m.tool_call_id: m for m in _messages(updates) if isinstance(m, ToolMessage)}
         yield from ((call, by_id[call["id"]]) for call in self.calls if call["id"] in by_id)
 
@@ -179,7 +180,7 @@ def as_text(form: object) -> str:
 
 
 def _read(withheld: Any, text: str) -> Any:
-    """Return what a text says in the form of what was withheld, None where it has another."""
+    """Return a text read in the form of the withheld answer, None where it does not fit."""
     if text == as_text(withheld):
         return withheld
     try:

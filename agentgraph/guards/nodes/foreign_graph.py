@@ -1,6 +1,6 @@
-"""Guards in a foreign graph, one that agentgraph did not build, as far as its nodes show.
+"""Guards in a foreign graph, which agentgraph did not build: they see no more than its nodes show.
 
-The node of its model is run in the model's place, and that of its tools is observed by its answers.
+Guards run the whole node of its model to ask the model, and observe its tools by their answers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CHANNELS = ("messages", "guarded", "human", _REPLACEMENT)
 
 
 def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
-    """Return a guarded copy of somebody else's graph, if it is one of a model."""
+    """Return a guarded copy of a foreign graph, or the graph itself if it has no model node."""
     if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
         return graph
     if not _takes_state(graph.builder):
@@ -89,7 +89,7 @@ def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
 
 
 def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
-    """Yield what is wrong with a policy that is to hold in somebody else's graph."""
+    """Yield what is wrong with a policy for a foreign graph."""
     if not isinstance(graph, CompiledStateGraph):
         return
     if _is_agent(graph.builder) and _takes_state(graph.builder):
@@ -97,25 +97,25 @@ def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
 
 
 def _takes_state(graph: AnyGraph) -> bool:
-    """Tell whether guards can keep their own in its state."""
+    """Tell whether guards can add their channels to the state of a graph."""
     return all(map(is_typeddict, (graph.state_schema, graph.input_schema, graph.output_schema)))
 
 
 def _is_agent(graph: AnyGraph) -> bool:
-    """Tell whether a graph has a node of a model that can be guarded."""
+    """Tell whether a graph has a model node that can be guarded."""
     has_tools = any(name in graph.nodes for name in TOOLS)
-    # Without tools an "agent" may be any work, which is not to be done again as a call may be.
+    # Without a tools node, a node named "agent" may do any work: it must not be retried.
     names = MODELS if has_tools else _SURELY_MODELS
     model = next((graph.nodes[name] for name in names if name in graph.nodes), None)
     if model is None or "messages" not in graph.channels or AWAIT_HUMAN in graph.nodes:
         return False
     if isinstance(graph.channels["messages"], UntrackedValue):
-        return False  # a team, one of whose speakers has the name of such a node
+        return False  # a team with a speaker of that name
     return not isinstance(model.runnable, CompiledStateGraph)
 
 
 def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> Patcher:
-    """Guard a graph of others, which is all that the policy is for or has agents beside it."""
+    """Return the patcher of a foreign graph; with `is_whole` the policy guards no other graph."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
         model = node_of(graph, MODELS, "a model")
@@ -144,7 +144,7 @@ def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> 
 
 
 def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
-    """Have the node of the model end the run, or hand it to a human, where its guards say so."""
+    """Let the model's node lead to the end and to a human, as its guards may decide."""
     hold_edges(graph, model, _HOLDS)
     spec = graph.nodes[model]
     graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
@@ -153,7 +153,7 @@ def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
 
 
 def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
-    """Return the tools of a `ToolNode` by name, none of any other node."""
+    """Return the tools of a `ToolNode` by name, {} for any other node."""
     tools: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
     return tools
 
@@ -162,17 +162,18 @@ def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
 class _ForeignWrappers(NodeWrappers):
     """The wrappers of a foreign graph's nodes.
 
-    Its edges are its own, so `guard_holds` is set in its state where they must not be followed, and
-    `stopped_by` says why: nobody outside would know otherwise that its answer is none.
+    Guards cannot change the graph's edges. `guard_holds` in its state says that they must not be
+    followed, and `stopped_by` names the guard: without it the caller would take the last message
+    for an answer.
     """
 
     tools: Mapping[str, Any] = field(default_factory=dict)
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have the node asked under guard, as if it were its model."""
+        """Return the wrapper that guards the model's node as if it were a model."""
 
         async def node_call(state: State, call: Call) -> Any:
-            if not isinstance(state, Mapping):  # it was sent something of its own
+            if not isinstance(state, Mapping):  # a `Send` passed something else
                 return await call(state)
             interceptor = self._interceptor(state)
             replacement = _replacement_in(interceptor)
@@ -190,7 +191,7 @@ class _ForeignWrappers(NodeWrappers):
     def around_tools(
         self, node: str, model: str | None = None
     ) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Have the tools run that may, and observe what they answered."""
+        """Return the wrapper that runs the calls that may run, and observes their answers."""
 
         async def node_call(state: Any, call: Call) -> Any:
             interceptor = self._interceptor(state)
@@ -214,7 +215,7 @@ class _ForeignWrappers(NodeWrappers):
         return node_call
 
     async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
-        """Ask the node under guard, and return its result or what replaces that."""
+        """Ask the model's node under guard; return its result, or the one that replaces it."""
         site = interceptor.site
         site = replace(site, place=replace(site.place, form=node.text_of))
         interceptor.site = site
@@ -235,7 +236,7 @@ class _ForeignWrappers(NodeWrappers):
         return with_update(node.result_for(message, withheld), update)
 
     def _model_name(self, interceptor: NodeInterceptor) -> str:
-        """Return by what name its model is priced, if it was guarded before it had its place."""
+        """Return the name that prices have for the model: the graph's, or the one at patching."""
         path, first_path = interceptor.site.place.path, self.place.path
         prices = interceptor.site.policy.prices
         return first_path if path not in prices and first_path in prices else path
@@ -247,11 +248,11 @@ class _ForeignWrappers(NodeWrappers):
     def _close(self, interceptor: NodeInterceptor) -> Any:
         update: dict[str, Any] = {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
         if interceptor.values.get(FORM) is not None:
-            update[FORM] = None  # what answered an input before is no answer to this one
+            update[FORM] = None  # an earlier input's answer is none to this one
         return with_update(NodeWrappers._close(self, interceptor), update)
 
     def _undo_first(self, account: Account, result: Any) -> Any:
-        return result  # nobody has registered what its tools do
+        return result  # no saga has its tools' actions
 
     def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
         config, ledger, run = get_config(), current_ledger(), current_run()
@@ -280,13 +281,13 @@ def _replacement_in(interceptor: NodeInterceptor) -> Replacement:
 
 
 def _ends_with(state: State, message_id: str | None) -> bool:
-    """Tell whether a message is the last one: the graph has come back without a new one."""
+    """Tell whether a message is still the last one: the graph led back without a new message."""
     messages = state.get("messages") or ()
     return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 
 
 def _input_id(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Name the input: a message may be given to several runs, on one thread or on none."""
+    """Return an id for the input; one message may begin several runs, on one thread or on none."""
     thread = config.get("configurable", {}).get("thread_id") or ""
     prefix = f"{thread}/{input_message_id(values.get('messages') or ())}/"
     update_ = str((values.get("guarded") or {}).get("input") or "")

@@ -24,16 +24,17 @@ from agentgraph.interception import wait_for_human
 
 
 class HumanState(TypedDict, total=False):
-    """The channel of what one run of one agent asks a human, then of the answer.
+    """The channel with the question of one visit to an agent to a human, then with the answer.
 
-    It stays in the agent's graph: of two delegates that wait, even of one agent, each has its own.
+    It does not leave the agent's graph: of two waiting delegates, even visits to the same agent,
+    each has its own channel.
     """
 
     human: dict[str, Any]
 
 
 def question(site: Site, decision: Decision, text: str) -> dict[str, Any]:
-    """Return a question to be stored; the next node asks it, whenever that runs.
+    """Return the update that stores a question; the next node asks it.
 
     `text` is the answer that is in doubt, "" where there is none.
     """
@@ -51,8 +52,8 @@ def question(site: Site, decision: Decision, text: str) -> dict[str, Any]:
 async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | None:
     """Wait for a human's answer to a stored question, and carry it out.
 
-    Returns what the agent is to say, {} where its model is to be asked again, and None where the
-    run is to end.
+    Returns the agent's answer as an update, {} where its model must be asked again, None where the
+    run must end.
     """
     request = Request.model_validate(channel["request"])
     answer, overdue = _wait(request)
@@ -72,7 +73,7 @@ async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _wait(request: Request) -> tuple[Answer, Decision]:
-    """Wait until the answer is a valid one, or it is too late.
+    """Wait until there is a valid answer, or the request is overdue.
 
     A node that is resumed runs from its start, so nothing with an effect may come before this.
     """
@@ -106,7 +107,7 @@ def _carry_out(
             return {"text": _text_of(answer), "by": "edit"}
         case "approve" if request.guard == CONFIDENCE:
             return {"text": str(payload.get("answer") or ""), "by": "approve"}
-    # What has failed is no answer: it is tried once more, whatever was spent on it.
+    # A failure is no answer that could be approved: the agent tries once more, with new limits.
     _grant(site.account, site.place)
     return {}
 
@@ -114,7 +115,7 @@ def _carry_out(
 def _grant(account: Account, place: Place) -> None:
     """Grant the limits once more: a human has looked at an agent and lets the run go on.
 
-    What was decided on other agents stands, unless a limit that is granted was the ground.
+    Decisions on other agents stay, unless their ground was a limit that is granted here.
     """
     account.spending.grant()
     level: Account | None = account
@@ -132,7 +133,7 @@ def _grant(account: Account, place: Place) -> None:
 
 
 def _begin_limits(account: Account) -> None:
-    """Begin anew with the limits that hold for all of an account."""
+    """Reset the limits that apply to a whole account."""
     for visit, decisions in list(account.pending.items()):
         account.pending[visit] = [d for d in decisions if d.failure_class != "cost_overrun"]
         if not account.pending[visit]:

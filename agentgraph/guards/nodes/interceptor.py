@@ -1,9 +1,9 @@
-"""The interceptor of an agent: what its nodes ask its guards before they do something.
+"""The interceptor of an agent: its nodes ask it before a model call, a tool call or a handoff.
 
 It implements `agentgraph.interception.Interceptor`. Model calls and tool calls are guarded in
-`model_call` and `tool_call`, moves of the conversation here. It decides, records what it has
-decided, and returns it or raises `GuardStopped`; what follows in the graph is done by the wrappers
-of its nodes, see `agent_graph`.
+`model_call` and `tool_call`, moves of the conversation here. It decides, records the decision, and
+returns it or raises `GuardStopped`; the wrappers of the nodes carry it out in the graph, see
+`agent_graph`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from agentgraph.patching import read_state, read_value, stores_each_step, stores
 from agentgraph.running import Run, current_delegation, current_run
 
 _BY_TOOLS = "tools"
-"""The author of a deferred answer that no human has given."""
+"""The author of a deferred answer that comes from a tool and not from a human."""
 
 
 class NodeInterceptor:
@@ -53,13 +53,13 @@ class NodeInterceptor:
         self.site = site
         self.account = site.account
         self.may_defer = may_defer
-        """Whether the account may be stored with the next node's, should nothing be urgent."""
+        """Whether the next node may store the account, if nothing in it is urgent."""
         self.begin(values)
 
     def begin(self, values: Mapping[str, Any]) -> None:
         """Begin at a node, with the channels of its graph: the account, the turn, a human's answer.
 
-        An answer counts for the input that it was given for, and for the first call of the node.
+        A human's answer counts only for its own input, and for the first call of the node.
         """
         self.values = values
         self.turn: Mapping[str, Any] = values.get("turn") or {}
@@ -71,23 +71,23 @@ class NodeInterceptor:
 
     @property
     def stores_later(self) -> bool:
-        """Whether what is known may be stored by the next node, with what that does."""
+        """Whether the next node may store the account together with its own changes."""
         account = self.account
         is_urgent = account.has_acted or account.pending or account.corrections or account.closed_by
         return self.may_defer and not is_urgent
 
     async def open_model_call(self) -> Decision:
-        """Decide whether this agent's model may be asked at all, and count that it is."""
+        """Decide whether this agent's model may be asked, and count the call."""
         author = None if self._answer is None else self._answer["by"]
         if author not in (None, _BY_TOOLS):
             return Decision("allow", "human")
         decision = self.account.take_pending(self.site.place.visit_key)
         if decision is not None:
-            return decision  # recorded when it was made
+            return decision  # it was recorded when it was made
         return await admit_call(self.site) if author is None else Decision("allow", "none")
 
     async def ask_model(self, call: ModelCall) -> AIMessage:
-        """Have a model asked until its answer passes, or say what a human or a tool has given."""
+        """Ask a model until its answer passes, or return the answer of a human or a tool."""
         if self._has_asked:
             await self._reopen(call)
         self._has_asked = True
@@ -105,9 +105,9 @@ class NodeInterceptor:
                 self._failures.append((call, guarded_call.failure))
 
     async def _reopen(self, call: ModelCall) -> None:
-        """Admit a further call in one node, which middleware makes, as the first was."""
+        """Admit a further model call of the same node, which middleware makes."""
         for failed_call, failure in self._failures:
-            # One layer retries: what it has given up on, middleware must not ask for once more.
+            # One layer retries: middleware must not repeat a call that this layer has given up on.
             if failed_call.model is call.model and failed_call.messages == call.messages:
                 raise failure
         decision = await self.open_model_call()
@@ -116,35 +116,35 @@ class NodeInterceptor:
 
     @property
     def retries_models(self) -> bool:
-        """Whether it tries a failed model call again."""
+        """Whether the guards try a failed model call again."""
         return self.site.policy.retry is not None
 
     @property
     def judges_answers(self) -> bool:
-        """Whether a gate or a critic looks at what the model here has said."""
+        """Whether a gate or a critic judges the answers of this agent's model."""
         return self.site.policy.judges
 
     def defer_text(self, text: str) -> Mapping[str, Any]:
-        """Return the update that has the answer of a tool judged at the next node of the model."""
+        """Return the update by which the model's next node judges the answer of a tool."""
         if not self.judges_answers:
             return {}
         self.account.may_ask = True
         return {"human": {"text": text, "by": _BY_TOOLS, "input": self.account.input_id}}
 
     def run_tool(self, use: ToolUse) -> Coroutine[object, object, object]:
-        """Have a tool run, if it may, and see whether it leads anywhere."""
+        """Run a tool, if it may run, and observe its answer for loops."""
         return GuardedToolCall(self.site, use).run()
 
     async def tool_skipped(self, call: SkippedCall) -> None:
-        """Count a call that nothing ran for."""
+        """Count a call that was answered although no tool ran."""
         await observe_skipped(self.site, call)
 
     def time_limit(self) -> AbstractContextManager[object]:
-        """Cut off what takes longer than its stage, or all of the run, may."""
+        """Return the time limit of the stage or of the whole run, whichever comes first."""
         return self.site.time_limit()
 
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
-        """Count that the conversation moves to a peer, or back; return why it may not."""
+        """Count a move of the conversation to a peer, or back; return a refusal if it may not."""
         site, account, policy = self.site, self.account, self.site.policy
         if policy.hops is not None and not is_return:
             decision = policy.hops.check(account.hops, account.spending.grants)
@@ -165,7 +165,7 @@ class NodeInterceptor:
         return None
 
     async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
-        """Count that workers begin; return why some may not, by their positions."""
+        """Count the workers that begin; return the reasons why others may not, by position."""
         site, policy = self.site, self.site.policy
         refusals: dict[int, str] = {}
         if policy.depth is not None:
@@ -187,14 +187,14 @@ class NodeInterceptor:
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
-        """Count what a worker has replied: one that always says the same is stuck."""
+        """Count a worker's reply: a worker that always replies the same is stuck."""
         monitor = self.account.deadlock
         if monitor is not None:
             texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}
             await self._correct_or_postpone(monitor.dispatch(**texts, work=work))
 
     async def _correct_or_postpone(self, decision: Decision) -> None:
-        """Have the model told, or leave the decision to the next node that can act on it."""
+        """Correct the model, or leave the decision to the next node that can act on it."""
         visit = self.site.place.visit_key
         if decision.allows:
             return
@@ -219,7 +219,7 @@ def interceptor_of(
 ) -> NodeInterceptor:
     """Return the interceptor at a node of an agent's own graph; guards read these `channels`.
 
-    With `reuses` it is that of the run's last node of a model, as long as that still holds.
+    With `reuses` it is the interceptor of the run's last model node, as long as that is valid.
     """
     run = current_run()
     if reuses and run is not None and (interceptor := _previous(run, place, state)) is not None:
@@ -228,7 +228,7 @@ def interceptor_of(
     values: Mapping[str, Any]
     if "turn" in state and "guarded" in state:
         values = {"turn": state["turn"], "guarded": state["guarded"]}
-    else:  # a task of a `Send`, or the first one
+    else:  # a task of a `Send`, or the first node
         values = read_state(config, channels)
     pending_writes = durable_writes(config, ledger)
     account = _account_at(policy, values, state, run, ledger, pending_writes)
@@ -237,18 +237,18 @@ def interceptor_of(
     elif pending_writes is not None:
         retain(account)
     if account.may_ask and "human" not in values:
-        values = {**values, "human": read_value(config, "human")}  # which no node is given
-    # A run of an agent stops before no node, and a node of a model that waits notes the account.
+        values = {**values, "human": read_value(config, "human")}  # nodes do not get that channel
+    # A run of an agent has no breakpoints, and a waiting model node writes the account itself.
     may_defer = run is not None and ledger is None and stores_meanwhile(config)
     site = site_at(policy, place, account, config, ledger, pending_writes)
     return NodeInterceptor(site, values, may_defer=may_defer)
 
 
 def _previous(run: Run, place: Place, state: Mapping[str, Any]) -> NodeInterceptor | None:
-    """Return the interceptor of the run's last node of a model, None where it does not hold here.
+    """Return the interceptor of the run's last model node, None where it is not valid here.
 
-    It spares reading the state anew. It holds in the same visit, as long as no human was asked and
-    nobody else has written to the account.
+    It saves reading the state again. It is valid in the same visit, as long as no human was asked
+    and no other node or process has written the account.
     """
     interceptor = run.interceptor
     if not isinstance(interceptor, NodeInterceptor) or interceptor.account.may_ask:
@@ -269,7 +269,7 @@ def _account_at(
     ledger: Ledger | None,
     pending_writes: PendingWrites | None,
 ) -> Account:
-    """Return the account of the input that a node serves, with what its graph has of it."""
+    """Return the account of the node's input, merged with the account in the graph's state."""
     turn, snapshot = values.get("turn") or {}, values.get("guarded")
     if ledger is not None:
         account = account_of(policy, ledger.input_id, snapshot, ledger, ledger.id_scope)
@@ -283,10 +283,10 @@ def _account_at(
 
 
 def durable_writes(config: RunnableConfig, ledger: Ledger | None) -> PendingWrites | None:
-    """Return where a model call is noted before it is made, None where it need not be.
+    """Return the pending writes that record each model call before it is made, None without them.
 
-    It is in the log of a session. Elsewhere it is noted where each step is stored before the next:
-    who asked for that wants to lose nothing by a kill.
+    In a session the log records the call. Elsewhere calls are recorded where each step is stored
+    before the next one: with that durability a kill must lose nothing.
     """
     return pending_writes_of(config) if ledger is None and stores_each_step(config) else None
 
@@ -309,10 +309,10 @@ def site_at(
 
 
 def _join_run(run: Run, account: Account, ledger: Ledger | None) -> None:
-    """Have the account live as long as its run, and count the run's time."""
+    """Keep the account alive as long as its run; begin or resume the run's deadlines."""
     if run.account is None and account.version == 0 and ledger is None:
         account.begin(run.began_at + run.reader_wait_s)
     run.account = account if account.parent is None else account.root
     if run.is_resumed:
-        account.may_ask = True  # in another process, perhaps, which knew more
+        account.may_ask = True  # maybe in another process, which knows more
         account.resume(run.id)

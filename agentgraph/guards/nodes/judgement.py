@@ -20,7 +20,7 @@ _GOES_ON = (*_TRIES_AGAIN, "fallback")
 
 
 class AnswerWithheld(GuardStopped):
-    """An answer that a human must see before anybody else; `text` is what it says."""
+    """An answer, as `text`, that a human must see before it is sent."""
 
     def __init__(self, decision: Decision, text: str) -> None:
         super().__init__(decision, f"{decision.guard}: {decision.cause}")
@@ -30,17 +30,17 @@ class AnswerWithheld(GuardStopped):
 async def judge(
     site: Site, text: str, messages: Sequence[BaseMessage], permit: Permit | None
 ) -> BaseMessage | None:
-    """Return None for an answer that passes, what its model is to be told, or a safe answer.
+    """Return None for an answer that passes, else a correction for its model, or a safe answer.
 
-    Raises `AnswerWithheld` where a human is to decide, `GuardStopped` where the run is to end.
-    `permit` is that of the call: an answer that fits no schema is a failure of its provider.
+    Raises `AnswerWithheld` where a human must decide, `GuardStopped` where the run must end.
+    `permit` belongs to the model call: an answer that fits no schema is a failure of the provider.
     """
     subject = _subject(site, text, messages)
     try:
         failure = await _failed_gate(site, subject)
     except BaseException:
         if permit is not None:
-            permit.release()  # nobody knows what the answer was worth
+            permit.release()  # the answer was not judged to its end
         raise
     if permit is not None:
         permit.success(valid=failure is None or failure.failure_class != "schema_failure")
@@ -52,7 +52,7 @@ async def judge(
 
 
 async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> None:
-    """Check what a human has written; what passes no gate goes back by `AnswerWithheld`."""
+    """Check a human's edit by the gates; raise `AnswerWithheld`, to ask again, where it fails."""
     if site.place.fits is not None and not site.place.fits(text):
         cause = "the edit is not in the form of the answer"
         decision = Decision("escalate", "gate", cause, "schema_failure")
@@ -66,7 +66,7 @@ async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
 
 
 async def _failed_gate(site: Site, subject: Subject) -> ValidationResult | None:
-    """Return the result of the first gate that a subject does not pass, and record each gate's."""
+    """Return the result of the first gate that a subject fails, if any; record each gate's."""
     for gate in site.policy.gates:
         result = await gate.check(subject, "post", site.place.path)
         site.record("gate", **result.to_dict())
@@ -76,7 +76,7 @@ async def _failed_gate(site: Site, subject: Subject) -> ValidationResult | None:
 
 
 async def _criticize(site: Site, subject: Subject, text: str) -> None:
-    """Have a critic say how sure one can be of an answer; what is in doubt is withheld."""
+    """Ask the critic for the score of an answer; raise `AnswerWithheld` where it is too low."""
     decision = await site.policy.escalation.score(subject)
     data = {"stage": site.place.path, "phase": "post", "passed": decision.allows}
     site.record("gate", **data, **decision.evidence)
@@ -85,10 +85,10 @@ async def _criticize(site: Site, subject: Subject, text: str) -> None:
 
 
 async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessage:
-    """Return a correction or a safe answer for what did not pass, or raise.
+    """Return a correction or a safe answer for an answer that did not pass, or raise.
 
-    Tries are counted by stage and failure, so that an answer which fails in two ways has as many of
-    each as the table says.
+    Attempts are counted by stage and failure, so that answers that fail in two ways have, for each
+    of them, as many attempts as the table says.
     """
     failure, tries = result.failure_class or "schema_failure", site.account.tries
     counter = f"{site.place.path}#{failure}"
@@ -110,10 +110,10 @@ async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessag
 def _decide(
     site: Site, result: ValidationResult, failure: FailureClass, attempts: int, text: str
 ) -> Decision:
-    """Decide by the table, as long as another try may bring something new.
+    """Decide by the table, as long as another attempt may bring something new.
 
-    A try counts as a new plan of the stage: where the limit of plans is reached, or this plan was
-    made before, what comes after trying again is decided at once.
+    An attempt counts as a new plan of the stage: where the limit of plans is reached, or this plan
+    was tried before, the decision is at once the action that the table has after the attempts.
     """
     policy, path = site.policy, site.place.path
     evidence: Mapping[str, Any] = {"validation": result.to_dict()}
@@ -135,26 +135,26 @@ def _decide(
 
 
 def _is_possible(policy: Policy, failure: FailureClass) -> bool:
-    """Whether what the table says of a failure can be done: a safe answer has to be there."""
+    """Tell whether the table's action can be carried out: a fallback needs a safe answer."""
     cell = policy.decisions.cell(failure, policy.tier)
     return cell.action != "fallback" or _safe_answer(policy) is not None
 
 
 def _safe_answer(policy: Policy) -> AIMessage | None:
-    """Return the fixed message that the breaker has for a failing provider, if it is one."""
+    """Return the breaker's fallback for a failing provider, if that is a fixed message."""
     fallback = policy.breaker.fallback if policy.breaker is not None else None
     return fallback if isinstance(fallback, AIMessage) else None
 
 
 def _subject(site: Site, text: str, messages: Sequence[BaseMessage]) -> Subject:
-    """Return what a gate looks at: an answer, and what tools have found for it."""
+    """Return the subject of a gate: an answer, with the tools' results as its documents."""
     account, place = site.account, site.place
     context = {"agent": place.path, "steps": account.steps, "hops": account.hops}
     return Subject(place.name, text=text, context=context, documents=[*_documents(messages)])
 
 
 def _documents(messages: Sequence[BaseMessage]) -> Iterator[Document]:
-    """Yield what tools have answered, as sources: retrieved documents, else the answer's text."""
+    """Yield the tools' results as documents: those they retrieved, else the text of the result."""
     for message in messages:
         if not isinstance(message, ToolMessage) or message.status == "error":
             continue

@@ -1,6 +1,6 @@
-"""A guarded model call: admitted, reserved for, timed, tried again after a failure, and judged.
+"""A guarded model call: counted, paid from the budget, timed, retried after a failure, and judged.
 
-This is the only layer that retries: clients of providers are to be given `max_retries=0`.
+This is the only layer that retries: clients of providers must have `max_retries=0`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class CircuitOpen(ModelError):
 
 
 class Answer(NamedTuple):
-    """What a model has said, and the breaker's permit under which it did."""
+    """A model's message, and the breaker's permit for the call."""
 
     message: AIMessage
     permit: Permit | None
 
 
 async def admit_call(site: Site) -> Decision:
-    """Count one more model call, or return what is decided on the limit that it exceeds."""
+    """Count one more model call, or return the decision on the limit that it exceeds."""
     account, policy = site.account, site.policy
     decision = _ALLOW
     if policy.steps is not None:
@@ -59,7 +59,7 @@ async def admit_call(site: Site) -> Decision:
     if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
         account.spending.steps += 1
         return decision
-    # A limit is no mistake that the model could mend.
+    # A limit is no mistake that the model could correct.
     return await site.decide_by_table(decision, possible=False)
 
 
@@ -72,12 +72,12 @@ class GuardedModelCall:
         self._name = model_name_of(call.model)
         self._has_given_up = False
         self.failure: Exception | None = None
-        """Why a provider could not answer, once it has failed as often as it may be asked."""
+        """The provider's error, once all attempts have failed; None before."""
 
     async def run(self, message: AIMessage | None = None) -> AIMessage:
-        """Ask the model until its answer passes, and return that.
+        """Ask the model until an answer passes, and return that answer.
 
-        With a `message` that is judged first: the model is asked only if it does not pass.
+        A `message` is judged first: then the model is asked only if the message does not pass.
         """
         messages = self._with_corrections(self._call.messages)
         answer = None if message is None else Answer(message, None)
@@ -105,7 +105,7 @@ class GuardedModelCall:
             raise stop_error(decision)
 
     def _with_corrections(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the messages with what guards have to tell the model, which is told once."""
+        """Return the messages with the guards' pending corrections, each of which is sent once."""
         corrections = self._site.account.corrections.pop(self._site.place.visit_key, None)
         if not corrections:
             return list(messages)
@@ -131,7 +131,7 @@ class GuardedModelCall:
                 correction = await judge(site, text, messages, answer.permit)
                 passes = correction is None
         except Overdue:
-            await self._admit_again()  # it raises where all of the run is over, not a gate alone
+            await self._admit_again()  # raises where a limit, and not only a gate, ends the run
             raise
         finally:
             if not passes:
@@ -139,7 +139,7 @@ class GuardedModelCall:
         return correction
 
     async def _attempts(self, messages: Sequence[BaseMessage]) -> Answer:
-        """Ask the model, again after a failure that may pass, at last its fallback."""
+        """Ask the model, retry after transient failures, and ask its fallback at the end."""
         if self._site.policy.retry is not None:
             self._site.policy.retry.first_attempt()
         attempt = 0
@@ -153,7 +153,7 @@ class GuardedModelCall:
                 return await self._fall_back(refusal, messages, "circuit_breaker")
             except Exception as error:
                 failure = classify(error)
-                # What was streamed has been read: another attempt would say it twice.
+                # The reader has seen the streamed tokens: another attempt would repeat them.
                 is_committed = _tokens_streamed(self._site.place) != token_count
                 pause_s = None if is_committed else await self._pause(error, failure, attempt)
                 if pause_s is None:
@@ -162,7 +162,7 @@ class GuardedModelCall:
             attempt += 1
 
     async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
-        """Return how long to wait before another attempt, None where there is to be none."""
+        """Return how long to wait before another attempt, None where there must be none."""
         site, policy = self._site, self._site.policy
         if failure.kind != "transient" or policy.retry is None or policy.backoff is None:
             return None
@@ -184,20 +184,20 @@ class GuardedModelCall:
     async def _failed(
         self, error: Exception, failure: Failure, messages: Sequence[BaseMessage], is_streamed: bool
     ) -> Answer:
-        """Do what is to be done about a failure that no further attempt follows."""
+        """Return the fallback's answer after the last attempt has failed, or raise."""
         site, tier = self._site, self._site.policy.tier
         if failure.kind == "transient" and not is_streamed:
             return await self._fall_back(error, messages, "retry")
         self._has_given_up = failure.kind == "transient"
         uses_table = tier == "regulated"
-        if self._has_given_up:  # and no other model can go on with what was streamed
+        if self._has_given_up:  # no other model can continue streamed text
             decisions = site.policy.decisions
             decision = decisions.decide(failure.failure_class, tier, possible=False)
             uses_table = decision.action == "escalate"
         if not uses_table:
             evidence = {"kind": failure.kind, "told": is_streamed}
             end = Decision("abort", "failure", _cause(error), failure.failure_class, evidence)
-            await site.record_decision(end)  # readers of events learn of the error itself
+            await site.record_decision(end)  # the stream has the event of the error itself
             raise error
         denial = Decision("deny", "failure", _cause(error), failure.failure_class)
         raise GuardStopped(await site.decide_by_table(denial)) from error
@@ -205,7 +205,7 @@ class GuardedModelCall:
     async def _fall_back(
         self, error: Exception, messages: Sequence[BaseMessage], guard: str
     ) -> Answer:
-        """Do what the table says where a provider is down: ask another, escalate, or fail."""
+        """Do what the table says when a provider is down: ask the fallback, escalate, or fail."""
         self._has_given_up = True
         site, policy = self._site, self._site.policy
         fallback = policy.breaker.fallback if policy.breaker is not None else None
@@ -252,7 +252,7 @@ class GuardedModelCall:
         return Answer(message, permit)
 
     def _overdue(self) -> Decision | None:
-        """Return what is wrong where its stage, or all of it, has no time left for a call."""
+        """Return a denial where the stage, or the whole input, has no time left for a call."""
         deadline = self._site.deadline()
         decision = deadline.check() if deadline is not None else None
         return None if decision is None or decision.allows else decision
@@ -278,7 +278,7 @@ class GuardedModelCall:
             return None
         run_id = self._site.account.run_id
         if (throttle := self._site.account.throttles.get(key)) is not None:
-            # Its pause is all that is asked of it: how fast is spent afterwards is measured anew.
+            # Only its cooldown is used: the velocity is measured anew after it.
             permit = throttle.acquire(run_id)
             if not permit.decision.allows:
                 return permit
@@ -286,30 +286,30 @@ class GuardedModelCall:
         return breaker.for_key(key).acquire(run_id)
 
     async def _refusal(self, decision: Decision) -> Exception:
-        """Return the error for a call that its breaker refuses: it ends the run, or falls back."""
+        """Return the error for a call that the breaker refuses: it ends the run or falls back."""
         if decision.action == "abort":
             return GuardStopped(await self._site.decide(decision))
         return CircuitOpen(decision.cause)
 
     async def _slow_down(self, name: str, decision: Decision) -> None:
-        """Do what is done where tokens or dollars are spent too fast: another model goes on."""
+        """React to a spending velocity that is too high: the fallback model takes over."""
         site, policy, breaker = self._site, self._site.policy, self._site.policy.breaker
         swaps = policy.decisions.cell("provider_error", policy.tier).action == "fallback"
         has_another = breaker is not None and breaker.fallback is not None and name == self._name
         if breaker is not None and has_another and swaps:
             await site.decide(decision)
             key = _breaker_key(name, self._call.model)
-            # A breaker of this input alone: other inputs have not spent too fast.
+            # A breaker for this input only: other inputs have not spent too fast.
             throttle = site.account.throttles.setdefault(key, breaker.fresh(key))
             throttle.acquire(site.account.run_id).failure("cost")
             if site.account.velocity is not None:
-                site.account.velocity.forget()  # how fast the other model spends is not known yet
+                site.account.velocity.forget()  # the fallback's velocity is not known yet
         elif ANYWHERE not in site.account.pending:
             site.account.postpone(ANYWHERE, await site.decide_by_table(decision))
 
 
 def _replies(message: AIMessage, correction: BaseMessage) -> list[BaseMessage]:
-    """Return what the model is told; an answer that was given by calls is answered as such."""
+    """Return the correction as messages; it answers the calls of a message that has calls."""
     calls = calls_of(message)
     if not calls:
         return [correction]
@@ -320,7 +320,7 @@ def _replies(message: AIMessage, correction: BaseMessage) -> list[BaseMessage]:
 
 
 def _record_usage(place: Place, message: AIMessage) -> None:
-    """Record the usage of an answer that nobody gets: it was paid for."""
+    """Record the usage of a rejected answer: it was paid for."""
     run = current_run()
     if run is not None:
         name = str(message.response_metadata.get("model_name") or "")
@@ -328,7 +328,7 @@ def _record_usage(place: Place, message: AIMessage) -> None:
 
 
 def _settle_permit(error: BaseException, permit: Permit | None) -> None:
-    """Report to a breaker what became of a call that failed."""
+    """Report the outcome of a failed call to its breaker."""
     if permit is None:
         return
     if isinstance(error, ControlFlow) or not isinstance(error, Exception):
@@ -338,11 +338,11 @@ def _settle_permit(error: BaseException, permit: Permit | None) -> None:
     if failure.kind == "transient":
         permit.failure("provider", failure.retry_after)
     else:
-        permit.release()  # a fault of the call says nothing of the provider's health
+        permit.release()  # a fault of the call says nothing about the provider's health
 
 
 def _breaker_key(name: str, model: object) -> str:
-    """Return the name of a breaker: of a model at one provider; elsewhere it may be well."""
+    """Return the breaker's name: model and provider, as the model may work at other providers."""
     for endpoint in attributes_of(model, _ENDPOINTS):
         if isinstance(endpoint, str) and endpoint:
             return f"model:{name}@{endpoint}"
@@ -350,7 +350,7 @@ def _breaker_key(name: str, model: object) -> str:
 
 
 def _tokens_streamed(place: Place) -> int:
-    """Return how many tokens of this visit were sent to a reader, who cannot unread them."""
+    """Return how many tokens of this visit were streamed: they cannot be taken back."""
     run = current_run()
     return 0 if run is None else run.token_counts.get((place.path, place.visit), 0)
 

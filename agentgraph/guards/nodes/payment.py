@@ -1,4 +1,4 @@
-"""Payment of a model call: its worst case is reserved before it, and settled after it."""
+"""Payment for a model call: its worst case is reserved before the call, and settled after it."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from agentgraph.interception import ControlFlow, ModelCall
 
 @dataclass(slots=True)
 class Payment:
-    """What is reserved for one call, under each budget that it is paid from."""
+    """The reservations for one call, one under each budget that pays for it."""
 
     reservations: Sequence[Reservation] = ()
     record_seq: int | None = None
-    """The number of the call's audit record, None as long as the call was not made."""
+    """The number of the call's audit record, None until the call is made."""
 
     @property
     def tokens(self) -> int:
-        """The tokens that the call may use at most, 0 where no budget asks."""
+        """The tokens that the call may use at most, 0 where no budget applies."""
         return self.reservations[0].tokens if self.reservations else 0
 
     @property
     def usd(self) -> Decimal | None:
-        """The dollars that the call may cost at most, None where no budget asks."""
+        """The dollars that the call may cost at most, None where no budget applies."""
         return self.reservations[0].usd if self.reservations else None
 
     def worst_case(self) -> dict[str, object]:
-        """Return what the call may cost at most, as data of its record."""
+        """Return what the call may cost at most, as data for its audit record."""
         data: dict[str, object] = {"reserved_tokens": self.tokens}
         if self.usd is not None:
             data["reserved_usd"] = str(self.usd)
         return data
 
     def release(self) -> None:
-        """Give all of it back: nothing was spent."""
+        """Release all reservations: nothing was spent."""
         for reservation in self.reservations:
             reservation.release()
 
     def charge(self) -> None:
-        """Count all of it as spent: what was really used is not known."""
+        """Count all reservations as spent: the real usage is not known."""
         for reservation in self.reservations:
             reservation.charge()
 
@@ -61,7 +61,7 @@ async def reserve(
 ) -> Payment:
     """Reserve what a call may cost at most; raises `GuardStopped` where that exceeds a budget.
 
-    What may be spent is stored before this returns, where a kill of the process would forget it.
+    Where a kill of the process must not lose the reservation, it is stored before this returns.
     """
     account, pending_writes = site.account, site.pending_writes
     spends = account.spends_under(site.policy)
@@ -77,7 +77,7 @@ async def reserve(
         await _recall(account, pending_writes)
     reservations: list[Reservation] = []
     payment = Payment(reservations)
-    # Of all budgets or of none: what the last one refuses must not stay reserved in the others.
+    # In all budgets or in none: where the last one refuses, the others must not stay reserved.
     for spend in spends:
         decision, reservation = spend.reserve(tokens=tokens, usd=usd)
         if reservation is None:
@@ -96,7 +96,7 @@ async def reserve(
 
 
 async def _recall(account: Account, pending_writes: PendingWrites) -> None:
-    """Count in what was stored by a process that was killed in this very node."""
+    """Count what a killed process stored in this node before it was killed."""
     spending = account.spending
     if pending_writes.namespace not in spending.read_levels:
         for spends in await pending_writes.read():
@@ -105,9 +105,9 @@ async def _recall(account: Account, pending_writes: PendingWrites) -> None:
 
 
 async def _log_shares(site: Site) -> None:
-    """Write to the session's log which shares of the budgets may be spent from now on."""
+    """Write the shares of the budgets that may be spent from now on to the session's log."""
     spending = site.account.spending
-    # One at a time: a call must not overtake the record of the share that it spends.
+    # Under a lock: a parallel call must not overtake the record of the share that it spends.
     async with spending.log_lock:
         shares = spending.unlogged_shares()
         for budget, share in shares.items():
@@ -116,9 +116,9 @@ async def _log_shares(site: Site) -> None:
 
 
 def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decision | None:
-    """Pay what a call has cost; return what to decide where tokens or dollars go too fast.
+    """Pay the cost of a call; return the denial where tokens or dollars are spent too fast.
 
-    Without plausible figures of the provider all that was reserved counts as spent.
+    Without plausible figures from the provider the whole reservation counts as spent.
     """
     account, velocity = site.account, site.account.velocity
     usage = _plausible(message.usage_metadata)
@@ -145,7 +145,7 @@ def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decis
 
 
 def fail(site: Site, error: BaseException, payment: Payment) -> None:
-    """Settle a call that failed; one that was cut off may have been paid for, so it is charged."""
+    """Settle a failed call; one that was cut off is charged, as the provider may bill it."""
     is_cut_off = isinstance(error, asyncio.CancelledError | TimeoutError)
     if is_cut_off:
         payment.charge()
@@ -157,13 +157,13 @@ def fail(site: Site, error: BaseException, payment: Payment) -> None:
     try:
         site.record_usage(payment.record_seq, data)
     except GuardStopped:
-        # A cancellation or an interrupt must pass, whatever becomes of the audit trail.
+        # A cancellation or an interrupt must pass, even if the audit trail cannot be written.
         if isinstance(error, Exception) and not isinstance(error, ControlFlow):
             raise
 
 
 def _plausible(usage: UsageMetadata | None) -> UsageMetadata | None:
-    """Return what was used, None where that is missing or cannot be: then the worst is charged."""
+    """Return the usage, None where it is missing or implausible: then the worst case is charged."""
     if usage is None:
         return None
     input_, output, total = usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]

@@ -1,7 +1,7 @@
-"""A site: one agent at work for one outside input, with everything its guards need to know of it.
+"""A site: one agent at work for one outside input, with everything that its guards need to know.
 
-All that guards do at a node takes a `Site`. It records what is decided and done there before it
-takes effect, and knows by when the work has to be over.
+Every function of the guards at a node takes a `Site`. It records decisions and actions before they
+take effect, and knows the deadline of the work.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from agentgraph.running import outer_run
 from agentgraph.stream import GuardEvent, emit
 
 _TOLERANCE_S = 0.1
-"""How much the wall clock and the one that cuts off may differ."""
+"""How much the wall clock and the timer of a limit may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One agent of one outside input; `policy` is what holds at this agent."""
+    """One agent at work for one outside input; `policy` is the one that applies to this agent."""
 
     policy: Policy
     place: Place
@@ -41,17 +41,17 @@ class Site:
     ledger: Ledger | None = None
     """The log of the session around it, None outside of a session."""
     pending_writes: PendingWrites | None = None
-    """Where a model call is noted before it is made, if each step is stored before the next."""
+    """Records each model call before it is made, where each step is stored before the next."""
     resumption: Resumption | None = None
-    """Where the node goes on with what a human has decided, outside of a session."""
+    """The resumption of the node after a human's decision, None without one or in a session."""
 
     @property
     def speaker(self) -> str:
-        """Return whose turn it is in a session, "" outside of one."""
+        """Return the name of the session's current speaker, "" outside of a session."""
         return self.ledger.speaker if self.ledger is not None else ""
 
     def record(self, kind: RecordKind, **data: object) -> int | None:
-        """Record what is about to happen, or has; return the record's number."""
+        """Record what is about to happen, or has happened; return the record's number."""
         return self._write(kind, data)
 
     def record_usage(self, parent: int | None, data: Mapping[str, object]) -> None:
@@ -59,13 +59,13 @@ class Site:
         self._write("settled", data, parent=parent)
 
     async def decide(self, decision: Decision) -> Decision:
-        """Record a decision, show it to who reads the run's events, and return it."""
+        """Record a decision, emit its event on the run's stream, and return it."""
         await self.record_decision(decision)
         await emit(GuardEvent(agent=self.place.path, decision=decision.to_dict()))
         return decision
 
     async def record_decision(self, decision: Decision, **data: object) -> None:
-        """Record a decision that readers of events learn in another way, or need not know."""
+        """Record a decision without an event: the stream shows it otherwise, or need not."""
         values = decision.to_dict()
         self._write("decision", data, values)
         if self.ledger is not None:
@@ -74,10 +74,10 @@ class Site:
     async def decide_by_table(
         self, decision: Decision, *, attempts: int = 0, possible: bool = False
     ) -> Decision:
-        """Record and return what the decision table says of a failure that a guard has met.
+        """Record and return the decision table's answer to a guard's decision on a failure.
 
-        `attempts` counts those made so far. Where an action that lets the run go on is not
-        `possible` here, the one that comes after it is taken at once.
+        `attempts` is the number of attempts so far. Where an action that lets the run go on is not
+        `possible` here, the action after it is taken at once.
         """
         policy = self.policy
         if not decision.failure_class:
@@ -94,7 +94,7 @@ class Site:
         return await self.decide(final)
 
     async def log(self, **data: object) -> bool:
-        """Write to the session's log what must outlive a kill; False outside of a session."""
+        """Write to the session's log, which outlives a kill; return False outside of a session."""
         if self.ledger is None:
             return False
         await self.ledger.write({"agent": self.place.path, **data})
@@ -126,7 +126,7 @@ class Site:
     def deadline(self) -> Deadline | None:
         """Return the deadline of the stage or of the whole input, whichever comes first.
 
-        The stage's is later by the time for which a reader of events has held the run back.
+        The stage's deadline moves by the time that the reader of the events kept the run waiting.
         """
         current = _stage.get()
         if current is None:
@@ -139,22 +139,22 @@ class Site:
         return stage if outer is None or stage.at < outer.at else stage.shorter(outer)
 
     def time_limit(self, step_s: float | None = None) -> in_time:
-        """Cut off what is not over by the deadline, or after a step's time."""
+        """Return a context that is cut off at the deadline, or after `step_s` seconds."""
         return in_time(self.deadline(), step_s)
 
 
 def stop_error(decision: Decision) -> GuardStopped:
-    """Return the error that carries a decision through the nodes to the graph's guards."""
+    """Return the error that carries a decision from inside a node to the node's wrapper."""
     return GuardStopped(decision, f"{decision.guard}: {decision.cause}")
 
 
 _stage: ContextVar[tuple[Deadline, float] | None] = ContextVar("agentgraph_stage", default=None)
-"""The stage's deadline, and for how long the run had been held back when it was set."""
+"""The stage's deadline, and how long readers had kept the run waiting when it was set."""
 
 
 @contextmanager
 def inside_stage(deadline: Deadline | None) -> Iterator[None]:
-    """Let what runs in here be over by then; an outer stage's deadline holds as well."""
+    """Apply a deadline to the code in this context, in addition to that of an outer stage."""
     current = _stage.get()
     held_s = _held_s()
     outer = None if current is None else current[0].shifted(held_s - current[1])
@@ -182,9 +182,9 @@ class Overdue(ModelError, TimeoutError):
 
 
 class in_time:
-    """Cut off what is not over by a deadline, or after a step's time, and say which it was."""
+    """Cut a block off at a deadline or after a step's time; `Overdue` says which it was."""
 
-    # Neither a generator nor a `Deadline` for the step: each call of a run enters it.
+    # Neither a generator nor a `Deadline` for the step: every call of a run enters it.
     __slots__ = ("_at", "_layer", "_limit", "_seconds")
 
     def __init__(self, deadline: Deadline | None, step_s: float | None = None) -> None:
@@ -212,7 +212,7 @@ class in_time:
             error = timeout
         if not isinstance(error, TimeoutError):
             return
-        # The timeout of somebody else, a provider's client perhaps, passes as it is.
+        # A timeout that this limit has not caused, such as one of a provider's client, passes.
         if self._at - clock().wall() > _TOLERANCE_S:
             raise error
         raise Overdue(self._layer, self._seconds) from error

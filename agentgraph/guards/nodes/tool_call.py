@@ -1,7 +1,7 @@
-"""A guarded tool call: run once under its key, if gates and limits let it, and watched for loops.
+"""A guarded tool call: run once under its key, if gates and limits allow it, and watched for loops.
 
-A tool marked with `@effect` is an action. It is registered, and that stored, before it runs, and
-what came of it is kept, so that a run that begins again neither repeats nor forgets it.
+A tool marked with `@effect` is an action. Its registration is stored before it runs, and its
+outcome after it, so that a run that begins again neither repeats nor forgets it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
 from agentgraph.patching import written_by
 
 _MOST_SHOWN = 1_000
-"""How much is shown of the arguments of an action that was done in the place of another call."""
+"""How many characters are shown of an action's arguments, where it answers a different call."""
 
 
 class RegisterFirst(ControlFlow):
-    """The action is registered; it may run once the graph's state with that is stored."""
+    """The action is registered; it may run once the graph's state has stored the registration."""
 
 
 class GuardedToolCall:
@@ -43,7 +43,7 @@ class GuardedToolCall:
         self._effect = effect_of(use.tool)
 
     async def run(self) -> object:
-        """Run the tool and return its result, what came of it before, or why it may not run."""
+        """Run the tool; return its result, its earlier result, or an answer why it may not run."""
         site, use, effect = self._site, self._use, self._effect
         saga = site.account.saga if effect is not None else None
         if effect is not None and saga is not None:
@@ -59,7 +59,7 @@ class GuardedToolCall:
         return await (self._run() if saga is None else self._act(saga))
 
     async def _run(self) -> object:
-        """Run the tool in time, and observe what it answers."""
+        """Run the tool within its time limit, and observe its answer."""
         site, use, effect = self._site, self._use, self._effect
         try:
             with site.time_limit():
@@ -71,7 +71,7 @@ class GuardedToolCall:
                 site.account.in_flight.failed_keys.add(use.key)
             await _observe(site, use, effect, kind_of(error), failed=True)
             raise
-        # Where a handoff or another node's goal leads is not known yet: no answer to observe.
+        # A handoff, or a goto to another node, has no result yet that could be observed.
         is_handoff = isinstance(getattr(result, "artifact", None), Handoff)
         if isinstance(result, ToolMessage) and not is_handoff:
             has_failed = result.status == "error"
@@ -84,11 +84,11 @@ class GuardedToolCall:
     # Actions.
 
     async def _act(self, saga: Saga) -> object:
-        """Run a tool that changes the world, and keep what came of it."""
+        """Run a tool that changes the world, and store its outcome."""
         key, running_keys = self._use.key, self._site.account.in_flight.running_keys
         notes = current_notes()
         before = len(notes or ())
-        running_keys.add(key)  # a call that is cut off stays in there: nobody knows what came of it
+        running_keys.add(key)  # a call that is cut off stays here: its outcome is unknown
         try:
             result = await self._run()
         except LedgerUnavailable:
@@ -110,9 +110,9 @@ class GuardedToolCall:
         return result
 
     async def _begin(self, saga: Saga, effect: Effect) -> ToolMessage | None:
-        """Register an action, or answer with what came of it where it has begun before.
+        """Register an action; return an answer with its outcome where it has begun before.
 
-        None: it may run now.
+        None means that the action may run now.
         """
         site, use, in_flight = self._site, self._use, self._site.account.in_flight
         if use.key in in_flight.failed_keys:
@@ -147,12 +147,12 @@ class GuardedToolCall:
         return await self._refuse(registration)
 
     async def _store(self, registration: Registration, has_waited: bool) -> None:
-        """Have the registration stored before the action runs: in the log, or in the state."""
+        """Store the registration before the action runs: in the log, or in the graph's state."""
         site, use = self._site, self._use
         entry = registration.entry.to_dict() if registration.entry is not None else {}
         site.record("effect", tool=use.name, key=use.key, state="started")
         is_logged = await site.log(kind="effect", entry=entry)
-        # A task that goes on after a question would lose the human's answer by beginning again.
+        # A task that is resumed with a human's answer would lose the answer if it began again.
         if not is_logged and not has_waited:
             site.account.in_flight.registered_keys.add(use.key)
             raise RegisterFirst
@@ -160,20 +160,20 @@ class GuardedToolCall:
     async def _look_up(
         self, saga: Saga, effect: Effect, registration: Registration
     ) -> ToolMessage | None:
-        """Find out what came of an action that was cut off; None where it is to run (again)."""
+        """Look up the outcome of an action that was cut off; None where it must run (again)."""
         use = self._use
         if effect.lookup is not None:
             result = await effect.look_up(use.args, key=use.key)
             if result is None:
-                return None  # it never happened, and is registered still
+                return None  # it never happened, and is still registered
             await self._keep(saga.done(use.key, str(result)))
             return _answer(use, str(result))
         if await self._resumes():
-            return None  # the process before could not store that the action waits
+            return None  # the earlier process could not store that the action waits
         return await self._refuse(registration)
 
     async def _resumes(self) -> bool:
-        """Note that the action goes on with a human's answer; False where it did so before."""
+        """Note that the action resumes with a human's answer; False if it did so before."""
         site, key = self._site, self._use.key
         if site.resumption is None or key in site.account.in_flight.running_keys:
             return False
@@ -182,9 +182,9 @@ class GuardedToolCall:
     async def _answer_of_another(
         self, saga: Saga, effect: Effect, registration: Registration
     ) -> ToolMessage | None:
-        """Answer with what was done under this key with other arguments, None where nothing was.
+        """Answer with the action that was done under this key with other arguments, None without.
 
-        A round that runs again asks its model again, which may word a call anew.
+        A round that runs again asks its model again, which may write a call differently.
         """
         use, entry = self._use, registration.entry
         if entry is not None and entry.state == "started" and effect.lookup is not None:
@@ -202,7 +202,7 @@ class GuardedToolCall:
 
     async def _refuse(self, registration: Registration) -> ToolMessage:
         """Answer that an action is not run: its outcome is unknown, or its arguments differ."""
-        # The model is told in any case, also where the run ends or a human is asked.
+        # The model gets this answer in any case, also where the run ends or a human is asked.
         site = self._site
         decision = await site.decide_by_table(registration.decision, possible=True)
         if decision.action in ("escalate", "abort"):
@@ -210,7 +210,7 @@ class GuardedToolCall:
         return _answer(self._use, f"Not executed: {decision.cause}.", failed=True)
 
     async def _keep(self, entry: Entry) -> None:
-        """Write down what has become of an action: in the trail, and in a session in its log."""
+        """Record the outcome of an action in the audit trail, and in a session in its log."""
         site = self._site
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
@@ -234,13 +234,13 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
     deadline = site.deadline()
     late = deadline.check() if deadline is not None else None
     if late is not None and not late.allows:
-        # The next node of the model meets the same, and acts on it.
+        # The next model node makes the same decision, and acts on it.
         return _answer(use, f"Not executed: {late.cause}.", failed=True)
     return await _refused_by_gate(site, use) if site.policy.gates else None
 
 
 async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
-    """Return the answer to a call that a gate does not let pass; it counts as a failed call."""
+    """Return the answer to a call that fails a gate, else None; it counts as a failed call."""
     place = site.place
     context = {"agent": place.path, "steps": site.account.spending.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
@@ -263,14 +263,14 @@ async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
 
 
 async def observe_answer(site: Site, use: ToolUse, answer: ToolMessage) -> None:
-    """Record and observe what a tool has answered that ran without its guards."""
+    """Record and observe the answer of a tool that ran without guards around it."""
     site.record("tool", tool=use.name)
     has_failed = answer.status == "error"
     await _observe(site, use, effect_of(use.tool), answer.content, failed=has_failed)
 
 
 async def observe_skipped(site: Site, call: SkippedCall) -> None:
-    """Observe a call that nothing ran for."""
+    """Observe a call that was answered although no tool ran."""
     effect = effect_of(site.place.tools.get(call.name))
     await _observe(site, call, effect, call.answer, failed=call.failed)
 
@@ -278,7 +278,7 @@ async def observe_skipped(site: Site, call: SkippedCall) -> None:
 async def _observe(
     site: Site, use: ToolUse | SkippedCall, effect: Effect | None, result: object, *, failed: bool
 ) -> None:
-    """Have the loop detector see a call; act on a loop by the model's next call or node."""
+    """Show a call to the loop detector; a loop is acted on by the model's next call or node."""
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
     if detector is None:
         return
@@ -304,7 +304,7 @@ async def _observe(
 
 
 def _content_of(updates: Sequence[Mapping[str, Any]]) -> tuple[object, bool]:
-    """Return what a tool writes to the state, but for the ids, and whether it says it failed."""
+    """Return what a tool writes to the state, without ids, and whether it reports a failure."""
     messages_written = [update.get("messages") or [] for update in updates]
     messages = [m for part in messages_written for m in convert_to_messages(_as_list(part))]
     has_failed = any(isinstance(m, ToolMessage) and m.status == "error" for m in messages)
@@ -325,7 +325,7 @@ def _answer(use: ToolUse, text: str, *, failed: bool = False) -> ToolMessage:
 
 
 def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
-    """Return what is kept of an action beside its text: its notes, and who goes on after it."""
+    """Return what is stored of an action beside its text: its notes, and the next agent or node."""
     beside: dict[str, Any] = {"notes": list(notes)} if notes else {}
     artifact = result.artifact if isinstance(result, ToolMessage) else None
     if isinstance(artifact, Handoff):
@@ -336,7 +336,7 @@ def beside_of(result: object, notes: Sequence[Note]) -> dict[str, Any]:
 
 
 def answer_again(registration: Registration, tool: str) -> ToolMessage:
-    """Return the answer of an action that was done before, and take its notes again."""
+    """Return the answer of an action that was done before, and add its notes again."""
     beside: Mapping[str, Any] = registration.entry.beside if registration.entry is not None else {}
     for note in beside.get("notes", ()):
         take_note(cast(Note, note))

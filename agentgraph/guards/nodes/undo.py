@@ -1,4 +1,4 @@
-"""The undoing of what an input has done: one action at a time, the last one first."""
+"""Undo the actions of an input: one action at a time, the last one first."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from agentgraph.guards.records.record import RecordKind
 
 
 async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
-    """Undo the last action of an input that is still to be undone; tell whether more are left.
+    """Undo the last action of an input that must still be undone; return whether more are left.
 
-    `effects` has how actions are undone, by path and tool: "desk/billing:pay". An action whose tool
-    is not among them is recorded as one that could not be undone.
+    `effects` has the marks of the tools by path and name: "desk/billing:pay". An action whose tool
+    is missing there is recorded as one that could not be undone.
     """
     account = site.account
     saga = account.saga
     if saga is not None:
         for key in await account.in_flight.unbegun_keys():
             _record(site, "effect", saga.failed(key))
-        account.in_flight.registered_keys.clear()  # and they must not begin any more
+        account.in_flight.registered_keys.clear()  # they must not begin any more
     plan = saga.plan() if saga is not None else []
     if saga is None or not plan:
         return False
     if not account.is_undoing:
-        # A round that is cut off from now on must not begin anew: it has to go on with this.
+        # A round that is cut off from here on must not begin anew: it must go on undoing.
         await site.log(kind="undoing", reason=account.ended_by)
         account.is_rolling_back = True
     _record(site, "compensated", plan[0], "undoing")
@@ -37,7 +37,7 @@ async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
         effect = effects.get(saga.local(entry.tool))
         if effect is None:
             raise AgentGraphError(f"the tool {entry.tool!r} is no longer here", code="tool_gone")
-        # With a grace time of its own: the deadline of what failed may have passed.
+        # A grace time of its own: the deadline of the run may have passed.
         with clock().timeout(saga.grace_s):
             await effect.undo(entry.args, result=entry.result, key=entry.key)
 

@@ -1,8 +1,8 @@
-"""The account of one outside input: what all agents that answer it have used and met so far.
+"""The account of one outside input: the counts, memories and decisions of all its agents so far.
 
 The parallel branches of a run share one account in their process, see `registry`, and each node
-that ends writes the whole of it into the graph's state. It numbers its versions: of two that meet,
-the later one has all that the other has.
+that ends writes the whole account into the graph's state. Its versions are numbered: the later one
+of two versions contains everything that the earlier one has.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.pending_writes import ActionsInFlight
 
 ANYWHERE = ""
-"""The visit key of what concerns the whole run."""
+"""The visit key for decisions on the whole run."""
 BY_VISIT = ("corrections", "tries")
-"""What is stored as it is, by the visits to agents."""
+"""The attributes stored without conversion, by visit to an agent."""
 BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
-"""The memories by path, and of how many each is stored: a run may make any number of visits."""
+"""The memories by path, and how many of each are stored: a run may make any number of visits."""
 _PLAIN: Mapping[str, str] = {
     "round": "round",
     "closed": "closed_by",
     **{name: name for name in BY_VISIT},
 }
-"""What is stored as it is: stored name and attribute."""
+"""The attributes stored without conversion: stored name and attribute."""
 _OWN_MEMORIES: Mapping[str, str] = {"moved": "hop_count", "deadlock": "deadlock"}
 """The memories that an inner account does not share with its parent: stored name and attribute."""
 _MEMORIES: Mapping[str, str] = {**_OWN_MEMORIES, "velocity": "velocity", "saga": "saga"}
@@ -62,7 +62,7 @@ M = TypeVar("M", bound=_Memory)
 
 @dataclass(slots=True)
 class Tally:
-    """A count that can be taken back by speaker within a round."""
+    """A count from which a speaker's part of the current round can be removed."""
 
     before: int = 0
     """The count of earlier rounds."""
@@ -79,7 +79,7 @@ class Tally:
         self.now[speaker] = self.now.get(speaker, 0) + times
 
     def take_back(self, speaker: str) -> None:
-        """Count nothing of what a speaker did in this round: it is done again."""
+        """Remove the counts of a speaker in this round: its turn is run again."""
         self.now.pop(speaker, None)
 
     def dump(self) -> dict[str, object]:
@@ -87,17 +87,17 @@ class Tally:
         return {"before": self.before, "now": dict(self.now)}
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Take the count that `dump` gave."""
+        """Restore the count from what `dump` returned."""
         self.before, self.now = values.get("before", 0), dict(values.get("now", {}))
 
 
 @dataclass(slots=True)
 class RoundProgress:
-    """Which attempt at a round of a session an account is in, and what it was before the round."""
+    """The attempt at a session's round that an account is in, and its state before the round."""
 
     attempt: str = ""
     attempts_by_speaker: dict[str, str] = field(default_factory=dict)
-    """In which attempt at this round each speaker has begun."""
+    """The attempt at this round in which each speaker has begun."""
     before: Snapshot = field(default_factory=dict)
 
 
@@ -108,33 +108,33 @@ class Account:
         self.policy = policy
         self.input_id = input_id
         self.run_id = input_id
-        """The outside input that it is of, or that its parent is of."""
+        """The id of the outside input; an inner session's account has that of its parent."""
         self.parent: Account | None = None
         """The account of the input that an inner session works for."""
         self.path_prefix = ""
-        """Where in the whole an inner session is, with a slash behind it."""
+        """The path of an inner session, with a slash at the end."""
         self._children: WeakSet[Account] = WeakSet()
         self._inner_deadlines: dict[str, Deadline] = {}
-        """The deadlines of inner sessions: to hold one again is no ground for more time."""
+        """The deadlines of inner sessions: one that runs again gets no more time."""
         self._memories = _MEMORIES
 
         self.version = 0
         self.base: Snapshot = {}
-        """What another process has written that this one goes on from."""
+        """The snapshot of another process from which this one goes on."""
         self.snapshot: Snapshot = {}
-        """What was written last."""
+        """The snapshot that was written last."""
         self.may_ask = False
-        """Whether a human may have been asked, or an answer deferred, at some level."""
+        """Whether some level may have asked a human, or deferred an answer."""
         self.caught_up: set[tuple[str, str]] = set()
-        """The levels whose pauses were read, each with the run that has read them."""
+        """The levels whose pauses were read, each with the run that read them."""
         self.catch_up_lock = asyncio.Lock()
-        """Held while that is read."""
+        """Acquired while a level's pause is read."""
 
         self.deadline: Deadline | None = policy.deadlines.workflow()
         self.seen_at = clock().wall()
         """When it was last written."""
         self._free_until = 0.0
-        """Up to when its time was left out of the deadline."""
+        """The instant up to which pauses were left out of the deadline."""
         self._resumed_by = ""
 
         self.closed_by = ""
@@ -143,9 +143,9 @@ class Account:
         """Whether what was done in it is being undone."""
         self.in_flight = ActionsInFlight()
         self.has_acted = False
-        """Whether something was done that changed the world, and is not written yet."""
+        """Whether an action has changed the world and is not stored yet."""
         self.undo_lock = asyncio.Lock()
-        """Held while an action is undone."""
+        """Acquired while an action is undone."""
 
         self.hop_count = Tally()
         self.spending = InputSpend()
@@ -157,18 +157,18 @@ class Account:
         self.replans: dict[str, ReplanLimit] = {}
         self.saga: Saga | None = policy.saga and policy.saga.fresh()
         self.throttles: dict[str, CircuitBreaker] = {}
-        """What keeps this input from models on which it has spent too fast, and no other input."""
+        """The breakers that stop only this input from models on which it has spent too fast."""
         self.pending: dict[str, list[Decision]] = {}
-        """Decisions that wait for a node that can act on them, by the visit they concern."""
+        """The decisions that wait for a node that can act on them, by visit."""
         self.corrections: dict[str, list[str]] = {}
-        """What the model of a visit is to be told with its next call."""
+        """The corrections that the model gets with its next call, by visit."""
         self.tries: dict[str, int] = {}
-        """How often each stage was told to try again."""
+        """How often each stage was corrected."""
         self.round = 0
         self.progress = RoundProgress()
 
     def inner_deadline(self, name: str, deadlines: Deadlines) -> Deadline | None:
-        """Return by when an inner session has to be done, however often it is begun."""
+        """Return the deadline of an inner session, the same however often the session begins."""
         if name not in self._inner_deadlines and (deadline := deadlines.workflow()) is not None:
             self._inner_deadlines[name] = deadline
         return self._inner_deadlines.get(name)
@@ -176,7 +176,7 @@ class Account:
     def join(self, parent: Account, part: str, session: str, deadline: Deadline | None) -> None:
         """Become a part of another account: what an inner session does counts in both.
 
-        They are under one policy, but that the inner one's deadline may be earlier.
+        Both are under the same policy; only the deadline of the inner one may be earlier.
         """
         self.parent, self.run_id = parent, parent.run_id
         self.path_prefix = f"{parent.path_prefix}{part}/"
@@ -197,22 +197,22 @@ class Account:
 
     @property
     def steps(self) -> int:
-        """Return how many model calls were made, on all levels."""
+        """Return the number of model calls on all levels."""
         return self.spending.steps
 
     @property
     def hops(self) -> int:
-        """Return how often models have handed the conversation over to peers, on all levels."""
+        """Return the number of handoffs that models made to peers, on all levels."""
         return self.hop_count.total + (0 if self.parent is None else self.parent.hops)
 
     @property
     def ended_by(self) -> str:
-        """Name the guard that has ended it, or all that it is a part of; "" where none has."""
+        """Return the guard that has ended this account's input, or an outer account's; else ""."""
         return self.closed_by or ("" if self.parent is None else self.parent.ended_by)
 
     @property
     def is_undoing(self) -> bool:
-        """Tell whether what was done is being undone: then nothing else is done any more."""
+        """Tell whether actions are being undone: then nothing else runs any more."""
         return self.is_rolling_back or (self.parent is not None and self.parent.is_undoing)
 
     @property
@@ -222,13 +222,13 @@ class Account:
         return has_questions or bool(self.in_flight.registered_keys)
 
     def loop(self, visit: str, detector: LoopDetector) -> LoopDetector:
-        """Return the loop detector of one visit: parallel ones do not fill each other's windows."""
+        """Return the loop detector of one visit; parallel visits have separate windows."""
         memory = self._memory("loops", self.loops, visit, detector)
-        self.loops[visit] = self.loops.pop(visit)  # the last used stands last: it is stored first
+        self.loops[visit] = self.loops.pop(visit)  # to the end: the last ones are stored
         return memory
 
     def replan_limit(self, path: str, limit: ReplanLimit) -> ReplanLimit:
-        """Return how often one stage was planned anew."""
+        """Return the counting limit on new plans of one stage."""
         return self._memory("replans", self.replans, path, limit)
 
     def _memory(self, name: str, memories: dict[str, M], path: str, kind: M) -> M:
@@ -239,7 +239,7 @@ class Account:
         return memories[path]
 
     def spends_under(self, policy: Policy) -> list[Spend]:
-        """Return from what calls under a policy are paid: the run's budget, then inner ones."""
+        """Return the spends that pay for calls under a policy: the run's, then the inner ones."""
         spends = self._spends.get(policy)
         if spends is None:
             spends = [self.spending.spend(name, budget) for name, budget in policy.budgets]
@@ -251,7 +251,7 @@ class Account:
         self.pending.setdefault(visit, []).append(decision)
 
     def take_pending(self, visit: str) -> Decision | None:
-        """Return the next decision that was left to a visit, or to whichever comes first, once."""
+        """Remove and return the next decision that waits for this visit, or for any visit."""
         for key in (visit, ANYWHERE):
             if decisions := self.pending.get(key):
                 decision = decisions.pop(0)
@@ -261,26 +261,26 @@ class Account:
         return None
 
     def correct(self, visit: str, text: str) -> None:
-        """Have the model of a visit told something with its next call."""
+        """Add a text to the next call of a visit's model."""
         self.corrections.setdefault(visit, []).append(text)
 
     def begin(self, at: float) -> None:
-        """Count the deadline from when the input came: the time of a slow prompt is in it too."""
+        """Set the deadline from the arrival of the input, so that a slow prompt counts too."""
         if self.deadline is not None:
             self.deadline = self.deadline.shifted(min(0.0, at - self.seen_at))
 
     def suspend(self, since: float) -> None:
-        """Leave the time since then, in which a human has thought, out of the deadline."""
+        """Move the deadline by the time since `since`, in which a human was asked."""
         for child in self._children:
             child.suspend(since)
         now = clock().wall()
-        # Of two levels that wait at once, the time counts once.
+        # Where two levels wait at the same time, that time counts once.
         since, self._free_until = max(since, self._free_until), now
         if self.deadline is not None:
             self.deadline = self.deadline.shifted(max(0.0, now - since))
 
     def resume(self, run_id: str) -> None:
-        """Go on after a human's decision: the time since the run was last at work is theirs."""
+        """Go on after a human's decision: the deadline moves by the time since the last write."""
         if self._resumed_by != run_id:
             self._resumed_by = run_id
             self.suspend(self.seen_at)
@@ -314,7 +314,7 @@ class Account:
 
     def _see(self, now: float) -> None:
         self.seen_at = now
-        if self.parent is not None:  # which is at work as long as its parts are
+        if self.parent is not None:  # the parent is at work as long as its parts are
             self.parent._see(now)
 
     def _dump_memories(self, values: dict[str, Any]) -> None:
@@ -328,7 +328,7 @@ class Account:
                 values[name] = _dump_paths(memories, base or {}, most)
 
     def balance(self) -> dict[str, Any]:
-        """Return what must not be counted anew where the input goes on elsewhere."""
+        """Return the counts that another process must not begin anew for this input."""
         values: dict[str, Any] = {"steps": self.steps, "spends": self.spending.dump()}
         if self.spending.grants > 1:
             values["granted"] = self.spending.grants
@@ -337,11 +337,11 @@ class Account:
         return values
 
     def merge(self, snapshot: Snapshot) -> None:
-        """Go on from what another branch or process has written, unless it is known already."""
+        """Merge what another branch or process has written, unless it is known already."""
         if snapshot["version"] > self.version:
             self.load(snapshot)
         elif self.saga is not None and "saga" in snapshot:
-            # Two processes may have numbered the same versions: an older one may have begun
+            # Two processes may have used the same version numbers: a lower version may contain
             # actions that are not known here.
             entries, other_entries = self.saga.dump(), snapshot["saga"]
             if entries != other_entries:
@@ -349,7 +349,7 @@ class Account:
         self.spending.merge(snapshot.get("spends", {}))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Go on from what another process has written."""
+        """Restore the account from what another process has written."""
         self.may_ask = True
         self.version = snapshot.get("version", 0)
         self.seen_at = snapshot.get("seen_at", self.seen_at)
@@ -364,20 +364,20 @@ class Account:
                 memory.load(merge_entries(memory.dump(), values) if name == "saga" else values)
         self.base = self.snapshot = snapshot
         if "deadline" in snapshot:
-            # It was written before the pause that this level is entered after.
+            # The snapshot was written before the pause that this level now comes out of.
             paused_s = max(0.0, self._free_until - self.seen_at)
             self.deadline = Deadline(snapshot["deadline"] + paused_s, "workflow")
         self.pending |= pending_of(snapshot)
 
     def load_counts(self, counts: Mapping[str, Any]) -> None:
-        """Count in the model calls and the grants that another process has written."""
+        """Adopt the model calls and the grants that another process has counted."""
         spending = self.spending
         spending.steps = max(spending.steps, counts.get("steps", 0))
         spending.grants = max(spending.grants, counts.get("granted", 1))
 
 
 def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
-    """Return the decisions of an account's snapshot that no node has acted on yet, by visit."""
+    """Return the decisions in an account's snapshot that still wait for a node, by visit."""
     pending = snapshot.get("pending", {})
     return {
         visit: [Decision(**values) for values in decisions] for visit, decisions in pending.items()
@@ -387,7 +387,7 @@ def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
 def _dump_paths(
     memories: dict[str, _Memory], base: dict[str, Any], most: int | None
 ) -> dict[str, Any]:
-    """Return memories by path; of more than `most`, those that were used last."""
+    """Dump memories by path; if there are more than `most`, the ones used last."""
     if len(memories) == 1 and base.keys() <= memories.keys():
         return {path: memory.dump() for path, memory in memories.items()}
     used_last = islice(reversed(memories.items()), most)

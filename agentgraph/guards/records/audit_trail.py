@@ -22,13 +22,13 @@ log = logging.getLogger("agentgraph")
 OnFailure = Literal["log", "stop"]
 
 _MOST_RUNS = 1_024
-"""How many runs are numbered at a time; the one that was recorded longest ago is forgotten."""
+"""How many runs have a counter; the run that was recorded longest ago is forgotten first."""
 _LONGEST_TEXT = 2_000
 
 
 @dataclass(slots=True)
 class _RunCounter:
-    """The numbers of one run's records."""
+    """The counter of one run's records."""
 
     seq: int
     """The number of the last record."""
@@ -41,7 +41,7 @@ class AuditTrail:
         Guards(audit=AuditTrail(JSONLSink("audit.jsonl"), on_failure="stop"))
 
     Without a sink records stay in this process's memory. Where a sink fails, `on_failure="log"`
-    warns once a run and goes on; "stop" ends the run before anything is done that is not on record.
+    warns once a run and goes on; "stop" ends the run before it does anything unrecorded.
     """
 
     def __init__(self, sink: Sink | None = None, on_failure: OnFailure = "log") -> None:
@@ -58,7 +58,7 @@ class AuditTrail:
         self.on_failure: OnFailure = on_failure
         self._runs: OrderedDict[str, _RunCounter] = OrderedDict()
         self._floor = 0
-        """The highest number of the runs that were forgotten: a run that comes back goes on
+        """The highest number of all forgotten runs: where such a run goes on, its numbers begin
         above it, so that no number is given twice."""
         self._lock = Lock()
 
@@ -96,13 +96,13 @@ class AuditTrail:
         return record
 
     def knows(self, run: str) -> bool:
-        """Tell whether it has numbered records of a run."""
+        """Tell whether this process has numbered records of a run."""
         return run in self._runs
 
     def resume(self, run: str) -> int:
-        """Go on after the last record that the sink has of a run, and return its number.
+        """Continue the numbers after the last record of a run in the sink; return that number.
 
-        Call it where another process has begun the run: it has numbered records too.
+        Call it where another process has begun the run, and so has numbered records of it.
         """
         try:
             last = max((record.seq for record in self.sink.read(run)), default=0)
@@ -115,7 +115,7 @@ class AuditTrail:
             return counter.seq
 
     def trail(self, run: str) -> Trail:
-        """Return what the records of a run add up to: path, spend, decisions, end."""
+        """Return the fold of a run's records: its path, spend, decisions and end."""
         return folded(self.sink.read(run))
 
     def flush(self) -> None:
@@ -152,8 +152,8 @@ class AuditTrail:
 def _no_operation() -> None: ...
 
 
-# The begin and the end of a run, where there may be no trail. A trail that cannot be written never
-# stops them: nothing has been done yet, or everything has.
+# The begin and the end of a run; `audit` is None without a trail. A trail that cannot be written
+# never stops them: nothing has been done yet, or everything has.
 
 
 def run_began(
@@ -165,7 +165,7 @@ def run_began(
 
 
 def run_continued(audit: AuditTrail | None, run: str) -> None:
-    """Go on with the numbers that another process has given to a run's records."""
+    """Continue the record numbers that another process has given to a run."""
     if audit is not None:
         with suppress(GuardStopped):
             audit.resume(run)

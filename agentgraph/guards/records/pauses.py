@@ -1,8 +1,8 @@
-"""The account at a pause: what is known where a run waits for a human.
+"""The account at a pause, where a run waits for a human.
 
-A node that waits writes nothing to the state. So the account is written beside the checkpoint that
-the node began from, and read where a run goes on, maybe in another process. In a session it is in
-the log instead, and nothing here is called.
+A waiting node writes nothing to the state. So the account is written to the pending writes of the
+checkpoint that the node began from, and read where the run goes on, maybe in another process. In a
+session the account is in the log instead, and this module is not used.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from agentgraph.running import current_run
 
 
 async def note_pause(account: Account, config: RunnableConfig) -> None:
-    """Write the account beside the checkpoint of the node around this code."""
+    """Write the account to the pending writes of the node around this code."""
     pending_writes = pending_writes_of(config)
     if pending_writes is not None:
         await pending_writes.write(account.dump(), PAUSE_CHANNEL)
 
 
 async def catch_up(account: Account, config: RunnableConfig) -> None:
-    """Read what was known where this level of the graph has paused, once in a run."""
+    """Read the account of this graph level's pause, once in a run."""
     pending_writes, run = pending_writes_of(config), current_run()
     if pending_writes is None:
         return
     level = pending_writes.namespace, "" if run is None else run.id
     if level in account.caught_up:
         return
-    # Parallel nodes wait here: each of them has to go on with what was known then.
+    # Parallel nodes wait here: each of them must go on with the account of the pause.
     async with account.catch_up_lock:
         if level not in account.caught_up:
             await _read(account, pending_writes)
@@ -48,9 +48,9 @@ async def _read(account: Account, pending_writes: PendingWrites) -> None:
 
 
 async def note_actions(account: Account, pending_writes: PendingWrites) -> None:
-    """Note which actions wait for a human, or for an answer beside them: only this process knows.
+    """Store which actions wait for a human, or for a parallel question: only this process knows.
 
-    Those that are registered and have not begun may be begun by the process that goes on.
+    The process that goes on may begin the actions that are registered and have not begun.
     """
     if account.saga is not None and account.saga.waits_for_any:
         await pending_writes.write(account.dump(), PAUSE_CHANNEL)
@@ -63,10 +63,10 @@ async def note_actions(account: Account, pending_writes: PendingWrites) -> None:
 def left_to_undo(
     accounts: Iterable[Snapshot], input_id: str, unbegun: Collection[str]
 ) -> Snapshot | None:
-    """Return the account of an input that was ended after it had done something, else None.
+    """Return the account of an input that was ended and has actions to undo, else None.
 
-    `accounts` are those of all levels of the run: each is one stage of the same account. `unbegun`
-    has the keys of actions that were registered only, which need no undoing.
+    `accounts` are snapshots of one account, from all levels of the run. `unbegun` has the keys of
+    actions that were only registered, which need no undoing.
     """
     last: Snapshot = {}
     closed_by = ""

@@ -1,8 +1,9 @@
-"""What a node writes beside its checkpoint before it does something that must not be forgotten.
+"""Pending writes: what a node stores with its checkpoint before it does something irrevocable.
 
-A node's result is stored when it ends. A process that is killed before that, or a node that waits
-for a human, leaves nothing but the pending writes of the checkpoint it began from: so amounts that
-may be spent, actions that are registered or begun, and the account at a pause are kept there.
+A node's result is stored when the node ends. A process that is killed before that, or a node that
+waits for a human, leaves only the pending writes of the checkpoint that the node began from. So
+these contain the amounts that may be spent, the actions that are registered or begun, and the
+account at a pause.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agentgraph.clock import SystemClock
 from agentgraph.patching import answers_to, begun_from
 
 PAUSE_CHANNEL = "agentgraph_paused"
-"""The account where a node waited for a human, or ended the run of those beside it."""
+"""The account where a node waited for a human, or ended the run of parallel nodes."""
 _SPENDS_CHANNEL = "agentgraph_spends"
 _BEGUN_CHANNEL = "agentgraph_begun"
 _REGISTERED_CHANNEL = "agentgraph_registered"
@@ -39,7 +40,7 @@ class PendingWrites:
 
     async def write(self, value: Any, channel: str = _SPENDS_CHANNEL) -> None:
         """Write a value; it is stored when this returns."""
-        # No task has that id, so LangGraph does not take the write for a task's result.
+        # No task has this new id, so LangGraph does not take the write for a task's result.
         await self.saver.aput_writes(self.checkpoint, [(channel, value)], SystemClock().new_id())
 
     async def read(self, channel: str = _SPENDS_CHANNEL) -> list[Any]:
@@ -49,7 +50,7 @@ class PendingWrites:
         return [value for _, name, value in writes or () if name == channel]
 
     async def register(self, keys: Iterable[str]) -> None:
-        """Note which actions are to run once a human has answered: they have not begun."""
+        """Store which actions have not begun, and run only after a human's answer."""
         await self.write(sorted(keys), _REGISTERED_CHANNEL)
 
     async def registered_keys(self) -> set[str]:
@@ -58,9 +59,9 @@ class PendingWrites:
         return {key for keys in await self.read(_REGISTERED_CHANNEL) for key in keys} - begun_keys
 
     async def mark_begun(self, key: str, answers: int = 0) -> bool:
-        """Note that an action begins after so many answers of humans; False where it has before.
+        """Store that an action begins after this number of human answers; False if it had before.
 
-        Where it has before, a process was killed in it, and nobody knows what came of the action.
+        If it had, a process was killed in the action, and the outcome of the action is unknown.
         """
         if await self.has_begun(key, answers):
             return False
@@ -68,43 +69,43 @@ class PendingWrites:
         return True
 
     async def has_begun(self, key: str, answers: int = 0) -> bool:
-        """Tell whether an action has begun after so many answers."""
+        """Tell whether an action has begun after this number of human answers."""
         return [key, answers] in await self.read(_BEGUN_CHANNEL)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A task that goes on with what a human has decided."""
+    """The resumption of a task with a human's decision."""
 
     pending_writes: PendingWrites
     answers: int
-    """How many questions of its own were answered so far."""
+    """How many questions of this task were answered so far."""
 
     async def mark_begun(self, key: str) -> bool:
-        """Note that an action begins with these answers; False where it has begun with them."""
+        """Store that an action begins with these answers; False if it has begun with them."""
         return await self.pending_writes.mark_begun(key, self.answers)
 
 
 class ActionsInFlight:
-    """The actions that are about to run, that run, and that have failed here, by their keys."""
+    """The keys of the actions that are about to run, run, or have failed in this process."""
 
     def __init__(self) -> None:
         self.registered_keys: set[str] = set()
-        """Those that are stored, and are to run now."""
+        """The actions whose registration is stored, and that run next."""
         self.to_mark: dict[str, PendingWrites] = {}
-        """Of those that were registered before a pause: where it is noted that they begin."""
+        """For actions registered before a pause: the pending writes that store their begin."""
         self.running_keys: set[str] = set()
-        """Those that this process has begun, and that have not come to an end."""
+        """The actions that this process has begun and that have not ended."""
         self.failed_keys: set[str] = set()
-        """Those that have failed here: a new attempt is no unknown outcome."""
+        """The actions that have failed in this process: their outcome is not unknown."""
 
     def register(self, key: str, pending_writes: PendingWrites) -> None:
-        """Register an action whose begin is to be noted in pending writes first."""
+        """Register an action whose begin must be stored in pending writes first."""
         self.registered_keys.add(key)
         self.to_mark[key] = pending_writes
 
     async def unbegun_keys(self) -> set[str]:
-        """Return the registered actions that no other process has begun meanwhile."""
+        """Return the registered actions that no other process has begun since."""
         return {
             key
             for key in self.registered_keys
@@ -112,7 +113,7 @@ class ActionsInFlight:
         }
 
     def forget(self) -> None:
-        """Forget which actions were to run or have failed: the next attempt looks them up."""
+        """Forget the registered and the failed actions: the next attempt looks them up."""
         self.registered_keys.clear()
         self.failed_keys.clear()
 

@@ -21,15 +21,15 @@ RecordKind = Literal[
     "end",
 ]
 ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
-"""The kinds of records of what an agent does; the others tell what was decided on it."""
+"""The kinds of records of what an agent does; the other kinds are about decisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One thing that happened in a run.
 
-    `seq` numbers the records of a run; `parent` is the `seq` of what it followed from: of the
-    usage of a model call, that call.
+    `seq` numbers the records of a run; `parent` is the `seq` of the record that caused it: the
+    parent of a model call's usage is the call.
     """
 
     run: str
@@ -60,16 +60,16 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Record:
-        """Return the record that `to_dict` gave; fields of a later version are left out."""
+        """Read what `to_dict` returned; skip fields that a later version has added."""
         names = [f.name for f in fields(cls) if f.name in values]
         return cls(**{name: values[name] for name in names})  # type: ignore[arg-type]
 
 
 class Sink(Protocol):
-    """Takes records; it may have a `flush()` and a `close()` too."""
+    """Stores records; it may have a `flush()` and a `close()` too."""
 
     def write(self, record: Record) -> None:
-        """Keep a record; the run waits until this returns, so it must be fast."""
+        """Store a record; the run waits until this returns, so it must be fast."""
         ...
 
     def read(self, run: str) -> list[Record]:

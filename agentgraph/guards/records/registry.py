@@ -1,7 +1,7 @@
 """Where the account of an input is found: in this process, in a graph's state, in a session's log.
 
-A process keeps one account for each input, so that parallel branches count together. What others
-have written of that input is merged into it when a node opens it.
+A process keeps one account for each input, so that parallel branches count together. When a node
+opens the account, what other processes have written of it is merged into it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _NoStore:
 
 _NO_STORE = _NoStore()
 _open: WeakKeyDictionary[object, WeakValueDictionary[str, Account]] = WeakKeyDictionary()
-"""The accounts that somebody works with, by the store that their input ids are unique in."""
+"""The accounts in use, by the store within which their input ids are unique."""
 _recent: deque[Account] = deque(maxlen=64)
 _recent_without_store: deque[Account] = deque(maxlen=1_000)
-"""The last of those that no run and no session refers to between two of its nodes."""
+"""The latest accounts to which no run and no session refers between two of their nodes."""
 
 
 def account_of(
@@ -50,8 +50,8 @@ def account_of(
 ) -> Account:
     """Return the account of an input: this process's own, else a new one.
 
-    What the graph's state (`snapshot`) and the session's log (`ledger`) have of it is merged in.
-    `id_scope` is the store that has named the input: in another one the same id is another input.
+    It is merged with the graph's state (`snapshot`) and the session's log (`ledger`). `id_scope` is
+    the store that made the input's id: in another store the same id means another input.
     """
     accounts = _accounts_in(_NO_STORE if id_scope is None else id_scope)
     account = accounts.get(input_id)
@@ -59,7 +59,7 @@ def account_of(
         snapshot = None
     is_new = account is None
     if account is None:
-        # An agent's stage may open it first: what holds for all is the whole policy's.
+        # A stage may open the account first: the account is under the policy of the whole input.
         account = accounts[input_id] = Account(policy.outermost, input_id)
         if id_scope is None:
             _recent_without_store.append(account)
@@ -84,7 +84,7 @@ def _accounts_in(id_scope: object) -> WeakValueDictionary[str, Account]:
 
 
 def retain(account: Account) -> None:
-    """Keep an account for a while: a graph that runs without its agent has nobody to do so."""
+    """Keep an account in memory for a while: a graph without its agent has no run to keep it."""
     if account not in _recent:
         _recent.append(account)
 
@@ -95,8 +95,8 @@ def retain(account: Account) -> None:
 def latest(first: Snapshot, second: Snapshot) -> Snapshot:
     """Merge two stored accounts: a new input's replaces the old one, else the later version wins.
 
-    Actions of both are kept, as a branch that was killed and runs again numbers its versions from
-    before, and an action of the other one must not be lost.
+    The result has the actions of both: a branch that was killed and runs again reuses version
+    numbers, and no action of the other branch must be lost.
     """
     if first.get("input") != second.get("input"):
         return second
@@ -121,8 +121,8 @@ class GuardedState(TypedDict, total=False):
 
 
 def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) -> None:
-    """Go on from what the log of a session has of an input."""
-    # The log has what others did; what a speaker does in its round is not in it before the end.
+    """Merge what the log of a session has of an input into its account."""
+    # The log has what other speakers did; a speaker's own round is in it only when the round ends.
     own = account.hop_count.now.get(speaker)
     account.hop_count = Tally(log_values.get("hops", 0), {speaker: own} if own else {})
     balance = log_values.get("account", {})
@@ -139,7 +139,7 @@ def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) ->
 
 
 def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
-    """Go on in an attempt at a round; one that begins anew is not charged for earlier attempts."""
+    """Enter an attempt at a round; with `anew`, forget the speaker's part of earlier attempts."""
     progress = account.progress
     if account.round != ledger.round:
         account.round, progress.attempts_by_speaker = ledger.round, {}
@@ -159,14 +159,14 @@ def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:
 
 
 def _forget_visits(account: Account) -> None:
-    """Begin a round: an agent that looks the same up in each of its turns makes no loop."""
+    """Forget loop memories at a round's begin: one and the same call in every turn is no loop."""
     account.loops, account.corrections = {}, {}
     account.base = {**account.base, "loops": {}}
     account.progress.before = {**account.snapshot, "loops": {}, "corrections": {}}
 
 
 def _take_back(account: Account, speaker: str) -> None:
-    """Forget what a speaker did in this round, but for what it has spent and done."""
+    """Forget the speaker's part of this round, except its spending and its actions."""
     before, base = account.progress.before, dict(account.base)
     account.hop_count.take_back(speaker)
     for name in BY_PATH:

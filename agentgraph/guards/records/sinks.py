@@ -28,7 +28,7 @@ _SET_UP = (
 
 
 class _ScanningSink(ABC):
-    """A sink that finds the records of a run by reading all of them."""
+    """A sink that reads all of its records to find those of a run."""
 
     def read(self, run: str) -> list[Record]:
         records = (record for record in self._records() if record.run == run)
@@ -43,7 +43,7 @@ class _ScanningSink(ABC):
 
 
 class MemorySink(_ScanningSink):
-    """Keep the last records of this process, `limit` of all runs together."""
+    """Keep the last `limit` records of this process, of all runs together."""
 
     def __init__(self, limit: int = 10_000) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -65,7 +65,7 @@ class MemorySink(_ScanningSink):
 class JSONLSink(_ScanningSink):
     """Append records to a file, a line each; several processes may share it.
 
-    What a process has written survives its death; with `sync` it survives that of the machine too.
+    The records survive a kill of the process; with `sync` they survive a machine failure too.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, sync: bool = False) -> None:
@@ -81,17 +81,17 @@ class JSONLSink(_ScanningSink):
             file = self._descriptor()
             line = _json(record) + b"\n"
             size = os.fstat(file).st_size
-            # Another may have died in the middle of a line, which would swallow this one.
+            # Another process may have died within a line: this record would become part of it.
             if size and os.pread(file, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            # In one piece: the lines of two processes would mix otherwise.
+            # In one write: the lines of two processes would mix otherwise.
             if (size_written := os.write(file, line)) < len(line):
                 raise OSError(f"only {size_written} of {len(line)} bytes went into {self._path}")
             if self._sync:
                 os.fsync(file)
 
     def flush(self) -> None:
-        """Have the disk keep all that was written."""
+        """Force all that was written to the disk."""
         with self._lock:
             if self._file is not None:
                 os.fsync(self._file)
@@ -104,7 +104,7 @@ class JSONLSink(_ScanningSink):
             self._file = self._finalizer = None
 
     def _reset(self) -> None:
-        """Forget, in a forked process, which thread of the parent was writing."""
+        """Replace the lock in a forked process: a thread of the parent may have acquired it."""
         self._lock = threading.Lock()
 
     def _descriptor(self) -> int:
@@ -124,8 +124,8 @@ class JSONLSink(_ScanningSink):
 class SQLiteSink:
     """Keep records in a SQLite file, each committed before `write` returns.
 
-    Give it a file of its own: it waits for the lock on the event loop, on which a checkpoint saver
-    that holds the lock waits too.
+    Give it a file of its own: it waits for the file's lock and blocks the event loop meanwhile, and
+    a checkpoint saver with the lock needs that loop to release it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -161,7 +161,7 @@ class SQLiteSink:
             return self._connection.execute(query, values).fetchall()
 
     def _reset(self) -> None:
-        """Forget, in a forked process, what is the parent's."""
+        """Abandon the parent's connection in a forked process."""
         # SQLite forbids even to close a connection that was open when the process forked.
         _abandoned_connections.append(self._connection)
         self._connection, self._lock = None, threading.Lock()
@@ -196,8 +196,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    # SQLite does not wait where two connections set this at once: one is told it is locked,
-    # whatever its timeout.
+    # SQLite does not wait where two connections set this mode at once: one of them fails with
+    # "locked", whatever its timeout.
     for attempts_left in reversed(range(int(_TIMEOUT_S / _WAL_PAUSE_S))):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -223,7 +223,7 @@ def _json(record: Record) -> bytes:
 
 
 def _read(line: str | bytes) -> Iterator[Record]:
-    """Read a line, if it is whole: a process that died has left half of one."""
+    """Read a line, if it is complete: a process that died may have left half of one."""
     try:
         values = json.loads(line)
         if isinstance(values, dict) and isinstance(values.get("seq"), int):

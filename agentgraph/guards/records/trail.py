@@ -2,12 +2,13 @@
 
 The fold reads these values from the `data` of records; all of them are optional:
 
-- `key`, of any: names the step. What a resume repeats has the same key, and is one step.
-- of a "model" `reserved_tokens` and `reserved_usd`: what the call may cost at most.
-- of a "settled" `input_tokens`, `output_tokens`, `total_tokens`, `usd` and `estimated`: what was
-  used by the "model" that is its parent.
-- of a "handoff" `hop`, False where a rule has decided and not a model.
-- of an "effect" or a "compensated" `tool`, `key` and `state`.
+- any kind: `key` identifies the step. A step that a resume repeats has the same key, and counts
+  once.
+- "model": `reserved_tokens` and `reserved_usd`, what the call may cost at most.
+- "settled": `input_tokens`, `output_tokens`, `total_tokens`, `usd` and `estimated`, the usage of
+  the "model" record that is its parent.
+- "handoff": `hop`, False where a rule has decided and not a model.
+- "effect" and "compensated": `tool`, `key` and `state`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from agentgraph.guards.records.record import ACTS, Record
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What model calls have used; `usd` is None where a price is unknown."""
+    """The usage of model calls; `usd` is None where a price is unknown."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
     usd: Decimal | None = None
     estimated_tokens: int = 0
-    """Those of the total that are no more than an estimate."""
+    """The part of `total_tokens` that is only an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """What the records of a run add up to."""
+    """The fold of a run's records."""
 
     path: tuple[str, ...] = ()
     """The agents in the order in which they acted."""
@@ -47,7 +48,7 @@ class Trail:
     began_at: float | None = None
     ended_at: float | None = None
     end: str = ""
-    """Why it ended; nothing where it goes on, waits, or was killed."""
+    """Why the run ended; empty where it goes on, waits, or was killed."""
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it as JSON-able values."""
@@ -73,9 +74,9 @@ class Trail:
 
 
 def folded(records: Iterable[Record]) -> Trail:
-    """Add up the records of a run, in whatever order and however often they come.
+    """Fold the records of a run, which may come in any order and more than once.
 
-    What a resume repeats is one step, and is paid for each time.
+    A step that a resume repeats is one step, but its usage counts each time.
     """
     fold = _Fold()
     newest_first = sorted(records, key=_order, reverse=True)
@@ -87,7 +88,7 @@ def folded(records: Iterable[Record]) -> Trail:
 
 @dataclass(slots=True)
 class _Fold:
-    """What the records that were taken so far add up to."""
+    """The state of the fold after the records so far."""
 
     path: list[str] = field(default_factory=list)
     decisions: list[Mapping[str, object]] = field(default_factory=list)
@@ -95,9 +96,9 @@ class _Fold:
     hops: int = 0
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: dict[tuple[str, int], tuple[Record, Record | None]] = field(default_factory=dict)
-    """Each model call with its usage, by run and number, None where that is not known yet."""
+    """Each model call with its usage, by run and number; None until the usage is known."""
     marks: set[tuple[object, ...]] = field(default_factory=set)
-    """What tells apart the steps that have a key: a resume records them again."""
+    """The identities of the steps that have a key: a resume records such a step again."""
     began_at: float | None = None
     last: Record | None = None
 
@@ -117,7 +118,7 @@ class _Fold:
         self.hops += record.kind == "handoff" and _is_hop(record)
 
     def trail(self) -> Trail:
-        """Return what all of them come to."""
+        """Return the result of the fold."""
         parts = [_spend_of(*call) for call in self.calls.values()]
         costs = [part.usd for part in parts if part.usd is not None]
         spend = Spent(
@@ -155,7 +156,7 @@ class _Fold:
             self.calls[number] = self.calls.get(number, (record, None))[0], record
 
     def _call_of(self, settled: Record) -> int:
-        """Return the number of the call that was settled; without a parent, the likeliest one."""
+        """Return the number of the settled call; without a parent, of the likeliest one."""
         if settled.parent is not None:
             return settled.parent
         about = settled.run, settled.agent, settled.step, settled.data.get("key")
@@ -217,5 +218,5 @@ def _price(value: object) -> Decimal | None:
 
 
 def _order(record: Record) -> tuple[object, ...]:
-    # By all details: of two records with one number, every fold must take the same.
+    # By all fields: where two records have one number, every fold must take the same one.
     return record.seq, record.run, record.at, record.kind, repr(record)

@@ -1,1 +1,1 @@
-"""Gates: the checks themselves, and policies in Cedar and grounding as checks to put into one."""
+"""Gates: `gate` runs the checks of a stage; `cedar` and `grounding` make checks to give to one."""

@@ -1,7 +1,7 @@
 """Cedar policies as a gate's policy; needs the package cedarpy.
 
-Cedar leaves out a policy that it cannot evaluate, even one that forbids, and then may allow. So any
-error denies, and a policy that could read an attribute that is missing is refused when it is given.
+Cedar skips a policy that it cannot evaluate, even one that forbids, and then may allow. So any
+error denies, and the constructor refuses policies that could read a missing attribute.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Entity: TypeAlias = tuple[str, str]
 _EntityOf: TypeAlias = Entity | Callable[[Subject], Entity]
 _Path: TypeAlias = tuple[str, ...]
 _Facts: TypeAlias = frozenset[_Path]
-"""The paths of attributes that are there for certain, as the policy has asked `has` for them."""
+"""The paths of attributes that certainly exist, because the policy has checked them by `has`."""
 
 _NO_FACTS: _Facts = frozenset()
 _DIGITS = 4  # of a decimal in Cedar, after the point
 
 
 class CedarPolicy:
-    """A policy for a gate that is decided by Cedar.
+    """A policy for a gate, evaluated by Cedar.
 
         Gate(policy=CedarPolicy(Path("refunds.cedar").read_text()))
 
@@ -123,7 +123,7 @@ def _id_of(name: str, policy: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _unguarded_paths(policy: Mapping[str, list[Mapping[str, object]]]) -> Iterator[_Path]:
-    """Yield the paths that a policy reads without having asked whether they are there."""
+    """Yield the paths that a policy reads without a check by `has` that they exist."""
     facts = _NO_FACTS
     for condition in policy["conditions"]:
         body = condition["body"]
@@ -161,7 +161,7 @@ def _unguarded_in(expression: object, facts: _Facts) -> Iterator[_Path]:
 def _unguarded_path(read: Mapping[str, Mapping[str, object]], facts: _Facts) -> Iterator[_Path]:
     path = _path(read)
     if path is None:
-        # Once the context was put into a record or an `if`, it cannot be told what is read of it.
+        # Inside a record or an `if` it cannot be followed which part of the context is read.
         if _mentions_context(read["."]["left"]):
             yield ("context", "…", str(read["."]["attr"]))
     elif path not in facts:
@@ -169,7 +169,7 @@ def _unguarded_path(read: Mapping[str, Mapping[str, object]], facts: _Facts) -> 
 
 
 def _path(expression: object) -> _Path | None:
-    """Return the attributes from a variable to here, None for what begins elsewhere."""
+    """Return the attributes from a variable to here, None where no variable is at the start."""
     match expression:
         case {"Var": str(variable)}:
             return (variable,)
@@ -188,7 +188,7 @@ def _mentions_context(expression: object) -> bool:
 
 
 def _facts_of(expression: object, value: bool) -> _Facts:
-    """Return the paths that are there for certain when an expression has this value."""
+    """Return the paths that certainly exist when an expression has this value."""
     match expression:
         case {"has": {"left": left, "attr": str(attribute)}} if value:
             above = _path(left)
@@ -208,7 +208,7 @@ def _context_of(subject: Subject) -> dict[str, object]:
     context = {str(name): _cedar(v) for name, v in subject.context.items() if v is not None}
     if subject.args is not None:
         if _has_reserved_names(subject.args):
-            # Cedar reads {"__entity": …} as an entity: a model could choose who it is.
+            # Cedar reads {"__entity": …} as an entity: a model could impersonate one.
             raise ValueError(
                 "the arguments have names beginning with __, which Cedar gives meaning"
             )
@@ -223,7 +223,7 @@ def _has_reserved_names(value: object) -> bool:
 
 
 def _cedar(value: object) -> object:
-    """Return a value as Cedar has it: no null, no float, an exact decimal instead."""
+    """Convert a value for Cedar, which has no null, and an exact decimal in place of a float."""
     match value:
         case bool() | int() | str():
             return value

@@ -1,7 +1,7 @@
 """The gate of a stage: the checks that its calls, its texts or its outputs have to pass.
 
-They run in the order schema, policy, invariants, grounding, the cheapest and most certain first. A
-check that raises does not pass.
+The checks run in the order schema, policy, invariants, grounding: the cheapest and most certain
+come first. A check that raises does not pass.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ Policy: TypeAlias = Callable[[Subject], Verdict | Awaitable[Verdict]]
 Invariant: TypeAlias = Policy
 Grounding: TypeAlias = Policy
 Schema: TypeAlias = type[BaseModel] | Mapping[str, type[BaseModel]]
-"""One for the text as JSON, or one for the arguments of each tool, by its name."""
+"""A model for the text as JSON, or a model for the arguments of each tool, by its name."""
 
 
 def _shorten(text: str) -> str:
-    """Return a text that can be stored: not without end, and without lone surrogates.
+    """Return a text that can be stored: of limited length, and without lone surrogates.
 
-    JSON in UTF-8 cannot hold half of a surrogate pair, and models do write them.
+    JSON in UTF-8 cannot contain half of a surrogate pair, and models do write such halves.
     """
     storable = text.encode("utf-8", "replace").decode("utf-8")
     return storable if len(storable) <= _MAX_TEXT else storable[: _MAX_TEXT - 1] + "…"
@@ -92,7 +92,7 @@ class CheckResult(BaseModel):
 
     @property
     def stands_in_the_way(self) -> bool:
-        """Tell whether the gate does not let the subject pass because of it."""
+        """Tell whether this result keeps the subject from passing the gate."""
         return self.status in ("fail", "error")
 
 
@@ -129,7 +129,8 @@ class Gate:
         Gate(schema={"refund": Refund}, policy=may_refund, grounding=cited_ids())
 
     `schema` is a pydantic model for the text as JSON, or one for the arguments of each tool. The
-    others are functions of a `Subject`, sync or async: True or None passes, False or a reason not.
+    other checks are functions of a `Subject`, sync or async: True or None passes, False or a reason
+    denies.
     """
 
     schema: Schema | None = None
@@ -171,7 +172,7 @@ class Gate:
     async def check_call(self, subject: Subject, stage: str = "") -> ValidationResult:
         """Run the checks that apply to a tool call before it: schema and policy.
 
-        Invariants and grounding are about the content of an answer, which is not there yet.
+        Invariants and grounding check the content of an answer, which does not exist yet.
         """
         return await _run_checks(self._call_checks, subject, "pre", stage)
 
@@ -237,7 +238,7 @@ async def _run_checks(
         all_pass = False
         if result.stands_in_the_way:
             failure = failure or _FAILURES[kind]
-            # Only these end the checks: of the others every failure is reported.
+            # Only these two end the checks: all failures of the others are reported.
             is_shut = kind in ("schema", "policy")
     stage = stage or subject.stage
     if all_pass:
@@ -259,7 +260,7 @@ async def _run_check(name: str, kind: _Kind, run: _Check, subject: Subject) -> C
     except Exception as error:
         if is_control_flow(error):
             raise
-        # Not its text, which may hold secrets: the message is shown to the model and to clients.
+        # Without the error's text, which may contain secrets: models and clients see the message.
         message = f"the {kind} check raised {type(error).__name__}"
         return CheckResult(name=name, status="error", code="check_raised", message=message)
 
@@ -286,7 +287,7 @@ def _check_by(judge: Policy, kind: _Kind) -> _Check:
 
 
 def _schema_failure(name: str, error: ValidationError) -> CheckResult:
-    # Without the inputs, which are the model's text.
+    # Without the inputs: they are text that the model wrote.
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     evidence = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'text'}: {f['msg']}" for f in faults)
     count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'} against {error.title}"

@@ -1,4 +1,4 @@
-"""Grounding checks that need no model: what a text cites, quotes and counts is in its documents.
+"""Grounding checks without a model: citations, quotations and numbers are in the documents.
 
 Each function returns a check for `Gate(grounding=…)`.
 """
@@ -23,9 +23,9 @@ _THOUSANDS_BY_POINTS = re.compile(r"\d{1,3}(?:\.\d{3})+,\d+")
 
 
 def cited_ids(pattern: str = _CITATION, *, least: int = 1) -> Grounding:
-    """Return a check that at least so many documents are cited, and none that is not there.
+    """Return a check that a text cites at least `least` documents, and none that does not exist.
 
-    The pattern's first group holds an id, or several with commas between.
+    The pattern's first group matches an id, or several with commas between.
     """
     citation = _compile(pattern)
 
@@ -42,7 +42,7 @@ def cited_ids(pattern: str = _CITATION, *, least: int = 1) -> Grounding:
 
 
 def quotes_found(*, words: int = 3) -> Grounding:
-    """Return a check that each quotation of at least so many words stands in a document."""
+    """Return a check that each quotation of at least `words` words occurs in a document."""
 
     def quotes_found(subject: Subject) -> str | None:
         sources = [_plain(document.text) for document in subject.documents]
@@ -61,9 +61,10 @@ def quotes_found(*, words: int = 3) -> Grounding:
 
 
 def numbers_found(*, ignore: Collection[str] = ()) -> Grounding:
-    """Return a check that each number stands in a document; citations and list markers are none.
+    """Return a check that each number in a text occurs in a document.
 
-    1,234.50 and 1234.5 are the same number; signs and units are not compared.
+    Citations and list markers do not count. 1,234.50 and 1234.5 are the same number; signs and
+    units are not compared.
     """
     ignored_numbers = {number for text in ignore for number in _numbers(text)}
 

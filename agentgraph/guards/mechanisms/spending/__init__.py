@@ -1,1 +1,1 @@
-"""What an input may spend: the budget and its account, prices, estimates, and the whole input's."""
+"""What an input may spend: budget and account, prices, estimates, and the spend of an input."""

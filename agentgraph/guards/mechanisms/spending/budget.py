@@ -1,6 +1,6 @@
-"""The budget of a run, and its account: reserved before each call, settled after it.
+"""The budget of a run, and its account: each call is reserved before it runs, and settled after.
 
-The worst case of a call is reserved first: a check of what is spent alone would let N parallel
+The worst case of a call is reserved first: a check of the amount spent alone would let N parallel
 calls pass together, and overspend N times.
 """
 
@@ -31,15 +31,15 @@ class CostBudget:
 
         CostBudget(usd="2.50", prices={"my-model": ("0.15", "0.60")})
 
-    The worst case of a call is how much its model may write (`max_tokens`). A model without a limit
-    is taken to write 1,024 tokens, or as many as it has written before: give it a limit where the
-    budget must never be passed.
+    The worst case of a call follows from how much its model may write (`max_tokens`). A model
+    without a limit is assumed to write 1,024 tokens, or as many as in its longest answer so far:
+    give it a limit where the budget must never be exceeded.
     """
 
     usd: Amount | None = None
     tokens: int | None = None
     prices: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict, hash=False)
-    """US dollars for a million tokens, read and written, of models that the price book has not."""
+    """US dollars for a million tokens, read and written, of models missing in the price book."""
 
     def __post_init__(self) -> None:
         faults = [*_price_faults(self.prices)]
@@ -71,9 +71,9 @@ class CostBudget:
 
 
 class Reservation:
-    """What one call may cost, held back until its usage is known: settle, charge or release it.
+    """What one call may cost, reserved until its usage is known: settle, charge or release it.
 
-    Only the first of the three counts.
+    Only the first of the three calls counts.
     """
 
     __slots__ = ("_spend", "id", "tokens", "usd")
@@ -85,7 +85,7 @@ class Reservation:
         self.usd = usd
 
     def settle(self, *, tokens: int, usd: Decimal | None) -> None:
-        """Replace it by what was used; a figure that is missing or invalid is charged in full."""
+        """Replace it by the real usage; a missing or invalid figure is charged in full."""
         is_counted = _is_count(tokens)
         dollars = None if usd is None else _dollars(usd)
         self._spend._close(
@@ -100,7 +100,7 @@ class Reservation:
         self._spend._close(self, self.tokens, self.usd, estimated_tokens=self.tokens)
 
     def release(self) -> None:
-        """Give it back: the call was never made."""
+        """Return the amount to the budget: the call was never made."""
         self._spend._close(self, 0, None, estimated_tokens=0)
 
 
@@ -122,7 +122,7 @@ class Spend:
         self._dollars: Decimal | None = None
         self._set_limits()
         self._open: set[Reservation] = set()
-        # Nodes that are no coroutines run in threads, and use the account at the same time.
+        # Nodes that are not coroutines run in threads, and use the account at the same time.
         self._lock = Lock()
 
     def fresh(self) -> Spend:
@@ -132,10 +132,10 @@ class Spend:
     def reserve(
         self, *, tokens: int, usd: Decimal | None, id: str = ""
     ) -> tuple[Decision, Reservation | None]:
-        """Hold back the worst case of a call, or deny the call.
+        """Reserve the worst case of a call, or deny the call.
 
-        `usd` is None where the price is unknown, which a budget in dollars denies. Raises
-        `ValueError` for what is no amount.
+        `usd` is None where the price is unknown; a budget in dollars denies such a call. Raises
+        `ValueError` for an invalid amount.
         """
         if not _is_count(tokens):
             raise ValueError(f"reserve(tokens={tokens!r}): give a whole number of 0 or more")
@@ -152,7 +152,7 @@ class Spend:
 
     @property
     def share(self) -> float:
-        """Return the share of the budget that is spent or reserved, the larger of its two units."""
+        """Return the spent and reserved share of the budget, the larger one of its two units."""
         if self.budget is None:
             return 0.0
         limit, dollars = self._limit, self._dollars
@@ -164,7 +164,7 @@ class Spend:
         return max(shares)
 
     def exhausted(self) -> Decision | None:
-        """Return a denial where nothing is left, None while something is."""
+        """Return a denial where nothing is left of the budget, else None."""
         with self._lock:
             dollars = self._dollars
             denial = self._denial_of(1, None if dollars is None else _ZERO)
@@ -173,13 +173,13 @@ class Spend:
             return denial
 
     def grant(self) -> None:
-        """Allow as much again: a human has agreed to it."""
+        """Allow the whole budget once more: a human has agreed to it."""
         with self._lock:
             self.grants += 1
             self._set_limits()
 
     def count_in(self, tokens: int, usd: Decimal, grants: int = 1) -> None:
-        """Add what other processes have paid for the same input, and take on their grants."""
+        """Add what other processes have paid for the same input, and adopt their grants."""
         with self._lock:
             self.tokens += tokens
             self.usd += usd
@@ -187,9 +187,9 @@ class Spend:
             self._set_limits()
 
     def hold(self, tokens: int, usd: Decimal, share: float) -> None:
-        """Raise the account to what was paid for certain, and a share that may have been paid.
+        """Raise the account to what was certainly paid, plus a share that may have been paid.
 
-        The share is of the whole budget; it counts as an estimate.
+        `share` is relative to the whole budget, 0.1 is a tenth of it; it counts as an estimate.
         """
         limit, dollars = self._limit, self._dollars
         share_tokens = math.ceil((limit or 0) * share)
@@ -199,7 +199,7 @@ class Spend:
             self.usd = max(self.usd, usd + (dollars or Decimal(0)) * _amount(share))
 
     def _set_limits(self) -> None:
-        """Compute the limits: the budget's, as often as it was granted."""
+        """Compute the limits: the limits of the budget, times the number of grants."""
         tokens = None if self.budget is None else self.budget.tokens
         self._limit = None if tokens is None else tokens * self.grants
         dollars = None if self.budget is None else self.budget.dollars
@@ -219,9 +219,9 @@ class Spend:
             }
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Take the account that `dump` gave; what was reserved counts as spent.
+        """Restore the account from what `dump` returned; a reserved amount counts as spent.
 
-        Nobody who loads it can know whether the reserved call was made.
+        The process that loads it cannot know whether the reserved call was made.
         """
         reserved_tokens = _count(state.get("reserved_tokens"))
         with self._lock:
@@ -293,7 +293,7 @@ def _is_count(value: object) -> bool:
 
 
 def _dollars(value: object) -> Decimal | None:
-    """Return an amount of money, None for what is none."""
+    """Return an amount of money, None for a value that is none."""
     amount = value if isinstance(value, Decimal) else _decimal_of(value)
     if amount is None:
         return None

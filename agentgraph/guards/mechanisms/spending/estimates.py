@@ -1,7 +1,7 @@
 """Estimates of how many tokens a model call uses, without a tokenizer.
 
-They err on the high side, with three bytes a token. They are made before each call of a
-conversation that grows, so they have to be quick.
+They err on the high side, with three bytes a token. An estimate is made before each call, and
+conversations grow, so it has to be quick.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _as_json = json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).enco
 def estimate(
     messages: Sequence[BaseMessage], tools: Sequence[object] = (), max_output: int | None = None
 ) -> int:
-    """Return about how many tokens a call uses at most: what is sent, and what may be written."""
+    """Return about how many tokens a call uses at most: those it sends and may write."""
     output = _UNKNOWN_OUTPUT if max_output is None else max_output
     return output + _tokens(_bytes_of(messages) + sum(map(_bytes_of_tool, tools)))
 
 
 class Estimates:
-    """Estimates the calls of a run: of a conversation that goes on, only new messages are measured.
+    """Estimates the calls of a run; of a growing conversation, it measures only the new messages.
 
-    It remembers the last conversation. Agents that run at the same time, and share it, measure the
-    whole of theirs at each change.
+    It remembers one conversation, the last. Where agents that run in parallel share it, each change
+    from one agent to another measures a whole conversation.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Estimates:
 
 
 def _bytes_of(messages: Sequence[BaseMessage]) -> int:
-    """Measure messages: in one loop, as a conversation that is loaded has many that are new."""
+    """Measure messages, in one loop: a conversation that was just loaded has many new ones."""
     size = _PER_MESSAGE * len(messages)
     for message in messages:
         content = message.content
@@ -96,7 +96,7 @@ def _bytes_of_block(block: Mapping[object, object]) -> int:
 
 
 _tool_sizes: dict[int, tuple[ReferenceType[object], int]] = {}
-"""The sizes of the tools that live, by their ids: to write out a schema takes long."""
+"""The sizes of the living tools, by their ids: it takes long to write out a schema."""
 
 
 def _bytes_of_tool(tool: object) -> int:
@@ -104,7 +104,7 @@ def _bytes_of_tool(tool: object) -> int:
     if entry is not None and entry[0]() is tool:
         return entry[1]
     size, key = _PER_MESSAGE + _bytes_of_content(_json_of_tool(tool)), id(tool)
-    with suppress(TypeError):  # a dict, a tool of the provider's, takes no reference
+    with suppress(TypeError):  # a tool of the provider is a dict, which takes no weak reference
         _tool_sizes[key] = ref(tool, lambda _: _tool_sizes.pop(key, None)), size
     return size
 

@@ -1,12 +1,12 @@
-"""What one input has spent under the budgets of its run and stages, and what is stored of it.
+"""What one input has spent under the budgets of its run and stages, and its stored snapshots.
 
-There is one `InputSpend` for an input in a process, shared by all the inner sessions that it leads
-to. Several processes may pay for one input: one that was killed, and the one that went on with it.
-Each writes snapshots of what all of them have paid, by payer, so that nothing is counted twice or
-forgotten, in whatever order the snapshots are read.
+There is one `InputSpend` for an input in a process; all inner sessions of the input share it.
+Several processes may pay for one input: one that was killed, and the one that continued its work.
+Each process writes snapshots of what all of them have paid, by payer, so that no payment is counted
+twice or forgotten, in whatever order the snapshots are read.
 
-A process that is killed forgets what it has spent since its last snapshot. So an attempt at a round
-of a session may spend a share of each budget that is not yet in the session's log, and not more.
+A killed process loses what it has spent since its last snapshot. So an attempt at a round of a
+session may spend only a fixed share of each budget before that is written to the session's log.
 An agent whose every step is stored writes down what a call may cost before it makes the call.
 """
 
@@ -22,17 +22,17 @@ from agentgraph.clock import SystemClock
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
 
 SHARE = 0.1
-"""What of a budget an attempt at a round may spend before that is written to the session's log."""
+"""The share of a budget that an attempt at a round may spend before it writes to the log."""
 
 ALL = "*"
-"""Stands for every budget, in the shares of a log."""
+"""The name for every budget in the shares of a log."""
 
 Figures = Mapping[str, Mapping[str, Any]]
-"""A snapshot by budget: the run's is called "", that of a stage as its path."""
+"""A snapshot by budget: "" names the budget of the run, a path that of a stage."""
 
 
 class _Payment(NamedTuple):
-    """What one payer has paid in all, as of one of its snapshots: the later one counts."""
+    """What one payer has paid in all, as of one of its snapshots: the latest one counts."""
 
     snapshot: int
     tokens: int
@@ -40,7 +40,7 @@ class _Payment(NamedTuple):
 
 
 class _LogBalance(NamedTuple):
-    """What a session's log has: snapshots, shares written ahead, and the share of dead attempts."""
+    """What a session's log has: snapshots, shares written ahead, the share of dead attempts."""
 
     figures: Figures
     shares: Mapping[str, float]
@@ -57,9 +57,9 @@ class InputSpend:
         self.steps = 0
         """How many model calls were made."""
         self.grants = 1
-        """How often the limits hold: a human who lets a stopped run go on grants them once more."""
+        """How often the limits were granted: once at first, once more by each human who agrees."""
         self.log_lock = asyncio.Lock()
-        """Held while shares are written to the log: no call may overtake its record."""
+        """Acquired while shares are written to the log: no call may overtake its record."""
         self._spends: dict[str, Spend] = {}
         self._payments: dict[str, dict[str, _Payment]] = {}
         """What other payers have paid, by budget and payer."""
@@ -68,9 +68,9 @@ class InputSpend:
         self._logs: list[_LogBalance] = []
         """The log of the session, and those of the sessions around it."""
         self._logged_shares: dict[str, float] | None = None
-        """Up to which share of each budget the log allows to spend, None outside of a session."""
+        """The share of each budget up to which the log covers spending, None outside a session."""
         self.read_levels: set[str] = set()
-        """The graph levels whose snapshots, left by another process, were read."""
+        """The graph levels of which the snapshots of other processes were read."""
 
     def spend(self, name: str, budget: CostBudget) -> Spend:
         """Return the spending under one budget, the same object each time."""
@@ -83,13 +83,13 @@ class InputSpend:
         return self._spends[name]
 
     def grant(self) -> None:
-        """Allow as much again of everything: a human has agreed to it."""
+        """Allow all limits once more: a human has agreed to it."""
         self.grants += 1
         for spend in self._spends.values():
             spend.grant()
 
     def begin_attempt(self) -> None:
-        """Begin an attempt at a round: from here on it may spend one share that is not logged."""
+        """Begin an attempt at a round, which may spend one share before it writes to the log."""
         self._logged_shares = {name: spend.share + SHARE for name, spend in self._spends.items()}
 
     def unlogged_shares(self) -> dict[str, float]:
@@ -107,10 +107,10 @@ class InputSpend:
                 self._logged_shares[name] = self._logged_shares.get(name, 0.0) + share
 
     def reconcile(self, figures: Figures, shares: Mapping[str, float], dead_share: float) -> None:
-        """Go on from what a log has: what was spent, what may have been, and what is not in it.
+        """Adopt what a log has of the spending of other processes.
 
-        `shares` were written ahead, by budget or for `ALL`. `dead_share` of each budget may have
-        been spent by attempts whose process was killed. Both count as spent.
+        `shares` were written ahead, by budget or for `ALL`. Attempts whose process was killed may
+        have spent `dead_share` of each budget beside the log. Both count as spent.
         """
         self.merge(figures)
         self._logs.append(_LogBalance(figures, shares, dead_share))
@@ -118,7 +118,7 @@ class InputSpend:
             self._count_shares(name, spend)
 
     def merge(self, snapshot: Figures) -> None:
-        """Count in what other payers have paid, from the snapshot of any of them."""
+        """Count what other payers have paid, from the snapshot of any of them."""
         for budget, figures in snapshot.items():
             payments = self._payments.setdefault(budget, {})
             before = _total(payments)
@@ -134,7 +134,7 @@ class InputSpend:
     def dump(self) -> dict[str, Any]:
         """Return a snapshot of what all payers have paid, as JSON-able values.
 
-        What is reserved counts as paid: whoever reads it cannot know whether the call was made.
+        A reserved amount counts as paid: the reader cannot know whether the call was made.
         """
         self._snapshots += 1
         names = {**self._payments, **self._spends} if self._payments else self._spends
@@ -153,7 +153,7 @@ class InputSpend:
         return {"granted": spend.grants, "paid": rows}
 
     def _count_shares(self, name: str, spend: Spend) -> None:
-        """Count as spent what the logs say may have been."""
+        """Count as spent what may have been spent according to the logs."""
         for log in self._logs:
             share = log.shares.get(name, 0.0) + log.shares.get(ALL, 0.0) + log.dead_share
             if share:

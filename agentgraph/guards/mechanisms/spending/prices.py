@@ -33,7 +33,7 @@ def model_name_of(model: object) -> str:
 
 
 def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
-    """Return how many tokens a model may write in one answer, None where nothing says so."""
+    """Return how many tokens a model may write in one answer, None where no setting says so."""
     limits = [settings[name] for name in _OUTPUT_LIMITS if name in settings] if settings else []
     for limit in [*limits, *attributes_of(model, _OUTPUT_LIMITS)]:
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
@@ -42,9 +42,9 @@ def most_output_of(model: object, settings: Mapping[str, object]) -> int | None:
 
 
 def attributes_of(model: object, names: tuple[str, ...]) -> list[object]:
-    """Return the values of those attributes that there are.
+    """Return the values of those attributes that exist.
 
-    Faster than `getattr` with a default: a pydantic model is slow to say that it lacks one.
+    Faster than `getattr` with a default, which is slow for a missing attribute of a pydantic model.
     """
     own, kind = getattr(model, "__dict__", {}), type(model)
     class_names = _class_attributes(kind, names)  # type: ignore[arg-type]  # a class is hashable
@@ -59,14 +59,14 @@ def attributes_of(model: object, names: tuple[str, ...]) -> list[object]:
 
 @lru_cache(maxsize=256)
 def _class_attributes(kind: Hashable, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that instances may have from their class: all, where it computes them."""
+    """Return the names that instances may have from their class; all, if it has `__getattr__`."""
     if getattr(kind, "__getattr__", None) not in (None, _PYDANTIC):
         return names
     return tuple(name for name in names if hasattr(kind, name))
 
 
 def worst_cost(prices: Prices, name: str, read_tokens: int, written_tokens: int) -> Decimal | None:
-    """Return what so many tokens cost in dollars at most, None where the price is unknown."""
+    """Return what these tokens cost in dollars at most, None where the price is unknown."""
     price = prices.get(name) or (_FREE_PRICE if name in _FREE_MODELS else _book_price(name))
     if price is None:
         return None
@@ -76,7 +76,7 @@ def worst_cost(prices: Prices, name: str, read_tokens: int, written_tokens: int)
 def cost_of(prices: Prices, name: str, usage: UsageMetadata) -> Decimal | None:
     """Return what a call has cost in dollars, None where the price is unknown.
 
-    The price book prices cached tokens apart; prices of one's own do not.
+    The price book has separate prices for cached tokens; the user's own `prices` do not.
     """
     if name in prices or name in _FREE_MODELS:
         return worst_cost(prices, name, usage["input_tokens"], usage["output_tokens"])
