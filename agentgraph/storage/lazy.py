@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager
-from copy import copy
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -29,7 +25,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph.contexts import run_sync
 from agentgraph.running import outer_run
-from agentgraph.storage.store import Allowlist, Claim, Saver, Store
+from agentgraph.storage.delegating import DelegatingSaver
+from agentgraph.storage.store import Claim, Saver, Store
 
 T = TypeVar("T")
 
@@ -37,7 +34,7 @@ _Connection = AbstractAsyncContextManager[Store]
 _OpenStore = tuple[Store, _Connection]
 
 
-class LazySaver(BaseCheckpointSaver[str]):
+class LazySaver(DelegatingSaver):
     """Open one store per event loop: a saver binds to its loop and would deadlock on another one.
 
     `connect` returns the context in which a store is open; it is entered on first use. The sync
@@ -48,7 +45,6 @@ class LazySaver(BaseCheckpointSaver[str]):
         super().__init__()
         self._connect = connect
         self._versions = InMemorySaver()
-        self._allowlist: Allowlist = frozenset()
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Future[_OpenStore]] = {}
 
     async def aopen(self) -> None:
@@ -78,9 +74,11 @@ class LazySaver(BaseCheckpointSaver[str]):
         connection = self._connect()
         return await connection.__aenter__(), connection
 
-    async def _do(self, config: RunnableConfig | None, work: Callable[[Saver], Awaitable[T]]) -> T:
+    async def _read(
+        self, config: RunnableConfig | None, operation: Callable[[Saver], Awaitable[T]]
+    ) -> T:
         thread_id = (config or {}).get("configurable", {}).get("thread_id")
-        return await self._ask(lambda store: work(store.saver_for(thread_id, self._allowlist)))
+        return await self._ask(lambda store: operation(store.saver_for(thread_id, self._allowlist)))
 
     async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:
         store = await self._store()
@@ -111,35 +109,13 @@ class LazySaver(BaseCheckpointSaver[str]):
             await asyncio.shield(asyncio.ensure_future(_give_back(task)))
             raise
 
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> LazySaver:
-        """Return a saver on the same connections that may load these types too."""
-        clone = copy(self)
-        clone._allowlist = self._allowlist | frozenset(extra_allowlist)
-        return clone
-
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the next version in the format of all three stores, without a connection."""
         return self._versions.get_next_version(current, channel)
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._do(config, lambda saver: saver.aget_tuple(config))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        async def collect(saver: Saver) -> list[CheckpointTuple]:
-            listing = saver.alist(config, filter=filter, before=before, limit=limit)
-            return [checkpoint async for checkpoint in listing]
-
-        # Collected first: a saver is locked while it lists, and a consumer that reads another
-        # checkpoint in between would wait for ever.
-        for checkpoint in await self._do(config, collect):
-            yield checkpoint
+    async def _write(self, config: RunnableConfig, operation: Callable[[Saver], Awaitable[T]]) -> T:
+        await _refuse_late_writes()
+        return await self._read(config, operation)
 
     async def aput(
         self,
@@ -148,35 +124,14 @@ class LazySaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        await _refuse_late_writes()
-        stored_config = await self._do(
-            config, lambda saver: saver.aput(config, checkpoint, metadata, new_versions)
-        )
+        stored_config = await super().aput(config, checkpoint, metadata, new_versions)
         if (run := outer_run()) is not None:
             run.note_stored(stored_config)
         return stored_config
 
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        await _refuse_late_writes()
-        await self._do(config, lambda saver: saver.aput_writes(config, writes, task_id, task_path))
-
     async def adelete_thread(self, thread_id: str) -> None:
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
-        await self._do(config, lambda saver: saver.adelete_thread(thread_id))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._do(
-            config,
-            lambda saver: saver.aget_delta_channel_history(config=config, channels=channels),
-        )
+        await self._read(config, lambda saver: saver.adelete_thread(thread_id))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return run_sync(self.aget_tuple(config))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from copy import copy
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
+from agentgraph.storage.delegating import DelegatingSaver
+
+T = TypeVar("T")
 _Saver: TypeAlias = BaseCheckpointSaver[Any]
 
 
@@ -29,7 +26,7 @@ class _Buffer:
     writes: list[Callable[[_Saver], Awaitable[object]]] = field(default_factory=list)
 
 
-class BufferedSaver(BaseCheckpointSaver[Any]):
+class BufferedSaver(DelegatingSaver):
     """Buffer what a run writes in memory, until it is known whether the store needs it.
 
     A run that comes to its end leaves no checkpoint behind: what would be written, only to be
@@ -39,7 +36,6 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
     def __init__(self, saver: _Saver) -> None:
         super().__init__(serde=saver.serde)
         self._saver = saver
-        self._allowlist: frozenset[tuple[str, ...]] = frozenset()
         self._buffers: dict[str, _Buffer] = {}
 
     def buffer(self, thread_id: str) -> None:
@@ -56,69 +52,28 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
         for write in buffer.writes if buffer is not None else ():
             await write(self._saver)
 
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BufferedSaver:
-        """Return a saver of the same threads that may load these types too."""
-        clone = copy(self)
-        clone._allowlist = self._allowlist | frozenset(extra_allowlist)
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """Return a saver of the same threads and buffers that may load these types too."""
+        clone = super().with_allowlist(extra_allowlist)
         clone._saver = self._saver.with_allowlist(extra_allowlist)
         return clone
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         return self._saver.get_next_version(current, channel)
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._of(config).aget_tuple(config)
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        saver = self._saver if config is None else self._of(config)
-        async for checkpoint in saver.alist(config, filter=filter, before=before, limit=limit):
-            yield checkpoint
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        def write(saver: _Saver) -> Awaitable[RunnableConfig]:
-            return saver.aput(config, checkpoint, metadata, new_versions)
-
-        config_of_checkpoint: RunnableConfig = await self._write(config, write)
-        return config_of_checkpoint
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        await self._write(
-            config, lambda saver: saver.aput_writes(config, writes, task_id, task_path)
-        )
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        saver = self._of(config)
-        return await saver.aget_delta_channel_history(config=config, channels=channels)
+    async def _read(
+        self, config: RunnableConfig | None, operation: Callable[[_Saver], Awaitable[T]]
+    ) -> T:
+        return await operation(self._saver if config is None else self._of(config))
 
     async def _write(
-        self, config: RunnableConfig, write: Callable[[_Saver], Awaitable[Any]]
-    ) -> Any:
+        self, config: RunnableConfig, operation: Callable[[_Saver], Awaitable[T]]
+    ) -> T:
         # The write goes to the memory too: the run itself reads its checkpoints back.
         buffer = self._buffers.get(_thread(config))
         if buffer is not None:
-            buffer.writes.append(write)
-        return await write(self._of(config))
+            buffer.writes.append(operation)
+        return await operation(self._of(config))
 
     def _of(self, config: RunnableConfig) -> _Saver:
         """Return what a thread is read from: its buffer, where it has one."""

@@ -71,8 +71,8 @@ class SessionFile:
         keys: Mapping[str, str],
         admitted_ids: Collection[str],
     ) -> None:
-        values = {**columns, "session_id": r.to_ascii(session_id)}
         """Append rows and keys, set the columns, remove entries from the inbox: all or nothing."""
+        values = {**columns, "session_id": r.to_ascii(session_id)}
         with self._transaction() as ask:
             row = ask(sql.UPDATE_HEAD, values).fetchone()
             if row is None:
