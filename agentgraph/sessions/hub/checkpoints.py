@@ -1,4 +1,4 @@
-"""The checkpoints of rounds, which are needed only where a human is asked something."""
+"""Checkpoints of rounds: the store needs them only if a round is interrupted for a human."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _Saver: TypeAlias = BaseCheckpointSaver[Any]
 
 @dataclass(slots=True)
 class _Buffer:
-    """What a run has written so far, and how to write it to the store."""
+    """The writes of a run so far, as checkpoints in memory and as functions that repeat them."""
 
     memory: InMemorySaver = field(default_factory=InMemorySaver)
     writes: list[Callable[[_Saver], Awaitable[object]]] = field(default_factory=list)
 
 
 class BufferedSaver(BaseCheckpointSaver[Any]):
-    """Buffer what a run writes in memory, until it is known whether the store needs it.
+    """Buffers a run's writes in memory, until it is known whether the store needs them.
 
-    A run that comes to its end leaves no checkpoint behind: what would be written, only to be
-    deleted at once, is not written at all. Nor is the store read where a run begins anew.
+    A run that completes leaves no checkpoint: writes that would be deleted at once never reach the
+    store. Nor does a run that begins a round read the store.
     """
 
     def __init__(self, saver: _Saver) -> None:
@@ -43,7 +43,7 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
         self._buffers: dict[str, _Buffer] = {}
 
     def buffer(self, thread_id: str) -> None:
-        """Begin to buffer a thread, as an empty one."""
+        """Begin to buffer a thread, which appears empty from now on."""
         self._buffers[thread_id] = _Buffer()
 
     def discard(self, thread_id: str) -> None:
@@ -57,7 +57,7 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
             await write(self._saver)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BufferedSaver:
-        """Return a saver of the same threads that may load these types too."""
+        """Return a saver of the same threads that may also load the types in `extra_allowlist`."""
         clone = copy(self)
         clone._allowlist = self._allowlist | frozenset(extra_allowlist)
         clone._saver = self._saver.with_allowlist(extra_allowlist)
@@ -114,14 +114,14 @@ class BufferedSaver(BaseCheckpointSaver[Any]):
     async def _write(
         self, config: RunnableConfig, write: Callable[[_Saver], Awaitable[Any]]
     ) -> Any:
-        # The write goes to the memory too: the run itself reads its checkpoints back.
+        # The write also goes to memory: the run reads its own checkpoints.
         buffer = self._buffers.get(_thread(config))
         if buffer is not None:
             buffer.writes.append(write)
         return await write(self._of(config))
 
     def _of(self, config: RunnableConfig) -> _Saver:
-        """Return what a thread is read from: its buffer, where it has one."""
+        """Return the saver to read a thread from: its buffer, if it has one."""
         buffer = self._buffers.get(_thread(config))
         if buffer is None:
             return self._saver
