@@ -170,7 +170,7 @@ class _Reader:
             yield self._record("tool", agent, fields)
 
     def _model_calls(self, data: Mapping[str, Any], visible: int) -> int:
-        """Return a turn's number of model calls: as guards counted them, at least the visible ones."""
+        """Return a turn's number of model calls: as guards counted, at least the visible ones."""
         account = data.get("account")
         total = _count(account.get("steps")) if isinstance(account, Mapping) else 0
         before, self._steps = self._steps, max(self._steps, total)
