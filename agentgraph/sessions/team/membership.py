@@ -77,7 +77,7 @@ class Membership:
             handoff.reason,
             handoff.summary,
             handoff.next_phase,
-            handoff.channel_escalation,  # checked by validate_handoff
+            handoff.channel_escalation,  # type: ignore[arg-type]  # checked there
         )
         policy = round.policy(self.policy)
         # The guards count hops, over all levels: the state has none of this round's.
