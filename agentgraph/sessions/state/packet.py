@@ -114,9 +114,7 @@ def _body(turn: TurnOutput) -> str:
     if not body and turn.output is not None:
         body = json.dumps(turn.output)
     limit = _MAX_BODY
-    while (
-        len(encode_json(body[:limit])) > _MAX_BODY_BYTES
-    ):  # a character may take up to twelve bytes
+    while len(encode_json(body[:limit])) > _MAX_BODY_BYTES:  # a character has up to twelve bytes
         limit //= 2
     return clip(body, limit)
 

@@ -129,9 +129,7 @@ class Page:
             draft.priority,
             draft.idempotency_key,
             draft.metadata,
-            max(
-                now, self.state.updated_at
-            ),  # the log's time never goes back, even if the clock does
+            max(now, self.state.updated_at),  # the clock may be set back; the log's time is not
             self.state.sequence + 1,
         )
 
