@@ -65,7 +65,7 @@ class TransitionGraph:
     def join(
         self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
     ) -> TransitionDecision:
-        """Decide who goes on when all speakers of a parallel decision have spoken."""
+        """Decide who speaks next when all speakers of a parallel decision have spoken."""
         return self._rules.join(decision, state, envelope)
 
     def explain(self, state: RoutingState, envelope: RoutingEnvelope) -> Explanation:
@@ -73,7 +73,7 @@ class TransitionGraph:
         return explain(self._rules, state, envelope)
 
     def check(self, participants: Sequence[str]) -> tuple[Finding, ...]:
-        """Return the findings: errors, which prevent that a team is built, and warnings."""
+        """Return the findings: errors, with which no team can be built, and warnings."""
         return check(self._rules, participants)
 
     def simulate(

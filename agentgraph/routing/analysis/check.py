@@ -33,10 +33,10 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a graph, what to do about it, and the rules that it is about.
+    """A fault of a graph, with a hint how to fix it, and the rules concerned.
 
-    With an error no team is built. `code` is one of `max_turns`, `unknown_name`, `endless_cycle`
-    (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
+    With an error no team can be built. `code` is one of `max_turns`, `unknown_name`,
+    `endless_cycle` (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
     """
 
     code: str
@@ -50,7 +50,7 @@ class Finding:
 
 
 def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
-    """Return all findings: errors, which prevent that a team is built, then warnings."""
+    """Return all findings: errors, with which no team can be built, then warnings."""
     findings = [*_limits(rules), *_strangers(rules, participants)]
     if not findings:  # a graph with unknown names cannot be followed
         graph = floor_graph(rules, participants)

@@ -2,7 +2,7 @@
 
 `{"name": "from_speaker", "args": {"agent_id": "writer"}}` is a condition; one inside `args` has the
 same shape. The decoder collects all faults of a document, each with its path, and raises nothing
-itself: what a document holds may be anything, and so may the classes that are registered.
+itself: the values in a document may be anything, and registered classes may do anything.
 """
 
 from __future__ import annotations

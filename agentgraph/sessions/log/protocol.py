@@ -178,13 +178,11 @@ class Log(Protocol):
         ...
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
-        """End a hub's ownership of a session; `attempts` sets its number of attempts."""
+        """End a hub's ownership of a session; `attempts` sets the round's attempts."""
         ...
 
     async def attempt(self, session_id: str, epoch: int) -> int:
         """Count one more attempt at the present round, and return the number of attempts.
-
-        `StaleOwner` if the epoch has moved on.
 
         `StaleOwner` if the epoch has moved on.
         """

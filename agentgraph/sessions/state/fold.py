@@ -343,7 +343,7 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}
-    # `floor_at` is set anew: the time that the human took does not count as the speaker's.
+    # `floor_at` is reset: the time that the human took does not count as the speaker's.
     return replace(state, interrupts=interrupts, floor_at=envelope.created_at)
 
 

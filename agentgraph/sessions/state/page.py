@@ -141,7 +141,7 @@ class Page:
 def ask_again(page: Page) -> None:
     """Fail the round of each speaker with an open interrupt, as its checkpoint is missing.
 
-    A fork thereby asks its humans again: answers to the first interrupts belong to the original.
+    So a fork asks its humans again: answers to the first interrupts belong to the original.
     """
     for speaker in {str(asked["speaker"]) for asked in page.state.interrupts.values()}:
         failure = {
