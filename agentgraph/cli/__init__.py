@@ -1,8 +1,8 @@
 """The command line: `agentgraph serve`, `chat`, `graph`, `log`, `replay` and `audit`.
 
-`commands` has a module for each command. They import what they need inside functions: a command
-starts quickly, and one without the server does not import it. `terminal` is what a person reads and
-types, `target` finds agents by their names, `stores` opens stores.
+`commands` has a module for each command. Commands import what they need inside functions, so that
+they start quickly, and work without the server's packages. `terminal` reads and writes on the
+terminal, `target` finds agents by name, `stores` opens stores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ app = typer.Typer(
     name="agentgraph",
     add_completion=False,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # its tracebacks show local variables, keys among them
+    pretty_exceptions_enable=False,  # tracebacks of typer show local variables, which may hold keys
     rich_markup_mode=None,
 )
 app.command("serve")(serve.serve)

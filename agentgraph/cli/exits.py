@@ -1,4 +1,4 @@
-"""How a command ends: its exit statuses, and what it writes to stderr before it fails."""
+"""How a command ends: its exit status, and the errors that it writes to stderr."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from agentgraph.cli.terminal.text import clean
 from agentgraph.errors import AgentGraphError, ConfigurationError
 
 USAGE_ERROR = 2
-"""The status of a command that cannot do what it was asked for."""
+"""The status of a command that was called wrongly or cannot do its work."""
 INTERRUPTED = 130
-"""The status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+"""The status after Ctrl-C, as in shells: 128 plus the number of SIGINT."""
 
 
 @contextmanager
 def errors_reported() -> Iterator[None]:
-    """Report an error of agentgraph's on stderr, fault by fault, and end with status 2.
+    """Report errors of agentgraph on stderr, fault by fault, and exit with status 2.
 
-    Errors of other kinds are bugs, and pass with their traceback.
+    Other errors are bugs, and pass through with their traceback.
     """
     try:
         yield

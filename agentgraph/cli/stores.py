@@ -1,4 +1,4 @@
-"""The stores of the command line: logs that are read, and where `chat` keeps a conversation."""
+"""The stores of the command line: logs to read, and the store of a `chat` conversation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _POSTGRES = re.compile(
 
 @asynccontextmanager
 async def log_reader(url: str) -> AsyncIterator[Log]:
-    """Open the log of a store without a hub: no agents are needed, and no session is leased.
+    """Open the log of a store without a hub: no agents are needed, and no session gets an owner.
 
-    Raises `ConfigurationError` for a URL of another kind or a file that does not exist.
+    Raises `ConfigurationError` for an unknown kind of URL, or a file that does not exist.
     """
     log = _log_at(url)
     await log.open()
@@ -37,7 +37,7 @@ async def log_reader(url: str) -> AsyncIterator[Log]:
 
 
 async def stored_session(log: Log, session_id: str) -> StoredSession:
-    """Return a session as the log has stored it; raise `SessionError` where there is none."""
+    """Return a session as the log stores it; raise `SessionError` if it is unknown."""
     snapshot = await log.load(session_id)
     if snapshot is None:
         raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
@@ -47,9 +47,9 @@ async def stored_session(log: Log, session_id: str) -> StoredSession:
 async def envelopes_of(
     log: Log, session_id: str, after: int = 0, upto: int | None = None
 ) -> AsyncIterator[Envelope]:
-    """Yield the envelopes of a session; raise `Quarantined` at one that cannot be read.
+    """Yield the envelopes of a session; raise `Quarantined` at an unreadable one.
 
-    All before the torn one are yielded: its batch is read again, one by one.
+    All envelopes before it are yielded: its batch is read again, one by one.
     """
     batch = _BATCH
     while upto is None or after < upto:
@@ -70,21 +70,21 @@ async def envelopes_of(
 
 @dataclass(frozen=True, slots=True)
 class StoredAgent:
-    """An agent with its store, and the store's name, without the password of its URL."""
+    """An agent with a store, and the store's name, without the password of its URL."""
 
     agent: Agent
     store_name: str
 
     @property
     def lasts(self) -> bool:
-        """Whether another process finds the conversation again."""
+        """Whether another process can find the conversation again."""
         return self.store_name != "memory"
 
 
 def with_store(agent: Agent, url: str | None) -> StoredAgent:
-    """Return the agent with a store: the one of `url`, its own, the environment's, or a file here.
+    """Return the agent with a store: that of `url`, its own, the environment's, or a local file.
 
-    Raises `ConfigurationError` for a URL of another kind.
+    Raises `ConfigurationError` for an unknown kind of URL.
     """
     if url is None and agent.checkpointer is not None:
         return StoredAgent(agent, _name_of(agent.checkpointer))
@@ -96,7 +96,7 @@ def with_store(agent: Agent, url: str | None) -> StoredAgent:
 
 
 def _log_at(url: str) -> Log:
-    """Return the log of a URL, not yet open; never create a file."""
+    """Return the log of a URL, not yet open; no file is created."""
     if not url.startswith(_DURABLE_PREFIXES):
         # Not the URL itself: it may hold a password.
         raise ConfigurationError(
@@ -104,7 +104,7 @@ def _log_at(url: str) -> Log:
             "what is in memory only its own process can read"
         )
     if url.startswith(_SQLITE) and not _has_sessions(url.removeprefix(_SQLITE)):
-        return MemoryLog()  # empty, like the file: opening that as a log would add tables to it
+        return MemoryLog()  # opening the file as a log would add tables to it
     return open_log(url)
 
 
@@ -119,11 +119,11 @@ def _has_sessions(path: str) -> bool:
         with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)) as file:
             return file.execute(query).fetchone() is not None
     except sqlite3.Error:
-        return True  # the log that opens it says what is wrong
+        return True  # the log reports the error when it opens the file
 
 
 def _name_of(checkpointer: object) -> str:
-    """Return the name of a store as it may be shown: of a Postgres URL without its password."""
+    """Return the name of a store for display: a Postgres URL without its password."""
     if not isinstance(checkpointer, str):
         name = type(checkpointer).__name__
         return "memory" if name == "InMemorySaver" else f"the agent's own {name}"

@@ -1,7 +1,7 @@
-"""Find the Agent that `module:agent` or `file.py:agent` names on a command line.
+"""Finds the agent that `module:agent` or `file.py:agent` names on a command line.
 
-The user's code is imported, and may raise anything: what it raises is reported with its place in
-that code, without our own frames.
+This imports the user's code, which may raise anything: its errors are reported with their place in
+that code, without frames of agentgraph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentgraph.errors import ConfigurationError
 
 
 class _Fault(Exception):
-    """Why one target names no agent."""
+    """Why a target does not name an agent."""
 
 
 def load(targets: Iterable[str]) -> list[Agent]:
@@ -38,7 +38,7 @@ def load(targets: Iterable[str]) -> list[Agent]:
 
 
 def _agent_of(target: str) -> Agent:
-    """Return the agent of one target; raise `_Fault`."""
+    """Return the agent of one target; raise `_Fault` if there is none."""
     source, _, name = (target, "", "") if target.endswith(".py") else target.rpartition(":")
     if not source:
         source, name = name, ""
@@ -49,7 +49,7 @@ def _agent_of(target: str) -> Agent:
 
 
 def _import(name: str) -> ModuleType:
-    """Import a module; tell one that is missing from one that fails while it is imported."""
+    """Import a module; distinguish a missing module from one whose import fails."""
     if name.startswith(".") or "/" in name or os.sep in name:
         raise _Fault("this is no name of a module: write package.module, or FILE.py for a file")
     try:
@@ -66,7 +66,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under the name that its package gives it, so that its own imports work."""
+    """Import a file under the name that it has in its package, so that its own imports work."""
     path = path.resolve()
     if not path.is_file():
         raise _Fault("there is no such file")
@@ -83,7 +83,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _attribute(module: ModuleType, name: str) -> object:
-    """Return what a dotted name in a module leads to."""
+    """Return the object at a dotted name in a module."""
     value: object = module
     for part in name.split("."):
         try:
@@ -96,7 +96,7 @@ def _attribute(module: ModuleType, name: str) -> object:
 
 
 def _only_agent(module: ModuleType) -> Agent:
-    """Return the module's agent where there is only one, under however many names."""
+    """Return the module's only agent, which may have several names; raise `_Fault` otherwise."""
     agents = list({id(agent): agent for agent in _agents_in(module).values()}.values())
     if len(agents) != 1:
         raise _Fault(f"say which agent; {_agent_list(module)}")
@@ -104,9 +104,10 @@ def _only_agent(module: ModuleType) -> Agent:
 
 
 def _as_agent(value: object) -> Agent:
-    """Return an agent, or the one that the user's function returns; raise `_Fault`.
+    """Return an agent, or the agent that the user's function returns; raise `_Fault` otherwise.
 
-    An async function is refused, and its coroutine closed: asyncio would warn that it never ran.
+    An async function is refused, and its coroutine closed: otherwise asyncio would warn that it was
+    never awaited.
     """
     if isinstance(value, Agent):
         return value
@@ -126,7 +127,7 @@ def _call(function: Callable[[], object]) -> object:
     try:
         inspect.signature(function).bind()
     except ValueError:
-        pass  # a built-in without a signature: the call will show
+        pass  # a built-in without a signature: the call itself decides
     except TypeError as error:
         raise _Fault(
             f"this is no Agent but {_kind(function)} that cannot be called without arguments: "
@@ -139,13 +140,13 @@ def _call(function: Callable[[], object]) -> object:
 
 
 def _user_code_fault(message: str, error: BaseException) -> _Fault:
-    """Return the fault of an error that the user's code raised, with its place and its text."""
+    """Return a fault for an error of the user's code, with its place and its text."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return _Fault(f"{message}{_location_of(error)}\n{text}")
 
 
 def _location_of(error: BaseException) -> str:
-    """Return the last line of the user's code that was run; frames of importlib do not count."""
+    """Return the last line of the user's code in the traceback; frames of importlib are skipped."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     own = [f for f in frames if "importlib" not in f.filename]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,4 +1,4 @@
-"""Conversations in phases: their state, who answers in which phase, and how they are handed over.
+"""Phases: the state of a conversation, the agent that answers in each phase, and handoffs.
 
 A `ConversationRouter` picks an agent for each message from outside; a `ConversationPipeline` leads
 through stages, each with its agent. Both compile to a `TransitionGraph` of `agentgraph.routing`.

@@ -1,4 +1,4 @@
-"""Handoffs of a conversation: a request, and whether a policy accepts it. Pure."""
+"""Handoffs: a request, a policy, and the check whether the policy accepts the request. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Escalation: TypeAlias = Literal["same", "voice", "email", "sms"]
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequest:
-    """A request to hand a conversation over, as a model makes it by a tool call.
+    """A request to hand over a conversation, as a model makes it by a tool call.
 
         HandoffRequest("billing", reason="wants a refund", next_phase="handling")
 
-    Its values may be of any type: a model has made them, and `validate_handoff` checks them.
+    Its values may have any type, as a model has chosen them; `validate_handoff` checks them.
     """
 
     target: str
-    """A participant, an alias of one, or `human`."""
+    """A participant, an alias of a participant, or `human`."""
     reason: str = ""
     summary: str = ""
-    """What the receiver is shown, once."""
+    """A text that the receiving agent is shown once."""
     next_phase: str | None = None
     """The phase to enter; None enters the target's own phase, if it has one."""
     channel_escalation: Escalation = "same"
@@ -43,7 +43,7 @@ class HandoffRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandoffResult:
-    """What became of a request; `reason` says why not. `new_agent_id` is None for a human."""
+    """The result of a request; `reason` tells why not. `new_agent_id` is None for a human."""
 
     accepted: bool
     code: HandoffCode
@@ -54,19 +54,19 @@ class HandoffResult:
 
 @dataclass(frozen=True, slots=True)
 class HandoffPolicy:
-    """Who may be reached by handoffs, and in which phases."""
+    """The targets that handoffs may reach, and the phases that they may enter."""
 
     participants: Sequence[str]
     _: KW_ONLY
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Participants by other names that a model may use for them."""
+    """Other names that a model may use for participants."""
     phase_map: Mapping[str, str] = field(default_factory=dict)
-    """The phase in which an agent works, by its name; any phase for others."""
+    """By agent, the phase in which it works; other agents work in any phase."""
     allowed_transitions: Mapping[str, Collection[str]] | None = None
-    """The phases that may follow, by phase; None allows all."""
+    """By phase, the phases that may follow; None allows all."""
     hop_limit: int | None = None
     escalations: Collection[str] = ()
-    """The values of `channel_escalation` that something handles, beside "same"."""
+    """The values of `channel_escalation` that a handler exists for, besides "same"."""
 
 
 def validate_handoff(
@@ -83,11 +83,11 @@ def validate_handoff(
         if not result.accepted:
             print(result.code, result.reason)
 
-    The first check that fails decides: escalation, target, phase, then the limit of hops.
+    The first failing check decides: escalation, target, phase, then the limit of hops.
     """
-    reachable = (*policy.participants, HUMAN)  # who is called so comes before an alias
+    reachable = (*policy.participants, HUMAN)  # a participant's name comes before an alias
     target = request.target
-    if isinstance(target, str) and target not in reachable:  # a model may ask for anything
+    if isinstance(target, str) and target not in reachable:  # a model may send a value of any type
         target = policy.aliases.get(target, target)
     if request.channel_escalation not in ("same", *policy.escalations):
         return _refusal(

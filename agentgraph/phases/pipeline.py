@@ -1,4 +1,4 @@
-"""Pipelines: stages that follow each other, each with its agent; they compile to a graph."""
+"""Pipelines: stages that follow each other, each with an agent; they compile to a graph."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PipelineStage:
 
         PipelineStage("intake", "greeter", next="handling", can_return_to={"intake"})
 
-    `next` is the phase that follows, None ends the conversation. A handoff may lead to the phases
-    in `can_return_to` too.
+    `next` is the phase that follows; None ends the conversation. A handoff may also lead to the
+    phases in `can_return_to`.
     """
 
     phase: str
@@ -62,11 +62,11 @@ class ConversationPipeline:
         stages = [PipelineStage("intake", "greeter", "work"), PipelineStage("work", "clerk")]
         team = Team([greeter, clerk], ConversationPipeline(stages))
 
-    `ConfigurationError` names all faults at once: a phase or an agent that is there twice, an
-    unknown phase, no way to a stage that ends.
+    `ConfigurationError` names all faults at once: a phase or an agent that occurs twice, an unknown
+    phase, a pipeline from which no final stage can be reached.
 
-    Where stages follow each other in a circle, nothing but a handoff leaves it: then it ends after
-    100 turns, unless `max_turns` says otherwise.
+    If the stages follow each other in a circle, only a handoff leaves it: the conversation then
+    ends after 100 turns, unless `max_turns` says otherwise.
     """
 
     stages: Sequence[PipelineStage]
@@ -92,7 +92,7 @@ class ConversationPipeline:
         return ConversationState(phase=self.first.phase)
 
     def to_router(self) -> ConversationRouter:
-        """Return the router: each phase's agent answers, the first stage's in other phases."""
+        """Return the router: each phase's agent answers; in unknown phases the first stage's."""
         rules = [
             RoutingRule(stage.agent_id, RoutingConditions(phases={stage.phase}), priority=number)
             for number, stage in enumerate(self.stages)
@@ -100,7 +100,7 @@ class ConversationPipeline:
         return ConversationRouter(rules, self.first.agent_id, self.supervisor_id)
 
     def to_graph(self) -> TransitionGraph:
-        """Return the graph: the stages' agents speak in turn; inputs go where the router says."""
+        """Return the graph: the stages' agents speak in turn; the router routes outside inputs."""
         stage_rules = [self._rule_after(stage) for stage in self.stages]
         end = TerminateTarget("pipeline_complete")
         rules = (*stage_rules, *self._rules_out_of_phase(), *self.to_router().outside())
@@ -112,7 +112,7 @@ class ConversationPipeline:
         return {stage.agent_id: stage.phase for stage in self.stages}
 
     def get_allowed_transitions(self) -> dict[str, set[str]]:
-        """Return where a handoff may lead from each phase, as a `HandoffPolicy` takes it."""
+        """Return the phases that a handoff may enter, by phase, as a `HandoffPolicy` takes them."""
         return {
             stage.phase: {*stage.can_return_to, *({stage.next} if stage.next else ())}
             for stage in self.stages
@@ -120,7 +120,7 @@ class ConversationPipeline:
 
     @property
     def _turn_limit(self) -> int | None:
-        """Return the limit for stages in a circle; None where all stages lead to an end."""
+        """Return the turn limit for stages in a circle; None if every stage leads to an end."""
         successors = {stage.phase: stage.next for stage in self.stages}
         leading_to_end: set[str | None] = {None}
         for _ in successors:
@@ -143,7 +143,7 @@ class ConversationPipeline:
         return Transition(when, PhaseTarget(stage.next, successor))
 
     def _rules_out_of_phase(self) -> Iterator[Transition]:
-        """Yield the rules for an agent who spoke outside its phase: the phase's agent goes on."""
+        """Yield the rules for an agent that spoke outside its phase: the phase's agent is next."""
         conditions = {stage.phase: FromSpeaker(stage.agent_id) for stage in self.stages}
         for stage in self.stages:
             from_outside = tuple(
@@ -189,7 +189,7 @@ class ConversationPipeline:
             yield f"default_phase={self.default_phase!r} is no phase: {hint}"
 
     def _can_end(self) -> bool:
-        """Tell whether a stage that ends can be reached from the first, by handoffs too."""
+        """Tell whether a final stage can be reached from the first one, also by handoffs."""
         transitions = self.get_allowed_transitions()
         visited_phases, stack = set(), [self.first.phase]
         while stack:

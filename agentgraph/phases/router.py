@@ -1,4 +1,4 @@
-"""Routers: who answers what comes from outside a team; they compile to a graph."""
+"""Routers: they decide which agent answers a message from outside; they compile to a graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Predicate: TypeAlias = Callable[[RoutingState, RoutingEnvelope], bool]
 
 @dataclass(frozen=True, slots=True)
 class RoutingConditions:
-    """What must hold for a rule: each field that is not None, of a set one element.
+    """The conditions of a rule: each field that is not None must hold; of a set, one element.
 
         RoutingConditions(phases={"intake"}, intents={"refund", "complaint"})
 
@@ -66,7 +66,7 @@ class RoutingConditions:
             raise ConfigurationError(faults)
 
     def hold(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        """Tell whether all hold; a custom one that raises does not."""
+        """Tell whether all conditions hold; a `custom` condition that raises does not hold."""
         custom = self.custom
         if judge(AllOf(tuple(self._set_conditions())), state, envelope, []) is not True:
             return False
@@ -80,7 +80,7 @@ class RoutingConditions:
             return False
 
     def to_condition(self) -> TransitionCondition:
-        """Return all as one condition of a graph; `ConfigurationError` for a custom function."""
+        """Return all as one graph condition; `ConfigurationError` if `custom` is a function."""
         if self.custom is not None and not is_condition(self.custom):
             raise ConfigurationError(
                 f"custom={short(self.custom)} cannot be stored with a graph: make it a condition, "
@@ -105,11 +105,11 @@ class RoutingConditions:
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """Who answers where conditions hold.
+    """The agent that answers a message for which the conditions hold.
 
         RoutingRule("billing", RoutingConditions(intents={"refund"}), priority=1)
 
-    The rule with the lowest priority is tried first, of equal ones the one that stands first.
+    The rule with the lowest priority is tried first; of equal priorities, the first in the list.
     """
 
     agent_id: str
@@ -130,13 +130,13 @@ class RoutingRule:
 
 @dataclass(frozen=True)
 class ConversationRouter:
-    """Pick an agent for what comes from outside; what an agent said is never routed.
+    """Pick an agent for a message from outside; an agent's own messages are never routed.
 
         router = ConversationRouter([RoutingRule("billing", conditions)], default_agent_id="desk")
         team = Team([desk, billing], router)
 
-    In this order: whom the message addresses, who has the conversation, the rules, the default. An
-    agent who has the conversation keeps it in all phases, or in `affinity_phases` only.
+    The order is: the agent that the message addresses, the agent that has the conversation, the
+    rules, the default. An agent keeps the conversation in all phases, or in `affinity_phases` only.
     """
 
     rules: Sequence[RoutingRule] = ()
@@ -159,7 +159,7 @@ class ConversationRouter:
         object.__setattr__(self, "rules", tuple(self.rules))
 
     def select_agent(self, state: RoutingState, envelope: RoutingEnvelope) -> str | None:
-        """Return who answers; None for what an agent said, and where nobody is to."""
+        """Return the agent that answers; None for an agent's message, and if no agent matches."""
         present = state.participant_order
         if envelope.sender_id in (*self.agents, self.supervisor_id, state.active_agent):
             return None
@@ -173,15 +173,15 @@ class ConversationRouter:
         return self.default_agent_id if self.default_agent_id in present else None
 
     def to_graph(self, agents: Collection[str] = ()) -> TransitionGraph:
-        """Return the graph that decides the same; after an agent it waits for the human.
+        """Return a graph that decides the same; after an agent it waits for the human.
 
-        `agents` are those whom no rule names, who may be addressed all the same.
+        `agents` are further agents, which no rule names, but which messages may address.
         """
         after = self._after_agents({*self.agents, *agents})
         return TransitionGraph(HUMAN, (after, *self.outside()), HumanTarget())
 
     def outside(self) -> Iterator[Transition]:
-        """Yield the transitions for what comes from outside, in their order."""
+        """Yield the transitions for messages from outside, in their order."""
         yield Transition(IsAddressed(), AddressedTarget())
         yield Transition(self._affinity(), ActiveAgentTarget())
         faults = []
@@ -197,7 +197,7 @@ class ConversationRouter:
 
     @cached_property
     def agents(self) -> frozenset[str]:
-        """The agents who may answer: what they say is not routed."""
+        """The agents that rules name: their own messages are not routed."""
         names = (*(rule.agent_id for rule in self.rules), self.default_agent_id)
         return frozenset(name for name in names if name is not None)
 

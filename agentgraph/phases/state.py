@@ -1,4 +1,4 @@
-"""The state of a conversation: its phase, the agent who has it, and how it came there."""
+"""The state of a conversation: its phase, its active agent, and its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import as_json, check_text, plain, short
 
 MAX_HISTORY = 100
-"""The most transitions that a state keeps: it is stored with every turn, and must not grow."""
+"""The most transitions that a state keeps: each turn stores the state, which must not grow."""
 
 
 class ConversationPhase(StrEnum):
@@ -31,14 +31,14 @@ class _Keep(Enum):
 
 
 KEEP: Final = _Keep.KEEP
-"""For `transition`: the agent who has the conversation keeps it."""
+"""For `transition`: the active agent stays the same."""
 
 Agent: TypeAlias = str | Literal[_Keep.KEEP] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTransition:
-    """One step of a conversation, as its history has it."""
+    """One step of a conversation, as its history records it."""
 
     from_phase: str
     to_phase: str
@@ -49,23 +49,23 @@ class PhaseTransition:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the step as JSON has it."""
+        """Return the step as a JSON object."""
         return {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PhaseTransition:
-        """Read a step; `ConfigurationError` names what is wrong with it."""
+        """Read a step; `ConfigurationError` names all faults."""
         return cls(**{**_checked_fields(cls, data), "timestamp": _instant(data.get("timestamp"))})
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """Where a conversation stands.
+    """The phase, the active agent and the history of a conversation.
 
         state = ConversationState().transition("handling", "billing", "wants a refund")
         state.phase, state.active_agent_id, state.handoff_count  # "handling", "billing", 1
 
-    It is never changed: a transition makes a new one. `context` is the caller's own, as JSON.
+    It is immutable: a transition returns a new state. `context` is the caller's own JSON object.
     """
 
     phase: str = ConversationPhase.INTAKE.value
@@ -87,8 +87,8 @@ class ConversationState:
     ) -> ConversationState:
         """Return the state after a step into a phase, which may be the same.
 
-        Without `to_agent` whoever has the conversation keeps it, with None nobody has it. Another
-        agent counts as a handoff. `at` is the instant of the step.
+        Without `to_agent` the active agent stays; with None there is no active agent. A change to
+        another agent counts as a handoff. `at` is the instant of the step.
         """
         agent = self.active_agent_id if to_agent is KEEP else to_agent
         check_text("to_phase", to_phase)
@@ -116,13 +116,13 @@ class ConversationState:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as JSON has it."""
+        """Return the state as a JSON object."""
         values = {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}
         return {**values, "phase_history": [step.to_dict() for step in self.phase_history]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConversationState:
-        """Read a state; `ConfigurationError` names all that is wrong with it."""
+        """Read a state; `ConfigurationError` names all faults."""
         values = _checked_fields(cls, data)
         values["phase_started_at"] = _instant(data.get("phase_started_at"))
         steps = data.get("phase_history") or ()

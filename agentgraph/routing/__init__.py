@@ -1,4 +1,4 @@
-"""Routing: who speaks next, as rules that are data, and a pure function that reads them.
+"""Routing: rules, as data, that decide who speaks next, and a pure function that evaluates them.
 
 graph = TransitionGraph("writer", [
     Transition(FromSpeaker("writer") & ContextEquals("done", True), TerminateTarget("done")),

@@ -1,7 +1,7 @@
 """The arguments of conditions and targets, and the conditions and targets inside them.
 
-A class of conditions or targets is a dataclass; its fields are its arguments, and their annotations
-say what each holds: a plain value, or one or several conditions or targets.
+A class of conditions or targets is a dataclass; its fields are its arguments. The annotation of a
+field tells its kind: a plain value, or one or several conditions or targets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentgraph.routing.protocols import TransitionCondition, TransitionTarget, 
 from agentgraph.routing.values import cause, short
 
 ArgumentKind: TypeAlias = Literal["value", "condition", "conditions", "target", "targets"]
-"""What an argument holds; read off its annotation, because a value may look like a condition."""
+"""The kind of an argument, read from its annotation, because a value may look like a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Argument:
 
 @cache
 def arguments_of(kind: Any) -> tuple[Argument, ...]:
-    """Return the arguments of a class of conditions or targets; none where it has no fields.
+    """Return the arguments of a class of conditions or targets; an empty tuple without fields.
 
-    Raises `ConfigurationError` where the annotations of the class cannot be read.
+    Raises `ConfigurationError` if the annotations of the class cannot be read.
     """
     if not is_dataclass(kind):
         return ()
     try:
         hints = get_type_hints(kind)
-    except Exception as error:  # names that are imported for type checkers only, for instance
+    except Exception as error:  # annotations imported for type checkers only, for instance
         message = f"the annotations of {short(kind)} cannot be read: {cause(error)}"
         raise ConfigurationError(message) from error
     names = [field.name for field in fields(kind) if field.init]
@@ -46,18 +46,18 @@ def arguments_of(kind: Any) -> tuple[Argument, ...]:
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """Yield a condition or a target, and all that it is made of, each object once."""
+    """Yield a condition or a target and all its parts, each object once."""
     stack, seen_parts = [part], {}
     while stack:
         part = stack.pop()
-        if id(part) not in seen_parts:  # a class that is not built in may hold itself
+        if id(part) not in seen_parts:  # an object of a registered class may contain itself
             seen_parts[id(part)] = part
             yield part
             stack += reversed(inner_of(part))
 
 
 def inner_of(part: object) -> list[Any]:
-    """Return the conditions and the targets that a part holds directly."""
+    """Return the conditions and targets that are direct arguments of a part."""
     kind: Any = type(part)
     parts: list[Any] = []
     for name in _part_names(kind):
@@ -75,7 +75,7 @@ _MANY = (tuple, list, Sequence, Collection, Iterable)
 
 
 def _kind_of(hint: Any) -> ArgumentKind:
-    """Return what an annotation says that a field holds.
+    """Return the kind of argument that an annotation describes.
 
     It may be a protocol, a class of conditions or targets, or a collection or union of these.
     """
@@ -93,7 +93,7 @@ def _is_kind(kind: Any, method: str) -> bool:
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
-    """Yield the types inside a generic type; a plain one is its own leaf."""
+    """Yield the types inside a generic type; for a plain type, the type itself."""
     inner = get_args(hint)
     if not inner:
         yield hint

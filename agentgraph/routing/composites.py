@@ -1,4 +1,4 @@
-"""Conditions made of conditions: `AllOf`, `AnyOf`, `Not`, and how all conditions are evaluated."""
+"""Composite conditions: `AllOf`, `AnyOf`, `Not`, and how any condition is evaluated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Composable:
 
 
 class _Composite(Composable):
-    """A condition made of conditions; `judge` is three-valued, because a part of it may fail."""
+    """A composite condition; `judge` is three-valued, because a part may fail."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class _Composite(Composable):
 
 @dataclass(frozen=True, slots=True)
 class AllOf(_Composite):
-    """All of these fire; with no conditions it always fires."""
+    """Fires if all these conditions fire; without conditions it always fires."""
 
     conditions: Sequence[TransitionCondition]
 
@@ -74,7 +74,7 @@ class AllOf(_Composite):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(_Composite):
-    """At least one of these fires; with no conditions it never fires."""
+    """Fires if at least one of these conditions fires; without conditions it never fires."""
 
     conditions: Sequence[TransitionCondition]
 
@@ -92,7 +92,7 @@ class AnyOf(_Composite):
 
 @dataclass(frozen=True, slots=True)
 class Not(_Composite):
-    """This does not fire."""
+    """Fires if this condition does not fire."""
 
     condition: TransitionCondition
 
@@ -114,10 +114,10 @@ def judge(
     envelope: RoutingEnvelope,
     trace: list[str],
 ) -> bool | None:
-    """Evaluate a condition; None where it raised or answered no bool, which goes into the trace.
+    """Evaluate a condition; None, with a line in the trace, if it raised or returned no bool.
 
-    None is neither true nor false: `Not` of it does not fire, and an `AnyOf` still fires by another
-    of its parts. A rule whose whole condition is None does not fire.
+    None is neither true nor false: `Not` of it does not fire, and an `AnyOf` may still fire by
+    another part. A rule whose whole condition is None does not fire.
     """
     if isinstance(condition, _Composite):
         return condition.judge(state, envelope, trace)
@@ -142,7 +142,7 @@ def _members(
 def _conditions(
     label: str, value: Iterable[TransitionCondition]
 ) -> tuple[TransitionCondition, ...]:
-    """Return conditions as a tuple; raise `ConfigurationError` for what is none."""
+    """Return conditions as a tuple; raise `ConfigurationError` for other values."""
     conditions = as_tuple("conditions", value)
     strange = [c for c in conditions if not is_condition(c)]
     if strange:

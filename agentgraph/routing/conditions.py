@@ -37,7 +37,7 @@ class Always(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromSpeaker(Composable):
-    """Fires where this participant has spoken; `"human"` is whoever opened the session."""
+    """Fires if this participant has spoken; `"human"` is the creator of the session."""
 
     agent_id: str
 
@@ -53,9 +53,9 @@ class FromSpeaker(Composable):
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled(Composable):
-    """Fires where the first routing tool that the turn called was this one.
+    """Fires if the first routing tool that the turn called was this one.
 
-    A routing tool is one that a `ToolCalled` of the graph names.
+    A routing tool is a tool that some `ToolCalled` of the graph names.
     """
 
     tool_name: str
@@ -223,7 +223,7 @@ class HasActiveAgent(Composable):
 
 @dataclass(frozen=True, slots=True)
 class FromActiveAgent(Composable):
-    """Fires where the active agent, who has the conversation, has spoken."""
+    """Fires if the active agent has spoken."""
 
     name: ClassVar[str] = "from_active_agent"
 
@@ -233,7 +233,7 @@ class FromActiveAgent(Composable):
 
 @dataclass(frozen=True, slots=True)
 class IsAddressed(Composable):
-    """Fires where the envelope's metadata names somebody as `addressed_to`."""
+    """Fires if the envelope's metadata names a participant as `addressed_to`."""
 
     name: ClassVar[str] = "is_addressed"
 
@@ -243,7 +243,7 @@ class IsAddressed(Composable):
 
 @dataclass(frozen=True, slots=True)
 class TurnIs(Composable):
-    """Fires in the turn of this number, the first being 1."""
+    """Fires in the turn with this number; the first turn is 1."""
 
     turn: int
 
@@ -258,7 +258,7 @@ class TurnIs(Composable):
 
 
 def _names(label: str, value: Iterable[str]) -> tuple[str, ...]:
-    """Return names as a tuple of plain strings; raise `ConfigurationError` for what is none."""
+    """Return names as a tuple of plain strings; raise `ConfigurationError` for other values."""
     names = as_tuple(label, value)
     strange = [name for name in names if not isinstance(name, str)]
     if strange:

@@ -1,4 +1,4 @@
-"""The decision of a graph after a turn: who speaks, for whom it waits, or that the session ends."""
+"""The decision on a turn: who speaks next, which human the session waits for, or that it ends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal, TypeAlias
 
 Action: TypeAlias = Literal["speak", "wait", "close"]
 Rule: TypeAlias = int | Literal["default", "handoff", "finish", "max_turns", "initial"]
-"""What decided: a rule by its index, or what stands beside the rules."""
+"""The index of the rule that decided, or a reason that is no rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionDecision:
-    """Who goes on, and which rule decided so.
+    """Who speaks next, and which rule has decided it.
 
-    It is stored in the envelope of the turn. `trace` names the conditions and targets that failed
-    before; it is neither compared nor stored.
+    The envelope of the turn stores it. `trace` names the conditions and targets that failed before;
+    it is neither compared nor stored.
     """
 
     action: Action
@@ -28,12 +28,12 @@ class TransitionDecision:
 
     @classmethod
     def speak(cls, *speakers: str) -> TransitionDecision:
-        """Give the floor to one, or to several at once."""
+        """Give the floor to one speaker, or to several at once."""
         return cls("speak", speakers)
 
     @classmethod
     def wait(cls, human: str) -> TransitionDecision:
-        """Wait for a human, who then has the floor."""
+        """Wait for a human, who gets the floor."""
         return cls("wait", (human,))
 
     @classmethod
@@ -43,11 +43,11 @@ class TransitionDecision:
 
     @property
     def next_speaker(self) -> str | None:
-        """The only one who goes on, None where nobody does or several do."""
+        """The only next speaker, None if there is none or several."""
         return self.speakers[0] if len(self.speakers) == 1 else None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the decision as it is stamped on an envelope."""
+        """Return the decision as it is stored in an envelope."""
         return {
             "action": self.action,
             "speakers": list(self.speakers),
@@ -58,6 +58,6 @@ class TransitionDecision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> TransitionDecision:
-        """Read a stamped decision."""
+        """Read a decision from an envelope."""
         values: dict[str, object] = {**data, "speakers": tuple(data["speakers"])}  # type: ignore[arg-type]
         return cls(**values)  # type: ignore[arg-type]

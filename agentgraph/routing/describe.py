@@ -1,4 +1,4 @@
-"""Describe conditions and targets in words, and why a condition did not fire."""
+"""Conditions and targets in words, and why a condition did not fire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentgraph.routing.values import short
 
 
 def describe(condition: TransitionCondition) -> str:
-    """Say when a condition fires."""
+    """Return in words when a condition fires."""
     match condition:
         case AllOf(conditions):
             return " and ".join(_in_parentheses(part) for part in conditions) or "always"
@@ -40,7 +40,7 @@ def describe(condition: TransitionCondition) -> str:
 
 
 def describe_target(target: Target | str) -> str:
-    """Say where a target leads."""
+    """Return in words what a target decides."""
     match as_target(target):
         case PhaseTarget(name, then):
             return f"phase({name!r}) then {describe_target(then)}"
@@ -51,7 +51,7 @@ def describe_target(target: Target | str) -> str:
 
 
 def why_not(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
-    """Say why a condition did not fire."""
+    """Return in words why a condition did not fire."""
     trace: list[str] = []
     if judge(condition, state, envelope, trace) is None:
         return "; ".join(trace)
@@ -69,7 +69,7 @@ def why_not(condition: TransitionCondition, state: RoutingState, envelope: Routi
 
 
 def _fact(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
-    """Say what is the case instead of a leaf condition."""
+    """Return in words the fact that made a leaf condition false."""
     if isinstance(condition, ContextEquals | ContextIn | ContextThreshold):
         key = condition.key
         is_set = key in state.context_vars
@@ -79,7 +79,7 @@ def _fact(condition: TransitionCondition, state: RoutingState, envelope: Routing
 
 
 def _tool_fact(state: RoutingState, envelope: RoutingEnvelope) -> str:
-    """Say which routing tool the turn has called."""
+    """Return in words which routing tool the turn called."""
     routing = envelope.event_data.get("routing")
     tool = routing.get("tool") if isinstance(routing, Mapping) else None
     return f"the tool was {short(tool)}" if tool else "no routing tool was called"
@@ -103,7 +103,7 @@ _FACTS: Mapping[type, Callable[[RoutingState, RoutingEnvelope], str]] = {
 
 
 def _call(part: object) -> str:
-    """Write a leaf as its registered name with its arguments."""
+    """Return a leaf as its registered name with its arguments."""
     kind: Any = type(part)
     values = (getattr(part, argument.name) for argument in arguments_of(kind))
     return f"{kind.name}({', '.join(map(short, values))})"

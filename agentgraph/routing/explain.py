@@ -15,7 +15,7 @@ from agentgraph.routing.targets import as_target
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one rule: its text, whether it fired, and if not, why."""
+    """The result of one rule: its text, whether it fired, and if not, why."""
 
     rule: Rule
     text: str
@@ -25,7 +25,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision, and what became of the rules that were tried for it; `str` writes it in lines."""
+    """A decision, with the results of the rules that were tried; `str` formats it as lines."""
 
     decision: TransitionDecision
     verdicts: tuple[Verdict, ...]
@@ -39,7 +39,7 @@ class Explanation:
 
 
 def explain(rules: Rules, state: RoutingState, envelope: RoutingEnvelope) -> Explanation:
-    """Decide as `Rules.resolve` does, and say how it came about."""
+    """Decide as `Rules.resolve` does, and explain the decision."""
     decision = rules.resolve(state, envelope)
     if decision.rule == "initial":
         return Explanation(decision, (Verdict("initial", _WITHOUT_RULES["initial"], True),))
@@ -49,7 +49,7 @@ def explain(rules: Rules, state: RoutingState, envelope: RoutingEnvelope) -> Exp
 def _verdicts(
     rules: Rules, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
 ) -> Iterator[Verdict]:
-    """Yield the verdicts as they came about, the turn limit counted in."""
+    """Yield the results in the order of evaluation, including the turn limit."""
     for verdict in _attempts(rules, state, envelope):
         if verdict.fired and verdict.rule != decision.rule:
             yield replace(verdict, fired=False, why="it fires, but the turns are used up")
@@ -66,7 +66,7 @@ def _verdicts(
 
 
 def _attempts(rules: Rules, state: RoutingState, envelope: RoutingEnvelope) -> Iterator[Verdict]:
-    """Yield what is tried, up to what decides, before the turns are counted."""
+    """Yield the results up to the decisive one, before the turn limit is applied."""
     own = rules.packet_decision(state, envelope, [])
     if own is not None:
         yield Verdict(own.rule, _WITHOUT_RULES[str(own.rule)], True)
@@ -92,7 +92,7 @@ _WITHOUT_RULES = {
 
 
 def _outcome(decision: TransitionDecision) -> str:
-    """Say what was decided."""
+    """Return a decision in words."""
     match decision.action:
         case "speak":
             text = f"{', '.join(decision.speakers)} speak{'s' if decision.next_speaker else ''}"

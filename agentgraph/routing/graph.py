@@ -1,4 +1,4 @@
-"""`TransitionGraph`: rules as data that say who speaks next, and all that can be done with them."""
+"""`TransitionGraph`: rules, as data, that decide who speaks next; the facade of routing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from agentgraph.routing.values import is_whole, short
 
 @dataclass(frozen=True)
 class TransitionGraph:
-    """Who speaks first, which rules say who goes on, and what happens where none fires.
+    """The first speaker, the rules that decide who speaks next, and a target if none fires.
 
-    After `max_turns` it closes, with the reason of `default_target` if that terminates. The initial
-    speaker `"human"` is whoever opens the session. The first input enters `initial_phase`.
+    After `max_turns` the session closes, with the reason of `default_target` if that terminates.
+    The initial speaker `"human"` is the creator of the session. The first input enters
+    `initial_phase`.
 
         graph = TransitionGraph("writer", [
             Transition(FromSpeaker("writer"), "editor"),
@@ -58,13 +59,13 @@ class TransitionGraph:
             raise ConfigurationError(faults, code="graph")
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        """Decide who goes on after a turn, which the state counts already; pure, never raises."""
+        """Decide who speaks after a turn, which the state includes already; pure, never raises."""
         return self._rules.resolve(state, envelope)
 
     def join(
         self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
     ) -> TransitionDecision:
-        """Decide who goes on when all speakers of a parallel decision have spoken."""
+        """Decide who speaks next when all speakers of a parallel decision have spoken."""
         return self._rules.join(decision, state, envelope)
 
     def explain(self, state: RoutingState, envelope: RoutingEnvelope) -> Explanation:
@@ -72,7 +73,7 @@ class TransitionGraph:
         return explain(self._rules, state, envelope)
 
     def check(self, participants: Sequence[str]) -> tuple[Finding, ...]:
-        """Return the findings: errors, with which no team is built, and warnings."""
+        """Return the findings: errors, with which no team can be built, and warnings."""
         return check(self._rules, participants)
 
     def simulate(
@@ -107,7 +108,7 @@ class TransitionGraph:
         return picture.svg(self._rules, picture.rules_of(decided))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as a JSON document; raise `ConfigurationError` where a part has none."""
+        """Return the graph as a JSON document; `ConfigurationError` if it cannot be stored."""
         return document.write(self._parts)
 
     @classmethod
@@ -116,7 +117,8 @@ class TransitionGraph:
     ) -> TransitionGraph:
         """Read a document; raise `ConfigurationError` with all its faults, each with its path.
 
-        `registry` says which classes it may name; by default the built-in and registered ones.
+        `registry` has the classes that the document may name; by default built-in and registered
+        ones.
         """
         return cls(*document.read(data, registry or default_registry()))
 
@@ -131,7 +133,7 @@ class TransitionGraph:
 
     @cached_property
     def routing_tools(self) -> frozenset[str]:
-        """The tools that a rule listens for, wherever in its condition."""
+        """The routing tools: all tools that a `ToolCalled` in the rules names."""
         parts = (part for rule in self.transitions for part in parts_of(rule.when))
         return frozenset(part.tool_name for part in parts if isinstance(part, ToolCalled))
 
@@ -157,7 +159,7 @@ class TransitionGraph:
         }
 
     def _value_faults(self) -> list[str]:
-        """Return what is wrong with the values of the fields, all of it at once."""
+        """Return all faults in the values of the fields."""
         faults = []
         if not isinstance(self.initial_speaker, str) or not self.initial_speaker:
             faults.append(f"initial_speaker={short(self.initial_speaker)}: give a name")

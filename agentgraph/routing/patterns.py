@@ -22,7 +22,7 @@ from agentgraph.routing.values import short
 
 
 def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> TransitionGraph:
-    """Let these speak in turn, until `max_turns`, or until a `Finish` ends it.
+    """Let agents speak in turn, until `max_turns` is reached or a `Finish` ends the session.
 
     round_robin(["optimist", "sceptic"], max_turns=6)
     """
@@ -33,10 +33,10 @@ def round_robin(names: Sequence[str], *, max_turns: int | None = None) -> Transi
 
 
 def sequence(names: Sequence[str]) -> TransitionGraph:
-    """Let these speak one after the other, then close; a name may be there more than once.
+    """Let agents speak one after another, then close; a name may occur more than once.
 
-    A name that is there twice is told apart by the number of the turn, so that interjections, which
-    are no turns, do not shift the sequence.
+    The number of the turn distinguishes repeated names, so that interjections, which are no turns,
+    do not shift the sequence.
 
         sequence(["drafter", "reviewer", "drafter"])
     """
@@ -51,9 +51,9 @@ def sequence(names: Sequence[str]) -> TransitionGraph:
 
 
 def star(hub: str, spokes: Sequence[str]) -> TransitionGraph:
-    """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; each answers to the hub.
+    """Let a hub ask its spokes, by a tool `ask_<spoke>` or a `Handoff`; a spoke answers to the hub.
 
-    A turn of the hub that asks nobody closes the session. Give the hub's agent the tools.
+    A hub's turn without such a call closes the session. Give these tools to the hub's agent.
 
         star("editor", ["researcher", "illustrator"])
     """
@@ -73,7 +73,7 @@ def feedback(
     done: TransitionCondition | str,
     max_turns: int | None = 20,
 ) -> TransitionGraph:
-    """Let one draft and one review, until a condition holds, or a context variable is true.
+    """Alternate draft and review, until a condition holds or a context variable is true.
 
     feedback("writer", "editor", done="approved")
     """
@@ -87,7 +87,7 @@ def feedback(
 
 
 def _names(label: str, value: Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple; raise `ConfigurationError` for a set, whose order is not defined."""
+    """Return names as a tuple; raise `ConfigurationError` for a set, as it has no defined order."""
     is_ordered = isinstance(value, Iterable) and not isinstance(value, str | Mapping | Set)
     names = tuple(value) if is_ordered else ()
     if not names or not all(isinstance(name, str) for name in names):

@@ -1,6 +1,7 @@
-"""The protocols of routing: the state and envelope that it reads, conditions and targets.
+"""The protocols of routing: the state and the envelope that rules read, conditions and targets.
 
-Anything with these attributes can be routed, and any class with these methods can stand in a rule.
+Any object with these attributes can be routed, and any class with these methods can be used in a
+rule.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing_extensions import TypeIs
 from agentgraph.routing.decision import TransitionDecision
 
 HUMAN = "human"
-"""The name under which the human who opened a session is reached, whatever they are called."""
+"""The name for the human who created a session, whatever their own name."""
 
 
 class RoutingState(Protocol):
@@ -23,22 +24,22 @@ class RoutingState(Protocol):
     def participant_order(self) -> Sequence[str]: ...
     @property
     def expected_next_speaker(self) -> str | None:
-        """Who has the floor."""
+        """The participant that has the floor, None if none has."""
         ...
 
     @property
     def last_speaker_id(self) -> str | None:
-        """Who had the floor last, None before anybody had it; interjections do not count."""
+        """The last participant that spoke with the floor; None before any has."""
         ...
 
     @property
     def turn_count(self) -> int:
-        """How many envelopes were sent by those who had the floor."""
+        """The number of envelopes from senders that had the floor."""
         ...
 
     @property
     def creator_id(self) -> str:
-        """Who opened the session."""
+        """The participant that opened the session."""
         ...
 
     @property
@@ -47,7 +48,7 @@ class RoutingState(Protocol):
     def phase(self) -> str: ...
     @property
     def active_agent(self) -> str | None:
-        """Who was given the conversation by a handoff."""
+        """The agent that has the conversation, by a handoff."""
         ...
 
 
@@ -60,7 +61,7 @@ class RoutingEnvelope(Protocol):
     def event_type(self) -> str: ...
     @property
     def event_data(self) -> Mapping[str, Any]:
-        """The packet: its `routing` says whether the turn made a handoff or a finish, by a tool."""
+        """The data of the packet: `routing` has the handoff or finish that a tool made."""
         ...
 
     @property
@@ -69,37 +70,37 @@ class RoutingEnvelope(Protocol):
 
 @runtime_checkable
 class TransitionCondition(Protocol):
-    """When a rule fires; a dataclass whose fields are its arguments can be stored with a graph."""
+    """When a rule fires. A dataclass whose fields are its arguments can be stored with a graph."""
 
     name: ClassVar[str]
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        """Tell whether the rule fires: a pure function, asked again whenever a log is replayed.
+        """Tell whether the rule fires: a pure function, called again whenever a log is replayed.
 
-        What it raises counts as not firing, and is named in the decision's trace.
+        An error counts as not firing, and is named in the decision's trace.
         """
         ...
 
 
 def is_condition(value: object) -> TypeIs[TransitionCondition]:
-    """Tell whether something is a condition; quicker than `isinstance` with a protocol."""
+    """Tell whether a value is a condition; faster than `isinstance` with a protocol."""
     return callable(getattr(value, "evaluate", None)) and has_name(value)
 
 
 def has_name(value: object) -> bool:
-    """Tell whether the class of something says under which name it is stored."""
+    """Tell whether a value's class has a `name`, under which it can be stored."""
     return isinstance(getattr(type(value), "name", None), str)
 
 
 @runtime_checkable
 class TransitionTarget(Protocol):
-    """Where a rule leads; a dataclass whose fields are its arguments can be stored with a graph."""
+    """What a rule decides; a dataclass whose fields are its arguments can be stored in a graph."""
 
     name: ClassVar[str]
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        """Decide who goes on: a pure function, asked again whenever a log is replayed.
+        """Decide who speaks next: a pure function, called again whenever a log is replayed.
 
-        What it raises is named in the decision's trace, and the next rule is tried.
+        An error is named in the decision's trace, and the next rule is tried.
         """
         ...

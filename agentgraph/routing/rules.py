@@ -1,6 +1,6 @@
-"""Rules, and how they decide: the first that fires, in ascending priority, then in list order.
+"""Rules, and how they decide: the first one that fires, by ascending priority, then list order.
 
-`Transition` is one rule as it is written. `Rules` are those of a graph, compiled for `resolve`.
+`Transition` is one rule as a user writes it. `Rules` are a graph's rules, compiled for `resolve`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from agentgraph.routing.values import cause, is_whole, short
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A rule: `when` it fires, `then` this target decides; a string is an agent's name.
+    """A rule: if `when` fires, the target `then` decides; a string is an agent's name.
 
-    The lower its priority, the earlier it is tried.
+    Rules with a lower priority are tried earlier.
 
         Transition(FromSpeaker("writer") & ContextEquals("done", True), TerminateTarget("done"))
         Transition(FromSpeaker("writer"), "editor")
@@ -63,23 +63,23 @@ class Transition:
 
 
 class CompiledRule(NamedTuple):
-    """A rule, ready to be tried on an envelope of its speaker."""
+    """A rule, ready to be evaluated for an envelope of its speaker."""
 
     position: int
-    """Its index in the graph."""
+    """The index of the rule in the graph."""
     when: TransitionCondition | None
-    """What is left to evaluate once the speaker fits; None where nothing is."""
+    """The rest of the condition once the speaker matches; None if nothing is left."""
     then: Target
     constant: TransitionDecision | None
-    """What it decides every time, where that is known beforehand."""
+    """The decision of a target that always decides the same, else None."""
 
 
 @dataclass(slots=True)
 class Rules:
-    """A graph's rules, indexed by speaker where they begin with one; `compile_rules` makes them.
+    """A graph's rules, indexed by speaker; `compile_rules` makes them.
 
-    It decides without I/O and never raises: what fails in a condition or a target is written into
-    the decision's trace, and the next rule is tried.
+    They decide without I/O and never raise: an error in a condition or a target is written into the
+    decision's trace, and the next rule is tried.
     """
 
     initial_speaker: str
@@ -89,11 +89,11 @@ class Rules:
     initial_phase: str | None
     _constant_default: TransitionDecision | None
     _general: tuple[CompiledRule, ...]
-    """Those that do not begin with a speaker: all there are for a speaker without rules."""
+    """The rules without a speaker: the only ones for a speaker without rules of its own."""
     _by_speaker: Mapping[str, tuple[CompiledRule, ...]]
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
-        """Decide who goes on after a turn, or whom the opening words go to."""
+        """Decide who speaks after a turn, or after the session's opening message."""
         trace: list[str] = []
         if self._is_opening(state, envelope):
             first, phase = (self.initial_speaker,), self.initial_phase
@@ -108,9 +108,9 @@ class Rules:
     def join(
         self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
     ) -> TransitionDecision:
-        """Decide who goes on when all who were to speak at once have spoken.
+        """Decide who speaks when all speakers of a parallel decision have spoken.
 
-        The envelope is that of the last of them, or of one who has decided by a `Finish`.
+        The envelope is that of the last one of them, or of the one whose `Finish` decides.
         """
         rule = decision.rule
         target = self.transitions[rule].then if isinstance(rule, int) else self.default
@@ -132,7 +132,7 @@ class Rules:
     def rules_for(self, speaker: str) -> list[tuple[int, Transition]]:
         """Return the rules that a speaker's turn may fire, in the order in which they are tried.
 
-        The human may be anybody, and fire any of them.
+        The human may have any name, so any rule may fire for it.
         """
         if speaker == HUMAN:
             return in_order(self.transitions)
@@ -142,11 +142,11 @@ class Rules:
     def packet_decision(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> TransitionDecision | None:
-        """Return what the packet of the turn has decided itself: by a `Finish`, or by a `Handoff`.
+        """Return the decision that the turn's packet carries itself: a `Finish` or a `Handoff`.
 
-        It outranks the rules. None where it has decided nothing that can be followed.
+        It outranks the rules. None if the packet has no decision, or one that cannot be followed.
         """
-        # The packet may hold anything: it is read from a log, and models and tools wrote it.
+        # The packet may hold anything: it is read from a log, and models and tools have written it.
         data: object = envelope.event_data
         routing = data.get("routing") if isinstance(data, Mapping) else None
         if not isinstance(routing, Mapping):
@@ -178,7 +178,7 @@ class Rules:
         envelope: RoutingEnvelope,
         trace: list[str],
     ) -> TransitionDecision | None:
-        """Ask a target; None where it fails or names strangers, which goes into the trace."""
+        """Ask a target; None, with a line in the trace, if it fails or names strangers."""
         try:
             answer: object = target.resolve(state, envelope)
             is_valid = _is_decision(answer)
@@ -195,7 +195,7 @@ class Rules:
         )
 
     def _is_opening(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
-        """Tell whether the creator speaks, without the floor, before anybody has spoken."""
+        """Tell whether the creator speaks, without the floor, before any turn."""
         return (
             state.last_speaker_id is None
             and envelope.sender_id == state.creator_id
@@ -221,7 +221,7 @@ class Rules:
     def _default(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
     ) -> TransitionDecision:
-        """Ask the default target; close where it has no decision: nobody could speak."""
+        """Ask the default target; close the session if it has no valid decision."""
         constant = self._constant_default
         if constant is not None and constant.action == "close":
             return constant
@@ -235,10 +235,10 @@ class Rules:
         envelope: RoutingEnvelope,
         trace: list[str],
     ) -> TransitionDecision:
-        """Close where a decision needs more turns than are left."""
+        """Close the session if a decision needs more turns than are left."""
         turns = state.turn_count + len(decision.speakers)
         if self.max_turns is not None and turns > self.max_turns and decision.action != "close":
-            # Where the default has decided already, its faults are in the trace already.
+            # If the default target has decided already, its faults are in the trace already.
             faults = [] if decision.rule == "default" else trace
             end = self.target_decision(self.default, "default", state, envelope, faults)
             if end is None or end.action != "close":
@@ -254,7 +254,7 @@ def compile_rules(
     max_turns: int | None,
     initial_phase: str | None = None,
 ) -> Rules:
-    """Compile the rules of a graph; done once for each, since a session may have 1,000 turns."""
+    """Compile the rules of a graph, once per graph: a session may have 1,000 turns."""
     entries = [_compile(index, rule) for index, rule in in_order(transitions)]
     speakers = {speaker for speaker, _ in entries if speaker is not None}
     lists: dict[str, list[CompiledRule]] = defaultdict(list)
@@ -279,14 +279,14 @@ def in_order(transitions: Sequence[Transition]) -> list[tuple[int, Transition]]:
 
 
 def _compile(index: int, rule: Transition) -> tuple[str | None, CompiledRule]:
-    """Return the speaker whom a rule needs, None for any, and the rule compiled."""
+    """Return the speaker that a rule requires, None for any speaker, and the compiled rule."""
     speaker, rest = _split_speaker(rule.when)
     then = as_target(rule.then)
     return speaker, CompiledRule(index, rest, then, _constant(then, index))
 
 
 def _constant(target: Target, rule: Rule) -> TransitionDecision | None:
-    """Return what a target decides every time, where that is known beforehand."""
+    """Return the decision of a target that always decides the same, else None."""
     match target:
         case AgentTarget(agent_id) if agent_id != HUMAN:
             return TransitionDecision("speak", (agent_id,), rule=rule)
@@ -296,7 +296,7 @@ def _constant(target: Target, rule: Rule) -> TransitionDecision | None:
 
 
 def _split_speaker(when: TransitionCondition) -> tuple[str | None, TransitionCondition | None]:
-    """Split a condition into the speaker whom it needs and the rest that is to be evaluated."""
+    """Split a condition into the speaker that it requires and the rest to evaluate."""
     match when:
         case Always():
             return None, None
@@ -317,7 +317,7 @@ def _fires(
     envelope: RoutingEnvelope,
     trace: list[str],
 ) -> bool:
-    """Evaluate a condition; what fails in it goes into the trace, under the rule's index."""
+    """Evaluate a condition; its errors go into the trace, under the rule's index."""
     start = len(trace)
     fires = judge(when, state, envelope, trace)
     if len(trace) > start:
@@ -328,9 +328,9 @@ def _fires(
 def _has_known_speakers(
     decision: TransitionDecision, rule: Rule | str, state: RoutingState, trace: list[str]
 ) -> bool:
-    """Tell whether all who are to go on take part: for a stranger the session would wait for ever.
+    """Tell whether all next speakers take part: for an unknown one the session would wait for ever.
 
-    Strangers are written into the trace.
+    Unknown names are written into the trace.
     """
     present = state.participant_order
     strangers = [
@@ -344,9 +344,9 @@ def _has_known_speakers(
 
 
 def _is_decision(answer: object) -> bool:
-    """Tell whether a target has answered with a decision that holds together.
+    """Tell whether a target has returned a valid decision.
 
-    A class that is not built in may answer anything.
+    A registered class may return anything.
     """
     if not isinstance(answer, TransitionDecision) or not isinstance(answer.speakers, tuple):
         return False

@@ -1,6 +1,6 @@
-"""Play a graph with scripted turns: no model, no session, no clock.
+"""Simulates a graph with scripted turns: no model, no session, no clock.
 
-`SimulatedTurn` is what a script may hold, `Simulation` what comes out.
+`SimulatedTurn` is a turn of a script, `Simulation` is the result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agentgraph.routing.values import as_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:
-    """What a scripted participant does in one turn: its text, its tools, its context changes.
+    """A participant's turn in a script: its text, its tools, its context changes.
 
-    `tool` is the routing tool that it calls, `set` and `delete` change context variables.
+    `tool` is the routing tool that it calls; `set` and `delete` change context variables.
 
         SimulatedTurn(text="Good.", set={"approved": True})
     """
@@ -60,7 +60,7 @@ class SimulatedTurn:
 
 ScriptedTurn: TypeAlias = SimulatedTurn | str | Handoff | Finish
 Script: TypeAlias = Mapping[str, Sequence[ScriptedTurn]] | Sequence[ScriptedTurn]
-"""The turns of each participant, or one list of turns, taken by whoever has the floor."""
+"""The turns of each participant, or one list of turns for the speakers in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SimulatedState:
     active_agent: str | None = None
 
     def after(self, envelope: SimulatedEnvelope, turn: SimulatedTurn) -> SimulatedState:
-        """Return the state with a turn counted in."""
+        """Return the state after a turn."""
         context = {key: value for key, value in self.context_vars.items() if key not in turn.delete}
         return replace(
             self,
@@ -109,7 +109,7 @@ class SimulatedEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn: who spoke, and the decision on it."""
+    """One turn: its speaker, and the decision on it."""
 
     speaker: str
     text: str
@@ -118,10 +118,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The turns that were played, and how it ended.
+    """The turns of a simulation, and its end.
 
-    `close_reason` is None where it did not close; `waiting_for` is whom it waits for then, if
-    anybody.
+    `close_reason` is None if the session has not closed; `waiting_for` then names the participant
+    that it waits for, if any.
     """
 
     steps: tuple[Step, ...]
@@ -131,7 +131,7 @@ class Simulation:
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Who spoke, in their order."""
+        """The speakers, in the order of their turns."""
         return tuple(step.speaker for step in self.steps)
 
     def __str__(self) -> str:
@@ -154,14 +154,14 @@ def simulate(
     creator: str = "user",
     phase: str = "intake",
 ) -> Simulation:
-    """Play until it closes, waits for somebody without turns, or the turns are used up."""
+    """Simulate until the session closes, waits for a speaker without turns, or `turns` is up."""
     state = SimulatedState(tuple(participants), creator, phase=phase)
     return _Playback(rules, _ScriptCursor(script), state, turns).play()
 
 
 @dataclass(slots=True)
 class _Playback:
-    """A simulation under way."""
+    """A simulation in progress."""
 
     rules: Rules
     script: _ScriptCursor
@@ -170,7 +170,7 @@ class _Playback:
     steps: list[Step] = field(default_factory=list)
 
     def play(self) -> Simulation:
-        """Make turns until it closes, waits for a speaker without turns, or turns are used up."""
+        """Take turns until the session closes, waits for a speaker without turns, or the limit."""
         decision = self._open()
         while decision.action != "close" and 0 < len(decision.speakers) <= self.turns_left:
             if decision.action == "wait" and not self.script.has(decision.speakers[0]):
@@ -179,7 +179,7 @@ class _Playback:
         return self._result(decision.close_reason if decision.action == "close" else None)
 
     def _open(self) -> TransitionDecision:
-        """Send the first input; it is a turn where the creator has the floor."""
+        """Send the first input; it counts as a turn if the creator has the floor."""
         creator = self.state.creator_id
         envelope = SimulatedEnvelope(creator, {"routing": {"kind": "text"}})
         decision = self.rules.resolve(self.state, envelope)
@@ -189,7 +189,7 @@ class _Playback:
         return self._all_speak(TransitionDecision.speak(creator))
 
     def _all_speak(self, parallel: TransitionDecision) -> TransitionDecision:
-        """Make the turns of one speaker, or of several who speak in parallel."""
+        """Take the turns of one speaker, or of several that speak in parallel."""
         *first, last = parallel.speakers
         if not first:
             return self._speak(last, lambda envelope: self.rules.resolve(self.state, envelope))
@@ -198,11 +198,11 @@ class _Playback:
         def keep_floor(envelope: SimulatedEnvelope) -> TransitionDecision:
             if envelope.event_data["routing"]["kind"] == "finish":
                 finishes.append(envelope)
-            return parallel  # the floor is theirs until all have spoken
+            return parallel  # these speakers keep the floor until all have spoken
 
         for speaker in first:
             self._speak(speaker, keep_floor)
-        # A `Finish` of any of them decides; otherwise the envelope of the last one does.
+        # The `Finish` of any speaker decides; otherwise the envelope of the last speaker does.
         return self._speak(
             last,
             lambda envelope: self.rules.join(parallel, self.state, (*finishes, envelope)[0]),
@@ -228,7 +228,7 @@ class _Playback:
 
 
 class _ScriptCursor:
-    """The turns of a script that are left; a speaker without any has empty turns."""
+    """The turns of a script that are left; a speaker whose turns are used up has empty ones."""
 
     def __init__(self, script: Script) -> None:
         if isinstance(script, str) or not isinstance(script, Mapping | Sequence):

@@ -1,7 +1,7 @@
 """The built-in targets: what a rule decides when it fires.
 
 Each has a `name`, under which it is stored, and `resolve`, which returns a decision. Targets of
-your own look the same; see `register_target`.
+your own have the same form; see `register_target`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentgraph.routing.values import check_text, short
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """This agent speaks; for `"human"` the session waits, whatever they are called."""
+    """This agent speaks; for `"human"` the session waits for its creator, whatever their name."""
 
     agent_id: str
 
@@ -43,10 +43,10 @@ class AgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTarget:
-    """The next of these speaks, after whoever spoke last; without names, the next participant.
+    """The next of these names after the last speaker speaks; without names, the next participant.
 
-    After a speaker who is none of them, the first speaks. `state.participant_order` is the order of
-    the participants; without any the session closes with `no_participants`.
+    After a speaker that is not among the names, the first one speaks. `state.participant_order` is
+    the order of the participants; without any, the session closes with `no_participants`.
     """
 
     agents: Sequence[str] = ()
@@ -67,7 +67,7 @@ class RoundRobinTarget:
 
 @dataclass(frozen=True, slots=True)
 class StayTarget:
-    """Whoever has spoken speaks again."""
+    """The last speaker speaks again."""
 
     name: ClassVar[str] = "stay"
 
@@ -77,7 +77,7 @@ class StayTarget:
 
 @dataclass(frozen=True, slots=True)
 class RevertToInitiatorTarget:
-    """Whoever opened the session speaks."""
+    """The creator of the session speaks."""
 
     name: ClassVar[str] = "revert_to_initiator"
 
@@ -89,8 +89,8 @@ class RevertToInitiatorTarget:
 class ActiveAgentTarget:
     """The agent that has the conversation speaks; after its own turn the session waits.
 
-    It waits for whoever opened the session. Where no agent has the conversation, the target fails,
-    and the next rule is tried; `HasActiveAgent` tells beforehand.
+    The session waits for its creator. If no agent has the conversation, the target fails, and the
+    next rule is tried; the condition `HasActiveAgent` prevents that.
     """
 
     name: ClassVar[str] = "active_agent"
@@ -105,7 +105,7 @@ class ActiveAgentTarget:
 
 @dataclass(frozen=True, slots=True)
 class AddressedTarget:
-    """The first participant whom the envelope addresses speaks; if there is none, the human."""
+    """The first participant that the envelope addresses speaks; if there is none, the human."""
 
     name: ClassVar[str] = "addressed"
 
@@ -142,7 +142,7 @@ class ParallelTarget:
 
 @dataclass(frozen=True, slots=True)
 class TerminateTarget:
-    """The session closes, with this reason as its `close_reason`."""
+    """The session closes; `reason` becomes its `close_reason`."""
 
     reason: str = "terminated"
 
@@ -159,7 +159,7 @@ T = TypeVar("T")
 
 
 def _registered_as(name: str) -> Callable[[type[T]], type[T]]:
-    """Give a class a registered name where its instances have a field that is called `name`."""
+    """Give a class a registered name, if its instances have a field called `name` already."""
 
     def call(cls: type[T]) -> type[T]:
         cls.name = name  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def _registered_as(name: str) -> Callable[[type[T]], type[T]]:
 @_registered_as("human")
 @dataclass(frozen=True)
 class HumanTarget:
-    """The session waits for this human; without a name, or for `"human"`, for whoever opened it."""
+    """The session waits for this human; without a name, or for `"human"`, for its creator."""
 
     name: str | None = None
 
@@ -216,7 +216,7 @@ def as_target(value: Target | str) -> Target:
 
 
 def addressed_to(envelope: RoutingEnvelope) -> tuple[str, ...]:
-    """Return whom an envelope's metadata addresses: a name, or a list of them."""
+    """Return the names that an envelope's metadata addresses: one name, or a list of names."""
     value: Any = envelope.metadata.get("addressed_to")
     if isinstance(value, str):
         return (value,)

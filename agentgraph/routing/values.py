@@ -1,4 +1,4 @@
-"""Values as JSON has them: which a graph may hold, when two are equal, how one is shown."""
+"""JSON values: which ones a graph may hold, when two are equal, and how they are displayed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 _MAX_DEPTH = 64
 _MAX_BITS = 14_284
-"""Python writes no integer of more than 4,300 digits."""
+"""Python refuses to convert integers of more than 4,300 digits to text."""
 _MAX_VALUES = 1_000_000
 _SCALARS = (str, bool, int, float, type(None))
 
 
 def as_json(value: object, label: str) -> Any:
-    """Return a value as it comes back from JSON, with lists for tuples.
+    """Return a value as JSON returns it, with lists for tuples.
 
-    Raises `ConfigurationError`, whose text begins with `label`, where JSON cannot hold it.
+    Raises `ConfigurationError`, whose text begins with `label`, if the value is not JSON.
     """
     fault = _fault(value, 0, [_MAX_VALUES])
     if fault is not None:
@@ -30,7 +30,7 @@ def as_json(value: object, label: str) -> Any:
 
 
 def json_equal(first: object, second: object) -> bool:
-    """Compare as JSON does: `True` is not 1, 1 is 1.0, and nothing equals NaN."""
+    """Compare as JSON values: `True` is not 1, 1 equals 1.0, and NaN equals nothing."""
     if isinstance(first, str) and isinstance(second, str):
         return first == second
     if isinstance(first, bool) or isinstance(second, bool):
@@ -45,9 +45,9 @@ def json_equal(first: object, second: object) -> bool:
 
 
 def as_tuple(label: str, value: Iterable[T]) -> tuple[T, ...]:
-    """Return a collection as a tuple; a set in an order that is the same in every process.
+    """Return a collection as a tuple; the order of a set is the same in every process.
 
-    Raises `ConfigurationError` for a string, a mapping, or what is no collection.
+    Raises `ConfigurationError` for a string, a mapping, or a value that is no collection.
     """
     if isinstance(value, tuple):
         return value
@@ -57,18 +57,18 @@ def as_tuple(label: str, value: Iterable[T]) -> tuple[T, ...]:
 
 
 def plain(name: str) -> str:
-    """Return a string as itself, also where it is a member of an enumeration."""
+    """Return a string as a plain `str`, also if it is a member of an enumeration."""
     return str(name.value) if isinstance(name, Enum) else str(name)
 
 
 def is_whole(value: object) -> bool:
-    """Tell whether something is a whole number that any reader of JSON can hold."""
+    """Tell whether a value is an integer of at most 64 bits, which any JSON reader can hold."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and -(2**63) <= int(value) < 2**63  # type: ignore[call-overload]
 
 
 def check_text(label: str, value: object) -> None:
-    """Raise `ConfigurationError` for what is no string."""
+    """Raise `ConfigurationError` if a value is no string."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{label}={short(value)}: give a string")
 
@@ -83,7 +83,7 @@ def short(value: object) -> str:
 
 
 def cause(error: Exception) -> str:
-    """Return an error's type and text for a message, also of one whose `str` fails."""
+    """Return an error's type and text for a message, even if its `str` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -91,9 +91,9 @@ def cause(error: Exception) -> str:
 
 
 def _fault(value: object, depth: int, budget: list[int]) -> str | None:
-    """Return what JSON cannot hold in a value, None where it can hold all of it.
+    """Return why a value is not JSON, None if it is.
 
-    `budget` is a list of one number, which all levels count down.
+    `budget` is a list of one number, from which all levels subtract.
     """
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH}, or holds itself"
@@ -114,7 +114,7 @@ def _fault(value: object, depth: int, budget: list[int]) -> str | None:
 
 
 def _first_fault(values: Any, depth: int, budget: list[int]) -> str | None:
-    # What is shared is written as often as it is held: a small object can make a huge document.
+    # A shared object is written once per reference: a small object can make a huge document.
     budget[0] -= len(values)
     if budget[0] < 0:
         return f"holds more than {_MAX_VALUES:,} values"

@@ -1,4 +1,4 @@
-"""Sessions: several who speak, a log that is their memory, rounds that commit whole."""
+"""Sessions: several speakers, a log as their shared memory, and rounds that commit as a whole."""
 
 from agentgraph.sessions.audit import Audit, audit_of
 from agentgraph.sessions.hub.hub import Hub

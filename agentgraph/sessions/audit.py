@@ -1,8 +1,7 @@
-"""The audit of a session, read from its log: who acted, what was spent, decided and done.
+"""The audit of a session, read from its log: who acted, what it cost, what was decided and done.
 
 Guards write each decision and effect into the log as an envelope of its own. Model calls and tool
-calls stand there only within the packets, so they are read back from those: as far as a packet has
-room for them.
+calls are only in the packets, so they are read from these, as far as a packet had room for them.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _UNDO_STATES = ("compensated", "compensation_failed")
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What happened in a session, record by record, and what it comes to.
+    """The records of a session, and their totals.
 
         audit = audit_of(session.record, await session.history())
         print(audit.trail, audit.usage)
 
-    It is a value: what happens to the session later is not in it.
+    It is a snapshot: envelopes that come later are not in it.
     """
 
     records: tuple[Record, ...]
@@ -61,7 +60,7 @@ def audit_of(record: SessionRecord, envelopes: Iterable[Envelope]) -> Audit:
 
 
 class _Reader:
-    """Turns one envelope after the other into records, and folds them as it goes."""
+    """Turns each envelope in turn into records, and folds the envelope into the state."""
 
     def __init__(self, state: SessionState) -> None:
         self.usages: list[Mapping[str, Mapping[str, Any]]] = []
@@ -92,7 +91,7 @@ class _Reader:
                 yield from self._read_turn(envelope.sender_id, data)
             case ev.EV_ROUND_FAILED:
                 yield from self._read_turn(str(data.get("speaker")), data)
-                if data.get("code") != "guard":  # the decision of a guard has a record already
+                if data.get("code") != "guard":  # the guard's decision has a record already
                     yield self._decision(str(data.get("speaker")), _failure(data))
             case ev.EV_AUDIT:
                 yield from self._read_audit(data)
@@ -111,7 +110,7 @@ class _Reader:
                 yield self._record("end", data={"reason": data.get("reason")})
 
     def _read_turn(self, speaker: str, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the model calls of a turn with their tool calls, and what they have used."""
+        """Yield the records of a turn: its model calls with their tool calls, and its usage."""
         usage = _by_agent(data.get("usage"))
         has_path = "path" in data or "payload" in data
         calls = (
@@ -132,7 +131,7 @@ class _Reader:
             yield self._record("settled", path, _spend(path, figures), parent=first_calls.get(path))
 
     def _calls_by_path(self, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the calls of a turn whose path guards have noted: who acted, and how often."""
+        """Yield the model calls of a turn whose packet has a path: the agents and their calls."""
         steps = [*_objects(data.get("steps"))]
         for agent, count in _stretches(data.get("path")):
             yield from (self._model(agent) for _ in range(count))
@@ -146,11 +145,11 @@ class _Reader:
     def _calls_in_sight(
         self, speaker: str, data: Mapping[str, Any], usage: Mapping[str, Any]
     ) -> Iterator[Record]:
-        """Yield the calls of a turn without a path, as far as its packet shows them."""
+        """Yield the model calls of a turn without a path, as far as its packet shows them."""
         paths = {path.rpartition("/")[2]: path for path in usage}
         records = list(self._calls_of_steps(speaker, data, paths))
         visible = sum(record.kind == "model" for record in records)
-        # A packet has not room for every call, and none of those who worked below its speaker.
+        # A packet has no room for every call, and has no calls of its speaker's sub-agents.
         missing_count = self._model_calls(data, visible) - visible
         yield from (*records, *(self._model(speaker) for _ in range(missing_count)))
 
@@ -171,7 +170,7 @@ class _Reader:
             yield self._record("tool", agent, fields)
 
     def _model_calls(self, data: Mapping[str, Any], visible: int) -> int:
-        """Return how many model calls guards have counted in a turn, or those visible if more."""
+        """Return a turn's number of model calls: as guards counted, at least the visible ones."""
         account = data.get("account")
         total = _count(account.get("steps")) if isinstance(account, Mapping) else 0
         before, self._steps = self._steps, max(self._steps, total)
@@ -179,11 +178,11 @@ class _Reader:
 
     def _model(self, agent: str) -> Record:
         """Return the record of one model call."""
-        # The usage of a turn has a record of its own for each agent, so this one adds nothing.
+        # The usage of a turn has a record of its own for each agent, so this record adds none.
         return self._record("model", agent, {"reserved_usd": "0"})
 
     def _read_audit(self, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield what guards have written: a decision, or an effect and what became of it."""
+        """Yield the record of an `EV_AUDIT` envelope: a decision, or an effect with its status."""
         agent, entry = str(data.get("agent")), data.get("entry")
         if data.get("kind") == "decision":
             names = ("action", "guard", "cause", "failure_class", "evidence")
@@ -194,7 +193,7 @@ class _Reader:
             yield self._record(kind, agent, fields)
 
     def _handoff(self, data: Mapping[str, Any]) -> Record:
-        """Return the record of a handoff; one to a human is no hop, as no agent follows."""
+        """Return the record of a handoff; a handoff to a human is no hop, as no agent follows."""
         fields = {name: data.get(name) for name in ("target", "reason")}
         is_hop = data.get("target") not in ("human", *self._state.humans)
         return self._record("handoff", str(data.get("from")), {**fields, "hop": is_hop})
@@ -246,13 +245,13 @@ def _spend(path: str, figures: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _by_agent(usage: object) -> Mapping[str, Mapping[str, Any]]:
-    """Return the usage of a turn by the path of its agent, without what is no such thing."""
+    """Return the usage of a turn by the path of an agent, without malformed entries."""
     items = usage.items() if isinstance(usage, Mapping) else ()
     return {str(path): figures for path, figures in items if isinstance(figures, Mapping)}
 
 
 def _stretches(path: object) -> Iterator[tuple[str, int]]:
-    """Yield agents with how often each has asked its model in a row; 0 for one that was entered."""
+    """Yield each agent with its number of model calls in a row; 0 for an agent without any."""
     for stretch in path if isinstance(path, list) else ():
         if isinstance(stretch, list) and len(stretch) == 2 and isinstance(stretch[0], str):
             yield stretch[0], _count(stretch[1])

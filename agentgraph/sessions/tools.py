@@ -25,20 +25,20 @@ def current_session() -> Session:
 
 
 def set_context(key: str, value: Any) -> None:
-    """Set a context variable, together with the round: the next speaker sees it, or nobody."""
+    """Set a context variable when the round commits; if the round fails, it stays as it was."""
     _round("set_context()")
     variables = canonical({key: value}, "the context")
     _note("set", key, variables[key])
 
 
 def delete_context(key: str) -> None:
-    """Delete a context variable, together with the round."""
+    """Delete a context variable when the round commits."""
     _round("delete_context()")
     _note("delete", key, None)
 
 
 def report_progress(message: str, *, fraction: float | None = None) -> None:
-    """Write to the session's log at once how far a tool is, from 0.0 to 1.0."""
+    """Append the progress of a tool to the session's log at once; `fraction` is from 0.0 to 1.0."""
     round = _round("report_progress()")
     is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not isinstance(message, str) or (fraction is not None and not is_number):
@@ -68,7 +68,7 @@ def _call() -> str:
 def _task(round: Round) -> str:
     try:
         return idempotency_key()
-    except AgentGraphError:  # the tool of a graph that is not ours: its turn is one task
+    except AgentGraphError:  # a tool of a foreign graph: its turn is one task
         return f"{round.key}/{round.speaker}"
 
 

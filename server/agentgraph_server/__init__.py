@@ -1,9 +1,8 @@
 """agentgraph over HTTP: agents as JSON and SSE endpoints, and the example support desk.
 
-`create_app` makes the FastAPI application, `serve` runs it. A request passes `access` (keys), a
-route of `routes`, which reads and writes the models of `schemas`, locks its thread in the
-`catalogue`, and runs the agent; a stream of events is written by `sse`. All errors become RFC 9457
-problems in `problems`.
+`create_app` makes the FastAPI application, `serve` runs it. `access` checks a request's key. A
+route of `routes` reads and writes the models of `schemas`, locks the thread in the `catalogue`, and
+runs the agent; `sse` writes a stream of events. `problems` turns all errors into RFC 9457 problems.
 """
 
 from agentgraph_server.app import create_app

@@ -1,4 +1,4 @@
-"""Access control: who may ask is who has an API key; without keys, this machine alone."""
+"""Access control: with API keys, a request needs one; without, only this machine may ask."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from agentgraph_server.problems import problem_response
 
 ENV_KEYS = "AGENTGRAPH_API_KEYS"
 MAX_BODY = 1_048_576
-"""Bytes of a request's body, so that nobody fills the memory of the server."""
+"""The limit of a request's body in bytes, which protects the server's memory."""
 
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
 
 def keys_from(api_keys: Iterable[str] | None) -> frozenset[str]:
-    """Return these keys, or those of the environment where it is None; a text has commas.
+    """Return `api_keys`, by default those of the environment; a text is split at commas.
 
-    Raises `ConfigurationError` where what is configured holds no key: the server would be open.
+    Raises `ConfigurationError` if the configured value has no key: the server would be open.
     """
     if api_keys is None:
         api_keys = os.environ.get(ENV_KEYS)
     if api_keys is None:
         return frozenset()
-    # A text is an iterable of letters: each would be a key of one letter, easy to guess.
+    # A text is an iterable of letters, and a key of one letter is easy to guess.
     texts = api_keys.split(",") if isinstance(api_keys, str) else list(api_keys)
     keys = frozenset(key.strip() for key in texts if key.strip())
     if texts and not keys:
@@ -41,7 +41,7 @@ def keys_from(api_keys: Iterable[str] | None) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is this machine's own."""
+    """Tell whether an address is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessControl:
-    """Middleware that refuses who may not ask, before a body is read or an agent looked up.
+    """Middleware that refuses unauthorised requests, before the body is read.
 
     With keys, a request needs one: `Authorization: Bearer <key>` or `X-API-Key: <key>`. Without
     keys, it has to come from this machine. The size of bodies is limited too.
@@ -71,10 +71,10 @@ class AccessControl:
         await answer(scope, _with_size_limit(receive), send)
 
     def _check_key(self, headers: Headers) -> Response | None:
-        """Return a refusal unless the request has one of the keys."""
+        """Return a refusal, None if the request has one of the keys."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # All are compared, in constant time: the time must not tell how near a guess was.
+        # All keys are compared, in constant time, so that the time does not help in guessing.
         matches = [hmac.compare_digest(key.encode("latin-1"), api_key) for api_key in self._keys]
         if any(matches):
             return None
@@ -94,10 +94,10 @@ def _check_origin(scope: Scope, headers: Headers) -> Response | None:
 
 
 def _is_local_name(host: str) -> bool:
-    """Tell whether a Host header names this machine: without dots, or its own address."""
+    """Tell whether a Host header names this machine: a name without dots, or a loopback address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket without its other half
+    except ValueError:  # a bracket without its counterpart
         return False
     return "." not in name or is_loopback(name)
 
@@ -106,7 +106,7 @@ def _is_foreign(host: str) -> bool:
     """Tell whether a client's address is that of another machine."""
     try:
         return not ipaddress.ip_address(host).is_loopback
-    except ValueError:  # no address: a name, or what a proxy has written there
+    except ValueError:  # no address: a name, or a value set by a proxy
         return host not in ("", "testclient")  # a Unix socket, Starlette's test client
 
 

@@ -1,4 +1,4 @@
-"""The FastAPI application: agents, access, stores."""
+"""The FastAPI application: routes, access control, stores."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def create_app(
 ) -> FastAPI:
     """Make the application that serves agents.
 
-    `store` holds the threads of agents without a checkpointer: by default what `POSTGRES_URL`
-    names, else a SQLite file in the working directory. `api_keys` are by default those of
+    `store` holds the threads of agents without a checkpointer; by default it is `POSTGRES_URL`,
+    else a SQLite file in the working directory. `api_keys` default to those of
     `AGENTGRAPH_API_KEYS`, separated by commas; without any, only this machine may ask. Raises
-    `ConfigurationError` where two agents have one name, or a store's URL cannot be used.
+    `ConfigurationError` if two agents have the same name, or a store's URL cannot be used.
 
         app = create_app(support, store="memory")  # uvicorn runs it
     """
@@ -43,7 +43,7 @@ def create_app(
 
 
 async def open_stores(app: FastAPI) -> None:
-    """Open the stores of all agents; raise `StorageError` for one that cannot be reached."""
+    """Open the stores of all agents; raise `StorageError` if one cannot be reached."""
     for saver in _lazy_savers(app.state.catalogue):
         await saver.aopen()
 
@@ -52,7 +52,7 @@ async def open_stores(app: FastAPI) -> None:
 async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
     """Open the stores at the start, and close them at the end."""
     try:
-        # Not at the first request: a server that cannot reach its store is not to start.
+        # Not at the first request: a server that cannot reach its store must not start.
         await open_stores(app)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The agents that are served, by name, and the locks on the threads on which they work."""
+"""The catalogue: the served agents by name, and the locks of their threads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ThreadLock:
     _is_released: bool = False
 
     async def release(self) -> None:
-        """Give the thread up, once: by the second call another turn may have locked it."""
+        """Unlock the thread, once: at a second call another turn may have locked it."""
         if self._is_released:
             return
         self._is_released = True
@@ -62,10 +62,10 @@ class ThreadLock:
 
 @dataclass(init=False, slots=True)
 class Catalogue:
-    """The served agents, each with a saver, and their busy threads.
+    """The served agents, each with a saver, and the threads that are locked.
 
-    Two turns at once on a thread would both answer the same history. A thread is locked in this
-    process by a set, and among processes by the store.
+    Two turns at once on a thread would both answer the same history. A set locks a thread within
+    this process, and the store locks it among processes.
     """
 
     agents: Mapping[str, Agent]
@@ -80,11 +80,11 @@ class Catalogue:
 
     @property
     def savers(self) -> list[Saver]:
-        """The stores of all agents, each once."""
+        """The savers of all agents, each once."""
         return list({id(saver): saver for saver in map(_saver_of, self.agents.values())}.values())
 
     def find(self, name: str) -> Agent:
-        """Return an agent by its name; raise `UnknownAgent`."""
+        """Return an agent by its name; raise `UnknownAgent` if there is none."""
         try:
             return self.agents[name]
         except KeyError:
@@ -94,7 +94,7 @@ class Catalogue:
     async def lock(self, agent: Agent, thread_id: str) -> ThreadLock:
         """Lock a thread, or raise `ThreadBusy`; agents on the same store share their threads.
 
-        Another process may have locked it, where the store tells that.
+        Another process may have locked the thread too, if the store supports such locks.
         """
         saver = _saver_of(agent)
         thread = (id(saver), thread_id)
@@ -122,7 +122,7 @@ def _busy(thread_id: str) -> ThreadBusy:
 
 
 def _faults(agents: Sequence[Agent]) -> Iterator[str]:
-    """Yield why these agents cannot be served together."""
+    """Yield why the agents cannot be served together."""
     if not agents:
         yield "nothing to serve: give at least one agent"
     names: set[str] = set()

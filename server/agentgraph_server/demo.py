@@ -1,4 +1,4 @@
-"""Serve the support desk on the offline model and hold a conversation with it: `make demo`."""
+"""`make demo`: serves the support desk on the offline model, and converses with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMPTS = (
 
 
 def main() -> None:
-    """Hold a conversation over HTTP, then leave the server up; with `ONCE` set, end."""
+    """Converse over HTTP, then keep serving; if `ONCE` is set, end instead."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with running_server() as (address, thread):
         console.print(f"The support desk is served at {address}", style="bold")
@@ -62,7 +62,7 @@ def running_server() -> Iterator[tuple[str, threading.Thread]]:
 
 @contextmanager
 def listening_socket() -> Iterator[socket.socket]:
-    """Listen on the usual port, or on any that is free."""
+    """Listen on the usual port, or on a free one."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +74,7 @@ def listening_socket() -> Iterator[socket.socket]:
 
 
 def converse(address: str, prompt: str, console: Console) -> None:
-    """Send a prompt, and print the events as they come."""
+    """Send a prompt, and print the events as they arrive."""
     console.print(f"\nyou      {prompt}", style="bold")
     live_message = None
     for name, data in events(address, prompt):
@@ -90,7 +90,7 @@ def converse(address: str, prompt: str, console: Console) -> None:
 
 
 def events(address: str, prompt: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Ask the SSE endpoint, and yield the events."""
+    """Send a prompt to the SSE endpoint, and yield the events."""
     body = json.dumps({"prompt": prompt, "thread_id": "demo"}).encode()
     url, headers = (
         f"{address}/agents/support/stream-completion",
@@ -107,7 +107,7 @@ def events(address: str, prompt: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def line_of(name: str, data: dict[str, Any]) -> str | None:
-    """Return an event as a line, None for those that add nothing."""
+    """Return an event as a line, None for events without new information."""
     match name:
         case "routing":
             return f"         {data['kind']}: {data['source']} → {data['target']}"
@@ -124,7 +124,7 @@ def line_of(name: str, data: dict[str, Any]) -> str | None:
 
 
 def curl_line(address: str) -> str:
-    """Return a command that asks the same endpoint."""
+    """Return a curl command for the same endpoint."""
     body = json.dumps({"prompt": "I forgot my password", "thread_id": "mine"})
     return (
         f"curl -N {address}/agents/support/stream-completion"

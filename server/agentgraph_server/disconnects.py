@@ -1,7 +1,6 @@
-"""What ends a request early: a client that disconnects, or a server that stops.
+"""Early ends of a request: a client that disconnects, or a server that stops.
 
-A client that goes away cancels the run that it has asked for: nobody would read the answer, and a
-model costs money.
+A client that disconnects cancels its run: no client would read the answer, and models cost money.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 
 class ClientDisconnected(Exception):
-    """The client has disconnected: nobody reads the answer."""
+    """The client has disconnected: the answer has no reader."""
 
 
 class ServerStopping(AgentGraphError):
@@ -28,10 +27,10 @@ class ServerStopping(AgentGraphError):
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work, which is cancelled when the client disconnects.
+    """Return the result of `work`, which is cancelled when the client disconnects.
 
-    Raises `ClientDisconnected` then, and `ServerStopping` where the server cancels the request at
-    the end of its grace period.
+    Raises `ClientDisconnected` in that case, and `ServerStopping` if the server cancels the request
+    at the end of its grace period.
     """
     task = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(_disconnect(request))
@@ -40,7 +39,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
         if not task.done():
             raise ClientDisconnected
         return task.result()
-    except asyncio.CancelledError as error:  # uvicorn, when its grace period is over
+    except asyncio.CancelledError as error:  # uvicorn cancels when its grace period is over
         if task.done():
             raise
         raise ServerStopping from error

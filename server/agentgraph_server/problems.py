@@ -1,6 +1,6 @@
-"""Errors as RFC 9457 problems: without stack traces, and without the texts of unknown errors.
+"""Errors as RFC 9457 problems: without stack traces, and without texts of unknown errors.
 
-The text of an error that is not agentgraph's may hold secrets; only its class is named.
+The text of an error that is not agentgraph's may hold secrets; only its class is shown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of a route for these statuses."""
+    """Return the OpenAPI responses of a route for the statuses."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"model": Problem, "content": content, "description": HTTPStatus(status).phrase}
@@ -78,13 +78,13 @@ def problem_response(
     """Return a response with a problem."""
     title = HTTPStatus(status).phrase
     problem = Problem(title=title, status=status, detail=detail, code=code, errors=errors or [])
-    # JSON in ASCII: a fault may name a key with a lone surrogate, which UTF-8 cannot hold.
+    # JSON in ASCII: a fault may quote a key with a lone surrogate, which UTF-8 cannot encode.
     body = json.dumps(problem.model_dump(exclude=None if problem.errors else {"errors"}))
     return Response(body, status, headers, media_type=MEDIA_TYPE)
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Register handlers that answer all errors of an application with problems."""
+    """Register handlers that turn all errors of an application into problems."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refusal)
     app.add_exception_handler(AgentGraphError, _failure)
@@ -93,7 +93,7 @@ def answer_problems(app: FastAPI) -> None:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Answer a request that FastAPI has refused, with all of its faults."""
+    """Respond to a request that FastAPI has refused, with all of its faults."""
     assert isinstance(error, RequestValidationError)
     faults = [_fault(entry) for entry in error.errors()]
     detail = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults)
@@ -101,7 +101,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Answer an HTTP error of Starlette's, with advice where its own text has none."""
+    """Respond to an HTTP error of Starlette, with advice if its own text has none."""
     assert isinstance(error, HTTPException)
     code, advice = _REFUSALS.get(error.status_code, ("refused", ""))
     detail = advice or str(error.detail)
@@ -109,7 +109,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    """Answer an error of agentgraph's with the status of its class."""
+    """Respond to an error of agentgraph with the status of its class."""
     assert isinstance(error, AgentGraphError)
     statuses = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
@@ -117,7 +117,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 async def _no_reader(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # for the log: nobody reads it
+    return Response(status_code=499)  # for the access log: the client has gone
 
 
 async def _unknown_error(request: Request, error: Exception) -> Response:
@@ -138,14 +138,14 @@ _WORDS = {
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
-    """Return a fault of pydantic's with a JSON pointer to its place in the request."""
+    """Return a fault of pydantic, with a JSON pointer to its place in the request."""
     source, *rest = error["loc"]
     if error["type"] == "json_invalid":
         detail = f"this is no JSON: {error['ctx']['error']}, at character {rest[0]}"
         return Fault(pointer="#", detail=detail)
     pointer = ("#" if source == "body" else source) + "".join(f"/{_escape(part)}" for part in rest)
     kind = error["type"]
-    if kind == "missing" and not rest:  # it is the body that is missing
+    if kind == "missing" and not rest:  # the body itself is missing
         kind = "model_attributes_type"
     return Fault(
         pointer=pointer, detail=_WORDS.get(kind, error["msg"].removeprefix("Value error, "))
@@ -153,6 +153,6 @@ def _fault(error: Mapping[str, Any]) -> Fault:
 
 
 def _escape(part: object) -> str:
-    """Return a part of a JSON pointer as it is written in the fragment of a URI."""
+    """Return a part of a JSON pointer, escaped for the fragment of a URI."""
     text = str(part).replace("~", "~0").replace("/", "~1")
     return quote(text, safe="~!$&'()*+,;=:@", errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""The routes: completions, streams, resumes, threads, and what is served."""
+"""The routes: completions, streams, resumes, threads, and descriptions of the agents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from agentgraph_server.sse import TurnStream
 
 router = APIRouter()
 
-# What a turn may be answered with instead, for the OpenAPI document.
+# The error responses of a turn, for the OpenAPI document.
 _TURN = problems(404, 409, 422, 502, 503)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
@@ -59,7 +59,7 @@ async def complete(
 
 @router.post(
     "/agents/{name}/stream-completion",
-    status_code=200,  # else the document looks for it in the signature of the class
+    status_code=200,  # set, or FastAPI looks for it in the signature of the class
     response_class=TurnStream,
     responses={**_TURN, 200: {**_STREAM, "description": "The events of the turn, then `done`."}},
 )
@@ -131,7 +131,7 @@ async def tell_health(catalogue: CatalogueOfApp) -> Health:
 async def _answer(
     agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> Response:
-    """Run a turn to its end; 409 where the thread is busy."""
+    """Run a turn to its end; 409 if the thread is busy."""
     async with await catalogue.lock(agent, thread_id):
         reply = await unless_disconnected(request, agent.ainvoke(message, thread_id=thread_id))
     headers = _location_headers(request, agent, thread_id)
@@ -142,7 +142,7 @@ async def _answer(
 async def _stream(
     agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> TurnStream:
-    """Run a turn as a stream, which unlocks the thread at its end."""
+    """Run a turn as a stream, whose end unlocks the thread."""
     lock = await catalogue.lock(agent, thread_id)
     begin = Event(agent=agent.name, thread_id=thread_id)
     events = agent.astream(message, thread_id=thread_id)
@@ -150,5 +150,5 @@ async def _stream(
 
 
 def _location_headers(request: Request, agent: Agent, thread_id: str) -> dict[str, str]:
-    root = request.scope.get("root_path", "")  # where the application is mounted
+    root = request.scope.get("root_path", "")  # the path under which the application is mounted
     return {"Content-Location": f"{root}/agents/{agent.name}/threads/{thread_id}"}

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers, as pydantic models; their docstrings stand in OpenAPI."""
+"""The JSON of requests and answers, as pydantic models; OpenAPI shows their docstrings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_DEPTH = 100
 
 
 def _check_not_blank(text: str) -> str:
-    """Raise `ValueError` for a text of spaces only."""
+    """Raise `ValueError` for a text without any visible character."""
     if not text.strip():
         raise ValueError("the prompt is blank: say something")
     return text
 
 
 def _check_storable(value: Any, depth: int = 0) -> Any:
-    """Raise `ValueError` for what JSON can hold and a checkpoint cannot."""
+    """Raise `ValueError` for JSON values that a checkpoint cannot store."""
     if depth > MAX_DEPTH:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -47,14 +47,14 @@ def _check_storable(value: Any, depth: int = 0) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Return what a model or a tool has made as JSON, in the same way as the events do."""
+    """Return a value of a model or a tool as JSON, in the same way as events do."""
     try:
         return from_json(to_json(value, fallback=str, inf_nan_mode="null", bytes_mode="base64"))
     except PydanticSerializationError:
         return ascii(value)
 
 
-# Not dots alone: in a URL's path these mean another folder.
+# Dots alone are refused: in a URL's path they mean another folder.
 _THREAD_ID = r"^\.*[A-Za-z0-9_~:@+=|-][A-Za-z0-9._~:@+=|-]*$"
 ThreadId = Annotated[
     str,
@@ -199,7 +199,7 @@ class Health(BaseModel):
 
 
 def _tools_of(agent: Agent) -> list[ToolCard]:
-    """Return all that an agent's model can call, but for its handoffs."""
+    """Return all tools of an agent's model, except handoffs."""
     own = [ToolCard(name=tool.name, description=tool.description) for tool in agent.own_tools]
     agent_tools = [
         ToolCard(name=tool.agent.name, description=tool.agent.description)

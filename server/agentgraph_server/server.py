@@ -15,7 +15,7 @@ from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
 from agentgraph_server.app import create_app, open_stores
 
 GRACE_S = 10
-"""How long requests may take to end after a signal; what runs then is cancelled."""
+"""How long requests may take to end after a signal; then they are cancelled."""
 
 
 def serve(
@@ -23,7 +23,7 @@ def serve(
 ) -> None:
     """Serve agents until a signal stops the server.
 
-    Raises `ConfigurationError` for a host that other machines reach where no API keys are set.
+    Raises `ConfigurationError` if other machines can reach `host` but no API keys are set.
     """
     make_server(*agents, host=host, port=port, store=store).run()
 
@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
         self._app = app
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before uvicorn does: it would report a store that cannot be reached with a stack trace.
+        # Before uvicorn does: it would report an unreachable store with a stack trace.
         await open_stores(self._app)
         await super().serve(sockets)
 
@@ -52,10 +52,10 @@ def make_server(
     store: str | None = None,
     log_level: str = "info",
 ) -> uvicorn.Server:
-    """Make the server that `serve` runs, not yet listening; its `run` blocks.
+    """Return the server that `serve` runs, not yet listening; its `run` blocks.
 
-    Raises `ConfigurationError` for a host that other machines reach where no API keys are set, and
-    for agents that cannot be served together.
+    Raises `ConfigurationError` if other machines can reach `host` but no API keys are set, or if
+    the agents cannot be served together.
     """
     if not is_loopback(host) and not keys_from(None):
         raise ConfigurationError(

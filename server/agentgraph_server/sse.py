@@ -1,4 +1,4 @@
-"""A turn as Server-Sent Events, each as it happens; the last is `done`, whatever ends the turn."""
+"""A turn as a stream of Server-Sent Events; the last event is always `done`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Stamp(TypedDict):
 
 
 class TurnStream(EventSourceResponse):
-    """Stream a turn; its thread is locked until the stream ends, however it ends.
+    """Streams a turn; the thread stays locked until the stream ends, for whatever reason.
 
-    A client that disconnects cancels the stream, and with it the run. One that stops reading holds
-    the run back, and is disconnected after `STALLED_S`.
+    A client that disconnects cancels the stream, and with it the run. A client that stops reading
+    blocks the run, and is disconnected after `STALLED_S`.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class TurnStream(EventSourceResponse):
 
 
 class ShutdownSignal(anyio.Event):
-    """Set when the server stops: cancels the wait for the next event, so that the stream can end.
+    """Set when the server stops; it cancels the wait for the next event, so that the stream ends.
 
-    sse-starlette takes it for an `anyio.Event`, whose constructor returns another class.
+    sse-starlette requires an `anyio.Event`, whose constructor returns another class.
     """
 
     def __new__(cls) -> ShutdownSignal:
@@ -85,7 +85,7 @@ class ShutdownSignal(anyio.Event):
         return self._is_set
 
     async def next_of(self, events: AsyncGenerator[Event, None]) -> Event | None:
-        """Return the next event, None where the run has ended or the server stops."""
+        """Return the next event, None if the run has ended or the server stops."""
         if self._is_set:
             return None
         self._waiter = task = asyncio.current_task()
@@ -94,7 +94,7 @@ class ShutdownSignal(anyio.Event):
         except asyncio.CancelledError:
             if not self._is_set or task is None:
                 raise
-            task.uncancel()  # it was `set` that cancelled: the task goes on to write the end
+            task.uncancel()  # `set` has cancelled it; the task goes on and writes the end
             return None
         finally:
             self._waiter = None
@@ -103,7 +103,7 @@ class ShutdownSignal(anyio.Event):
 async def _frames(
     events: AsyncGenerator[Event, None], lock: ThreadLock, shutdown: ShutdownSignal, last: Event
 ) -> AsyncIterator[bytes]:
-    """Yield the frames of a turn: its events, an error where the server stops, then `done`."""
+    """Yield the frames of a turn: its events, an error if the server stops, then `done`."""
     async with aclosing(events):
         try:
             while (event := await shutdown.next_of(events)) is not None:
@@ -116,12 +116,12 @@ async def _frames(
     if shutdown.is_set():
         last = ErrorEvent(code=ServerStopping.code, message=str(ServerStopping()), **_after(last))
         yield _frame(last.type, last)
-    await lock.release()  # before `done`: who reads that may send the next prompt at once
+    await lock.release()  # before `done`, as a client may send the next prompt at once
     yield _frame("done", Event(**_after(last)))
 
 
 def _after(event: Event) -> _Stamp:
-    """Return the stamp of the event that follows another."""
+    """Return the stamp of the event after `event`."""
     return {
         "agent": event.agent,
         "thread_id": event.thread_id,

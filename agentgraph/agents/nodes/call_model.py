@@ -5,7 +5,8 @@ A provider's error is an event and a raised `ModelError`: it never becomes an an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -14,7 +15,6 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.content import native_calls_of
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import AgentState
@@ -195,3 +195,53 @@ async def _report(level: Level, message: AIMessage) -> None:
                     call_id=call["id"] or "",
                 )
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A source that a text names."""
+
+    url: str
+    title: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """A tool that the provider has run itself."""
+
+    id: str
+    tool: str
+    args: dict[str, object]
+
+
+def citations_of(message: AIMessage) -> list[Citation]:
+    """Return the sources that a message names, each once, in their order."""
+    citations = {
+        str(note["url"]): Citation(
+            str(note["url"]), str(note.get("title") or ""), str(note.get("cited_text") or "")
+        )
+        for block in _blocks(message)
+        for note in block.get("annotations") or ()
+        if isinstance(note, dict) and note.get("url")
+    }
+    return list(citations.values())
+
+
+def native_calls_of(message: AIMessage) -> list[NativeCall]:
+    """Return the calls of the provider's own tools that a message reports."""
+    return [
+        NativeCall(str(block.get("id") or ""), str(block.get("name") or ""), _args(block))
+        for block in _blocks(message)
+        if block.get("type") == "server_tool_call"
+    ]
+
+
+def _args(block: dict[str, Any]) -> dict[str, object]:
+    args = block.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _blocks(message: AIMessage) -> Iterator[dict[str, Any]]:
+    if isinstance(message.content, list):  # a plain string has no such blocks
+        yield from (dict(block) for block in message.content_blocks)

@@ -21,11 +21,11 @@ from agentgraph.agents.nodes.calls import (
     PendingCalls,
     answer,
     emit_answer,
+    progress,
     refusal,
     transfer_text,
 )
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.progress import progress
 from agentgraph.agents.nodes.run_tool import ToolRunner
 from agentgraph.agents.nodes.state import AgentState, CallOutcome
 from agentgraph.agents.spec.tools import REQUEST_HELP

@@ -16,9 +16,15 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic_core import to_json
 
-from agentgraph.agents.nodes.calls import CallTask, answer, current_visit, emit_answer, inside_visit
+from agentgraph.agents.nodes.calls import (
+    CallTask,
+    answer,
+    current_visit,
+    emit_answer,
+    inside_visit,
+    work_of,
+)
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.progress import work_of
 from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of

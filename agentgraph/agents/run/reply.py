@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.nodes.content import Citation, citations_of
+from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature

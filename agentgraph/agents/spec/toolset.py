@@ -37,21 +37,20 @@ class Toolset:
     output: OutputFormat | None = None
     moves: frozenset[str] = field(init=False)
     """The names of calls that move the conversation instead of running a tool."""
+    offers_help: bool = field(init=False)
+    """Whether the model may return the conversation to a supervisor."""
 
     def __post_init__(self) -> None:
-        help_names = {signal.name for signal in self.signals if signal.name == REQUEST_HELP}
-        object.__setattr__(self, "moves", frozenset(self.transfers) | help_names)
+        offers_help = any(signal.name == REQUEST_HELP for signal in self.signals)
+        object.__setattr__(self, "offers_help", offers_help)
+        help_names = [REQUEST_HELP] if offers_help else []
+        object.__setattr__(self, "moves", frozenset([*self.transfers, *help_names]))
 
     @property
     def specs(self) -> list[Any]:
         """Return all tools to bind to the model."""
         own = [*self.ordinary.values(), *self.signals, *self.native]
         return own if self.output is None else [*own, self.output.spec]
-
-    @property
-    def offers_help(self) -> bool:
-        """Tell whether the model may return the conversation to a supervisor."""
-        return REQUEST_HELP in self.moves
 
 
 def toolset_of(

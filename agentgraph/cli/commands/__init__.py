@@ -1,4 +1,4 @@
-"""The commands, one module each: a function with typer's annotations, and what it calls.
+"""The commands, one module each: a function with typer's annotations, and its helpers.
 
-Each runs its work in `errors_reported`, and reads a store by `log_reader`.
+Each command runs its work inside `errors_reported`, and opens a store with `log_reader`.
 """

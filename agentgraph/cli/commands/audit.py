@@ -1,7 +1,7 @@
-"""`agentgraph audit`: who acted in a session, what it cost, and what was decided and done.
+"""`agentgraph audit`: who acted in a session, what it cost, what was decided and done.
 
-The audit is made from the session's log; neither agents nor a hub are needed.
-Each kind of audit record has a function that writes it in words, in the table `_WORDS`.
+The audit is made from the session's log, without agents or a hub. The table `_WORDS` has, for each
+kind of audit record, the function that writes it in words.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def audit(
 
 
 async def _audit_of(url: str, session_id: str) -> Audit:
-    """Read a session's log, and make its audit from the records in it."""
+    """Read a session's log, and return its audit."""
     from agentgraph.cli.stores import envelopes_of, log_reader, stored_session
     from agentgraph.sessions.audit import audit_of
 
@@ -60,7 +60,7 @@ async def _audit_of(url: str, session_id: str) -> Audit:
 
 
 def _lines(record: Record) -> Iterator[str]:
-    """Yield a record as a line, under its envelope's number, and the evidence of a decision."""
+    """Yield a record as a line, under its envelope's number, then the evidence of a decision."""
     from agentgraph.cli.terminal.text import clip
 
     words = _WORDS.get(record.kind)
@@ -74,7 +74,7 @@ def _lines(record: Record) -> Iterator[str]:
 
 
 def _human(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
-    """Write a question to a human, or the decision of one."""
+    """Return a question to a human, or a human's decision, in words."""
     from agentgraph.cli.terminal.text import clip
 
     if "asked" in data:
@@ -108,7 +108,7 @@ def _effect(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     return f"{data.get('tool')}: {state} (key {str(data.get('key'))[:12]})"
 
 
-# Not model calls: the summary has their number.
+# Model calls have no entry: the summary has their number.
 _WORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
     "input": lambda data, decision: f"{data.get('from')} says: {data.get('text')}",
     "tool": _tool,
@@ -146,7 +146,7 @@ def _summary(audit: Audit) -> Iterator[str]:
 
 
 def _evidence(decision: Mapping[str, object]) -> str:
-    """Write the evidence of a decision as names with values."""
+    """Return the evidence of a decision as names with values."""
     evidence = decision.get("evidence")
     items = evidence.items() if isinstance(evidence, Mapping) else ()
     return ", ".join(f"{name} {_plain(value)}" for name, value in items)

@@ -46,7 +46,7 @@ def chat(
 
 
 def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int:
-    """Hold the conversation, and return the command's exit status."""
+    """Run the conversation, and return the command's exit status."""
     import asyncio
 
     from rich.console import Console
@@ -69,7 +69,7 @@ def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int
     try:
         with asyncio.Runner() as runner:
             status = _run(conversation, runner)
-            # Before the runner closes: that waits for what may still run, a tool for instance.
+            # Before the runner closes: closing waits for code that still runs, such as a tool.
             screen.farewell(command)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -77,7 +77,7 @@ def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int
 
 
 def _run(conversation: Conversation, runner: asyncio.Runner) -> int:
-    """Run the conversation; return 130 where Ctrl-C leaves it, so that the farewell is shown."""
+    """Run the conversation; return 130 if Ctrl-C ends it, so that the farewell is still shown."""
     try:
         conversation.run(runner)
     except KeyboardInterrupt:
@@ -86,6 +86,6 @@ def _run(conversation: Conversation, runner: asyncio.Runner) -> int:
 
 
 def _resume_command(target: str, thread_id: str, store: str | None) -> str:
-    """Return the command that goes on with the conversation, fit to be pasted into a shell."""
+    """Return the command that resumes the conversation, quoted for a shell."""
     words = ["agentgraph", "chat", target, "--thread", thread_id]
     return shlex.join([*words, "--store", store] if store else words)

@@ -1,4 +1,4 @@
-"""`agentgraph graph`: the graph of an agent and all agents below it, as Mermaid or SVG."""
+"""`agentgraph graph`: prints the graph of an agent and of all its sub-agents."""
 
 from __future__ import annotations
 

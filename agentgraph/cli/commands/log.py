@@ -1,4 +1,4 @@
-"""`agentgraph log`: the envelopes of a session, also as they come; or a store's sessions."""
+"""`agentgraph log`: prints the envelopes of a session, or the sessions of a store."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _print(url: str, session_id: str, *, as_json: bool, follow: bool) -> N
 async def _show_envelopes(
     log: Log, session_id: str, show: Callable[[Envelope], None], *, follow: bool
 ) -> None:
-    """Show all envelopes of a session, and where `follow` is set those to come, until it closes."""
+    """Show all envelopes of a session; with `follow` also new ones, until the session closes."""
     import asyncio
 
     from agentgraph.cli.stores import envelopes_of
@@ -96,7 +96,7 @@ async def _show_envelopes(
     after = 0
     try:
         while True:
-            news.clear()  # before the read: what is appended meanwhile sets it again
+            news.clear()  # before the read: an append during the read sets it again
             async for envelope in envelopes_of(log, session_id, after):
                 after = envelope.sequence
                 show(envelope)

@@ -1,4 +1,4 @@
-"""`agentgraph replay`: fold a session's log again, and compare with the stored state."""
+"""`agentgraph replay`: folds a session's log again, and compares with the stored state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _fold_again(url: str, session_id: str) -> tuple[StoredSession, Session
     async with log_reader(url) as log:
         snapshot = await stored_session(log, session_id)
         state = SessionState.initial(snapshot.record)
-        # Not beyond the stored head: the session may be going on while we read.
+        # Only up to the stored head: the session may go on while this reads.
         async for envelope in envelopes_of(log, session_id, upto=snapshot.head):
             state = fold(state, envelope)
     return snapshot, state

@@ -1,6 +1,6 @@
-"""`agentgraph serve`: agents over HTTP, by `agentgraph_server`.
+"""`agentgraph serve`: serves agents over HTTP, with `agentgraph_server`.
 
-The server is imported in the function only: other commands work where its packages are missing.
+Only the function imports the server, so that other commands work without its packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A conversation with an agent, line by line; each turn is a run that Ctrl-C cancels."""
+"""A conversation with an agent, line by line; each turn is a run, which Ctrl-C cancels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agentgraph.history import OUTCOME_UNKNOWN
 
 
 class Conversation:
-    """A conversation on one thread, on one event loop from the first turn to the last.
+    """A conversation on one thread; all turns run on one event loop.
 
-    Agents keep connections that belong to the loop they were opened on, so that a loop for each
-    turn would not do.
+    Agents keep connections that belong to the loop that opened them, so a new loop per turn would
+    break them.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Conversation:
         self._read = read
         self._interactive = interactive
         self._questions: tuple[Interrupt, ...] = ()
-        """What the thread waits for; while there are any, lines are decisions."""
+        """The thread's open questions; while there are any, lines are read as decisions."""
         self._is_running = False
         self.has_failed = False
-        """Whether a turn has failed."""
+        """Whether any turn has failed."""
 
     def run(self, runner: asyncio.Runner) -> None:
-        """Converse until the input ends; where nobody types, Ctrl-C ends it too."""
+        """Converse until the input ends; if stdin is a pipe, Ctrl-C ends the conversation too."""
         runner.run(self._recall())
         while True:
             try:
@@ -52,7 +52,7 @@ class Conversation:
             self._turn(runner, message)
 
     async def _recall(self) -> None:
-        """Show the thread as it is, and load the questions that it waits for."""
+        """Show the thread's messages, and load its open questions."""
         messages = await self._agent.ahistory(self._thread_id)
         await self._load_questions()
         self._screen.recall(_without_unknown_outcomes(messages) if self._questions else messages)
@@ -69,7 +69,7 @@ class Conversation:
         return line
 
     def _read_decisions(self) -> Command[Any]:
-        """Ask all open questions, one after the other, and return the decisions."""
+        """Ask all open questions, one after another, and return the decisions."""
         decisions: dict[str, object] = {}
         for number, question in enumerate(self._questions, 1):
             several = len(self._questions) > 1
@@ -80,7 +80,7 @@ class Conversation:
         return Command(resume=decisions)
 
     def _leave_open(self) -> None:
-        """Leave the questions undecided: the next line is a message."""
+        """Leave the questions undecided: the next line is read as a message."""
         if not self._interactive:
             raise KeyboardInterrupt
         open_ = "Left open: a message goes on without the decision. " if self._questions else ""
@@ -88,21 +88,21 @@ class Conversation:
         self._questions = ()
 
     def _turn(self, runner: asyncio.Runner, message: Input) -> None:
-        """Run one turn, then find out whether the thread waits for decisions."""
+        """Run one turn, then load the thread's open questions."""
         self._screen.start()
         self._questions = ()
         self._run_to_end(runner, self._stream(message))
-        # Also after a run that was cancelled or failed: it may have asked something before.
+        # Also after a cancelled or failed run: it may have asked a question before.
         self._run_to_end(runner, self._load_questions())
         if not self._questions:
             self._screen.blank()
 
     def _run_to_end(self, runner: asyncio.Runner, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine; show its error or that Ctrl-C has cancelled it, and go on."""
+        """Run a coroutine; show its error or its cancellation by Ctrl-C, and return normally."""
         try:
             runner.run(work)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
-            if self._is_running:  # Ctrl-C came again while the turn was still being cancelled
+            if self._is_running:  # a second Ctrl-C, before the first had cancelled the turn
                 self._screen.note_interrupt("Leaving before the turn has ended.")
                 raise KeyboardInterrupt from error
             self._screen.note_interrupt("Cancelled.")
@@ -113,7 +113,7 @@ class Conversation:
             self._screen.fail(error)
 
     async def _stream(self, message: Input) -> None:
-        """Run a message, and show its events."""
+        """Run the agent on a message, and show its events."""
         self._is_running = True
         try:
             async with aclosing(self._agent.astream(message, thread_id=self._thread_id)) as events:
@@ -124,7 +124,7 @@ class Conversation:
 
 
 def _without_unknown_outcomes(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Leave out the answers "outcome unknown" of the last turn: its calls wait for a decision."""
+    """Remove the last turn's "outcome unknown" answers: their calls wait for a decision."""
     turn = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=0)
     return [
         message

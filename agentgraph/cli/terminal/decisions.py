@@ -1,4 +1,4 @@
-"""Decisions as a human types them: `approve`, `reject too much`, JSON, or plain text."""
+"""Decisions as a human types them: `approve`, `reject too expensive`, JSON, or plain text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from agentgraph.agents.run.reply import Interrupt
 
 
 def decision_of(line: str, question: Interrupt) -> object:
-    """Return the decision that a line means: JSON where it is JSON, else the text.
+    """Return the decision that a line means: JSON if it is valid JSON, else the text.
 
     `approve` and `reject [reason]` answer a question of LangChain's HumanInTheLoopMiddleware; these
-    and `edit TEXT` and `respond TEXT` answer one of the guards.
+    and `edit TEXT` and `respond TEXT` answer a question of the guards.
     """
     word, _, rest = line.strip().partition(" ")
     decision = _short_form(word.lower(), rest.strip(), by_guards=_is_escalation(question.payload))
@@ -28,7 +28,7 @@ def decision_of(line: str, question: Interrupt) -> object:
 
 
 def advice_for(question: Interrupt) -> str:
-    """Return which decisions can be typed."""
+    """Return a hint which decisions can be typed."""
     if _is_escalation(question.payload):
         return "approve, reject [reason], edit TEXT, respond TEXT, or JSON"
     if has_short_form(question):
@@ -37,12 +37,12 @@ def advice_for(question: Interrupt) -> str:
 
 
 def has_short_form(question: Interrupt) -> bool:
-    """Tell whether there are words for the decision, so that nobody has to read its schema."""
+    """Tell whether a question has short words as answers, so that its schema need not be shown."""
     return _action_count(question.payload) is not None
 
 
 def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | None:
-    """Return the decision of a word with a text behind it, None for other words."""
+    """Return the decision for a word and the text after it, None for unknown words."""
     match word:
         case "approve":
             return {"type": word}
@@ -57,7 +57,7 @@ def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | No
 
 
 def _is_escalation(payload: object) -> bool:
-    """Tell whether guards ask."""
+    """Tell whether the question comes from the guards."""
     return (
         isinstance(payload, Mapping)
         and payload.get("type") == "escalation"
@@ -66,9 +66,9 @@ def _is_escalation(payload: object) -> bool:
 
 
 def _action_count(payload: object) -> int | None:
-    """Return how many actions LangChain's middleware asks about in its list.
+    """Return for how many actions LangChain's middleware asks for a decision.
 
-    0 is a single action, whose decision is no list; None is a question of another form.
+    0 means a single action, whose decision is no list; None means a question of another form.
     """
     if not isinstance(payload, Mapping):
         return None

@@ -1,7 +1,7 @@
-"""Envelopes in words: for each event type a line, with notes below it.
+"""Envelopes as text: a line for each event type, with notes below it.
 
-A substantive envelope is its speaker's text. The table `_LINES` has a function for each other event
-type; those that are not in it are custom events, and are shown as JSON.
+A substantive envelope is shown as its speaker's text. The table `_LINES` has a function for each
+other event type; other types are custom events, and are shown as JSON.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ASIDE, WRONG, QUESTION = "dim", "red", "yellow"
 _HANDOFF = "handoff_conversation"
 
 Note: TypeAlias = tuple[str, str]
-"""A line below, and its style."""
+"""A note below the line, and its style."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An envelope in words: the speaker's text, or without a speaker a line about the event.
+    """An envelope as text: the speaker's text, or, without a speaker, a line about the event.
 
-    The text of a speaker may have several lines; a line about an event is printed as one.
+    A speaker's text may have several lines; a line about an event is printed as one line.
     """
 
     line: str
@@ -37,7 +37,7 @@ class Entry:
 
 
 def entry_of(envelope: Envelope) -> Entry:
-    """Return an envelope in words; nothing in its data is trusted to have the expected shape."""
+    """Return an envelope as text; its data need not have the expected shape."""
     if envelope.is_substantive:
         return _message(envelope)
     line_of, style = _LINES.get(envelope.event_type, (_custom, ""))
@@ -62,7 +62,7 @@ def _step_notes(data: Mapping[str, Any]) -> Iterator[Note]:
         if text := clip(step.get("text") or ""):
             yield text, ASIDE
         for call in _objects(step.get("calls")):
-            # A handoff that was accepted has an envelope of its own.
+            # An accepted handoff has an envelope of its own.
             if not (is_handoff and call.get("tool") == _HANDOFF):
                 yield _call(str(step.get("agent") or "it"), call)
     attempt = data.get("attempt")
@@ -71,7 +71,7 @@ def _step_notes(data: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _call(agent: str, call: Mapping[str, Any]) -> Note:
-    """Return a tool call with its result."""
+    """Return the note for a tool call with its result."""
     args = call.get("args")
     text = call_text(agent, str(call.get("tool")), args if isinstance(args, Mapping) else {})
     style = WRONG if call.get("status") == "error" else ASIDE
@@ -84,7 +84,7 @@ def _context_notes(data: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _notes(envelope: Envelope) -> Iterator[Note]:
-    """Yield a handoff's summary, and what was decided on the envelope."""
+    """Yield a handoff's summary, and the decision on the envelope."""
     data = envelope.event_data
     if envelope.event_type == ev.EV_HANDOFF and data.get("summary"):
         yield f"summary: {clip(data['summary'])}", ASIDE
@@ -94,7 +94,7 @@ def _notes(envelope: Envelope) -> Iterator[Note]:
 
 
 def _decision(decision: Mapping[str, Any]) -> str:
-    """Say who goes on, and by which rule."""
+    """Return in words who speaks next, and by which rule."""
     rule = decision.get("rule")
     why = f"rule {rule}" if isinstance(rule, int) else str(rule)
     phase = f", phase {decision['phase']}" if decision.get("phase") else ""
@@ -108,7 +108,7 @@ def _decision(decision: Mapping[str, Any]) -> str:
 
 
 def _changes(updates: object) -> str:
-    """Say which context variables are set and deleted; "" for none."""
+    """Return which context variables are set and deleted; "" for none."""
     if not isinstance(updates, Mapping):
         return ""
     values, deletions = updates.get("set"), updates.get("delete")
@@ -130,7 +130,7 @@ def _handoff(envelope: Envelope, data: Mapping[str, Any]) -> str:
 
 
 def _handoff_rejection(envelope: Envelope, data: Mapping[str, Any]) -> str:
-    """Say why a handoff was refused; the answer is JSON where validation refused it."""
+    """Return why a handoff was refused; the data is JSON if the validation refused it."""
     answer = data.get("told")
     attempt = f"{data.get('from')} may not hand over to {data.get('target')}"
     try:
@@ -160,7 +160,7 @@ def _progress(envelope: Envelope, data: Mapping[str, Any]) -> str:
 
 
 def _audit_record(envelope: Envelope, data: Mapping[str, Any]) -> str:
-    """Say what a record of the guards is about."""
+    """Return a record of the guards in words."""
     entry = data.get("entry")
     if data.get("kind") == "decision":
         why = clip(data.get("cause"))

@@ -1,4 +1,4 @@
-"""Where the lines of a conversation come from: a person at a terminal, or a pipe."""
+"""The reader of a conversation's lines: from a person at a terminal, or from a pipe."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ It raises `EOFError` at the end of the input, and `KeyboardInterrupt` for Ctrl-C
 
 
 def at_terminal() -> bool:
-    """Tell whether a person types."""
+    """Tell whether stdin is a terminal."""
     return sys.stdin.isatty()
 
 
 def line_reader(console: Console) -> ReadLine:
-    """Return the reader of stdin; where a person types, lines can be edited.
+    """Return the reader of stdin; at a terminal, lines can be edited.
 
-    Bytes that are no text are replaced: a person's terminal may have another encoding than ours.
+    Invalid bytes are replaced: the terminal may have another encoding than this process.
     """
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, TextIOWrapper):
@@ -42,9 +42,9 @@ def line_reader(console: Console) -> ReadLine:
 
 @dataclass(frozen=True, slots=True)
 class PipeReader:
-    """Reads line by line, and prints each, so that the output is the whole conversation.
+    """Reads line by line, and prints each line, so that the output has the whole conversation.
 
-    A terminal echoes what is typed by itself; a pipe does not.
+    A terminal echoes what is typed; a pipe does not.
     """
 
     lines: TextIO

@@ -1,4 +1,4 @@
-"""The screen of a conversation: plain lines, written from the top to the bottom, never redrawn."""
+"""The screen of a conversation: plain lines, written in order and never redrawn."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ _HISTORY = 50
 _CAUSES = 2
 
 _MessageKey: TypeAlias = tuple[str, str]
-"""An agent, and the id of the message it writes."""
+"""An agent, and the id of a message of that agent."""
 
 
 class Screen:
     """Shows a conversation, event by event.
 
-    One message is written live, token by token. Of agents that write at the same time the others
-    are shown when their message is whole: two texts cannot share a line.
+    One message is written live, token by token. If several agents write at the same time, the
+    messages of the others are shown once they are complete: two texts cannot share a line.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._writer = WrappingWriter(console)
         self._live: _MessageKey | None = None
-        """The message that is written token by token."""
+        """The message that is being written token by token, None if there is none."""
         self._live_text = ""
         self._started_messages: set[_MessageKey] = set()
-        """Messages with tokens, which are not to become live once another one has ended."""
+        """The messages that have begun: one that did not become live must not do so later."""
         self._shown_texts: set[str] = set()
-        """Texts and errors of this run, which its end repeats."""
+        """Texts and errors that this run has shown already: its final event repeats them."""
 
     def show(self, event: Event) -> None:
         """Show an event of a run."""
@@ -72,7 +72,7 @@ class Screen:
                     self.note(line)
 
     def greet(self, name: str, store_name: str, *, thread_id: str, interactive: bool) -> None:
-        """Show the agent's name, where the conversation is kept, and which keys there are."""
+        """Show the agent's name, the store of the conversation, and the keys."""
         store = f"  kept in {clean(store_name)}"
         self._console.print(Text(clean(name), _SPEAKER) + Text(store, _ASIDE), soft_wrap=True)
         self.note(f"thread {thread_id}")
@@ -80,7 +80,7 @@ class Screen:
             self.note("Ctrl-C stops an answer, Ctrl-D leaves.")
 
     def note(self, line: str, style: str = _ASIDE) -> None:
-        """Show a remark beside the conversation, indented."""
+        """Show a remark about the conversation, indented."""
         self.end_line()
         text = Text(clean(line).expandtabs(4), style)
         if self._console.is_terminal:
@@ -93,12 +93,12 @@ class Screen:
             self._console.print(Text(_INDENT) + part, soft_wrap=True)
 
     def blank(self) -> None:
-        """End the line, and leave one empty."""
+        """End the line, and write an empty one."""
         self.end_line()
         self._console.out("")
 
     def farewell(self, command: str | None) -> None:
-        """Show the command that goes on: in one line, however long, so that it can be copied."""
+        """Show the command that resumes the conversation: in a single line, to be copied."""
         if self._console.is_terminal:
             self.blank()
         self.note("Go on with:" if command else "It was kept in memory, and is gone.")
@@ -106,7 +106,7 @@ class Screen:
             self._console.out(_INDENT + clean(command), highlight=False)
 
     def note_interrupt(self, remark: str) -> None:
-        """Show a remark below the ^C that a terminal writes where the cursor is."""
+        """Show a remark below the ^C that the terminal has written at the cursor."""
         if self._writer.is_open:
             self.end_line()
         elif self._console.is_terminal:
@@ -114,7 +114,7 @@ class Screen:
         self.note(remark)
 
     def fail(self, error: BaseException) -> None:
-        """Show the error that ended a run, unless an event has shown it, and its causes."""
+        """Show the error that ended a run, with its causes, unless an event has shown it."""
         if str(error) not in self._shown_texts:
             self.note(error_text(error), _WRONG)
         cause, depth = error.__cause__, 0
@@ -123,7 +123,7 @@ class Screen:
             cause, depth = cause.__cause__, depth + 1
 
     def ask(self, question: Interrupt, number: str) -> None:
-        """Show a question that a human has to decide; `number` says which of several it is."""
+        """Show a question for a human; `number` says which one of several it is."""
         self.note(f"A decision is needed{number}:", _QUESTION)
         self.note(pretty(question.payload), _QUESTION)
         if question.response_schema and not has_short_form(question):
@@ -149,7 +149,7 @@ class Screen:
         self._writer.end()
 
     def start(self) -> None:
-        """Begin a run: forget which texts the one before has shown."""
+        """Begin a run: forget which texts the previous run has shown."""
         self.end_line()
         self._live = None
         self._started_messages.clear()
@@ -162,7 +162,7 @@ class Screen:
             self.note(call_text(agent, call["name"], call["args"]))
 
     def _write(self, token: TokenEvent) -> None:
-        """Write a token of the live message; the first message to begin is the live one."""
+        """Write a token of the live message; the first message that begins becomes live."""
         key = (token.agent, token.message_id)
         is_new = key not in self._started_messages
         if is_new and (self._live is None or self._live[0] == token.agent):
@@ -179,7 +179,7 @@ class Screen:
         self._writer.write(text)
 
     def _say(self, agent: str, text: str) -> None:
-        """Show a finished message, unless its tokens have shown all of it."""
+        """Show a complete message, unless its tokens have been shown already."""
         self._shown_texts.add(text)
         if self._live is None or self._live[0] != agent:
             self._show_text(agent, text)
@@ -193,14 +193,14 @@ class Screen:
             self._show_text(agent, text)
 
     def _show_text(self, agent: str, text: str) -> None:
-        """Show a whole message, on lines of its own."""
+        """Show a complete message, on lines of its own."""
         self.end_line()
         self._writer.begin(f"{clean(agent)}> ", _SPEAKER)
         self._writer.write(clean(text))
         self._writer.end()
 
     def _close(self, event: FinalStateEvent) -> None:
-        """Show the end of a run: the answer, unless it was shown, and why it ended early."""
+        """Show the end of a run: the answer, unless shown already, and why the run ended early."""
         self.end_line()
         if event.text and event.text not in self._shown_texts:
             self._show_text(event.agent, event.text)
@@ -209,7 +209,7 @@ class Screen:
 
 
 def _line_of(event: Event) -> str | None:
-    """Return an event beside the messages as a line, None for one that has nothing to show."""
+    """Return the line for an event that is no message, None if there is nothing to show."""
     match event:
         case RoutingEvent():
             reason = f": {clip(event.reason)}" if event.reason else ""

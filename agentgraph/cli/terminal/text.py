@@ -1,4 +1,4 @@
-"""Text for a terminal: made harmless, shortened, and values written as text."""
+"""Text for a terminal: cleaned, clipped, and values formatted as text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _CLIP_LINES, _CLIP_CHARACTERS = 8, 600
 
 
 def clean(text: object) -> str:
-    """Return text without what a terminal would obey, or what cannot be sent to one.
+    """Return text without characters that control a terminal, or that it cannot display.
 
-    Those are control characters other than newline and tab (a model or a tool could move the cursor
+    These are control characters other than newline and tab (a model or a tool could move the cursor
     or set the window's title), marks that reverse the direction of text, and lone surrogates.
     """
     return "".join(c for c in str(text) if c in "\n\t" or not _is_unsafe(c))
 
 
 def clip(text: object) -> str:
-    """Return the beginning of a text that may be long, and say how long it is."""
+    """Return a text; of a long one the beginning, with its full length."""
     whole = str(text).strip("\n")
     lines = whole[:_CLIP_CHARACTERS].split("\n")[:_CLIP_LINES]
     beginning = "\n".join(lines)
@@ -36,7 +36,7 @@ def pretty(value: object) -> str:
 
 
 def instant(wall: float) -> str:
-    """Return an instant as a date and a time of day, "?" where it is none."""
+    """Return an instant as date and time of day, "?" if it is invalid."""
     try:
         return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):
@@ -44,13 +44,13 @@ def instant(wall: float) -> str:
 
 
 def call_text(agent: str, tool: str, args: Mapping[str, object]) -> str:
-    """Return a tool call in words."""
+    """Return a tool call as text."""
     arguments = ", ".join(f"{name}={_short_json(value)}" for name, value in args.items())
     return f"{agent} calls {tool}({arguments})"
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error with its type, as Python writes it."""
+    """Return an error with its type, in Python's notation."""
     text = clip(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

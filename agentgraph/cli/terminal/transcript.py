@@ -1,4 +1,4 @@
-"""A session in a terminal: an entry for each envelope; and the list of a store's sessions."""
+"""The transcript of a session, with an entry per envelope; and the list of a store's sessions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NUMBER = 3
 
 
 class Transcript:
-    """Writes envelopes, and lists of sessions, from the top to the bottom.
+    """Writes envelopes, and lists of sessions, in order.
 
-    Texts are indented below their number: none can be mistaken for another envelope.
+    Texts are indented below their number, so that no text can look like another envelope.
     """
 
     def __init__(self, console: Console) -> None:
@@ -44,7 +44,7 @@ class Transcript:
             self._print(Text(" " * (len(number) + 2)), Text(clean(line), style))
 
     def list(self, summaries: Sequence[SessionSummary]) -> None:
-        """Show the sessions of a store, one in a line, in aligned columns."""
+        """Show the sessions of a store, one per line, in aligned columns."""
         rows = [_columns(summary) for summary in summaries]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
@@ -53,7 +53,7 @@ class Transcript:
             self._print(Text(""), line, indent=2)
 
     def _print(self, label: Text, text: Text, indent: int | None = None) -> None:
-        """Print a label and a text behind it, whose further lines begin at the same column."""
+        """Print a label and a text; further lines of the text begin in the same column."""
         indent = label.cell_len if indent is None else indent
         text.expand_tabs(4)
         if self._console.is_terminal:
@@ -68,7 +68,7 @@ class Transcript:
 
 
 def _columns(summary: SessionSummary) -> list[str]:
-    """Return the columns of a session in the list."""
+    """Return the columns of a session for the list."""
     parts = [
         summary.session_id,
         summary.status,

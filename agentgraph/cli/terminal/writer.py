@@ -1,4 +1,4 @@
-"""Writes text that comes in pieces, token by token, and wraps it at the terminal's width."""
+"""A writer for text that arrives token by token; it wraps lines at the terminal's width."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class WrappingWriter:
-    """Write text as it comes; the last word is held back until it is whole.
+    """Writes text as it arrives; the last word is buffered until it is complete.
 
-    Only then is it known whether the word fits into the line. Where the output is no terminal,
-    nothing is wrapped and nothing held back.
+    Only a complete word shows whether it fits into the line. If the output is no terminal, nothing
+    is wrapped or buffered.
     """
 
     def __init__(self, console: Console) -> None:
@@ -23,7 +23,7 @@ class WrappingWriter:
         self._column = 0
         self._partial_word = ""
         self.is_open = False
-        """Whether a line is begun and not ended."""
+        """Whether a line has begun and not ended."""
 
     def begin(self, label: str, style: str) -> None:
         """Begin a line with a label."""
@@ -32,7 +32,7 @@ class WrappingWriter:
         self.is_open = True
 
     def write(self, text: str) -> None:
-        """Write more text behind what was written last."""
+        """Continue the text."""
         if not self._console.is_terminal:
             self._out(text)
             return
@@ -40,7 +40,7 @@ class WrappingWriter:
         self._out("".join(map(self._wrap, whole)))
 
     def end(self) -> None:
-        """End the line, if one is begun."""
+        """End the line, if one has begun."""
         if self.is_open:
             self._out(self._wrap(self._partial_word) + "\n")
             self._partial_word, self._column, self.is_open = "", 0, False
@@ -56,7 +56,7 @@ class WrappingWriter:
         return [*pieces, ""] if pieces[-1:] == ["\n"] else pieces or [""]
 
     def _wrap(self, piece: str) -> str:
-        """Return a piece, with a line break before it where it does not fit."""
+        """Return a piece, with a line break before it if it does not fit into the line."""
         if piece == "\n":
             self._column = 0
             return piece

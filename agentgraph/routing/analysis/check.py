@@ -1,4 +1,4 @@
-"""Find what is wrong with a graph before it runs: `TransitionGraph.check`."""
+"""Finds the faults of a graph before it runs: `TransitionGraph.check`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a graph, what to do about it, and the rules that it is about.
+    """A fault of a graph, with a hint how to fix it, and the rules concerned.
 
-    With an error no team is built. `code` is one of `max_turns`, `unknown_name`, `endless_cycle`
-    (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
+    With an error no team can be built. `code` is one of `max_turns`, `unknown_name`,
+    `endless_cycle` (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
     """
 
     code: str
@@ -50,9 +50,9 @@ class Finding:
 
 
 def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
-    """Return all findings: errors, with which a team is not built, then warnings."""
+    """Return all findings: errors, with which no team can be built, then warnings."""
     findings = [*_limits(rules), *_strangers(rules, participants)]
-    if not findings:  # a graph that names strangers cannot be followed
+    if not findings:  # a graph with unknown names cannot be followed
         graph = floor_graph(rules, participants)
         reachable = reachable_from([rules.initial_speaker], graph)
         findings += [
@@ -64,7 +64,7 @@ def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
 
 
 def _limits(rules: Rules) -> Iterator[Finding]:
-    """Find limits with which no turn can be made."""
+    """Find limits that allow no turn."""
     if rules.max_turns is not None and rules.max_turns < 1:
         message = f"max_turns={rules.max_turns} lets nobody speak: write at least 1, or None"
         yield Finding("max_turns", "error", message)
@@ -108,7 +108,7 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
 def _endless_cycles(
     rules: Rules, graph: FloorGraph, reachable: Collection[str]
 ) -> Iterator[Finding]:
-    """Find cycles that the floor never leaves (error), or leaves by a context value (warning)."""
+    """Find cycles that the floor never leaves (error), or only by a context value (warning)."""
     if rules.max_turns is not None:
         return
     for cycle in cycles_of(graph):
@@ -132,9 +132,9 @@ def _endless_cycles(
 def _unreachable_participants(
     graph: FloorGraph, reachable: Collection[str], participants: Sequence[str]
 ) -> Iterator[Finding]:
-    """Find participants whom no rule ever lets speak.
+    """Find participants that no rule ever lets speak.
 
-    Where a rule may lead anywhere, nobody is unreachable.
+    If a rule may lead to anyone, no participant is unreachable.
     """
     edges = [edge for name in reachable for edge in graph.get(name, ())]
     if any(edge.is_open for edge in edges):
@@ -150,7 +150,7 @@ def _unreachable_participants(
 
 
 def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
-    """Find rules that never fire, because an earlier one fires whenever they would."""
+    """Find rules that never fire, because an earlier rule fires whenever they would."""
     for index, earlier in shadowed_rules(rules):
         message = (
             f"rule {index} never fires: whenever it would, rule {earlier} does before it; "
@@ -160,7 +160,7 @@ def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
 
 
 def _sticky_context(rules: Rules) -> Iterator[Finding]:
-    """Find context values that send the floor back to whoever has it, turn after turn."""
+    """Find context values that give the floor back to the same speaker, turn after turn."""
     earlier = EarlierRules()
     for index, rule in in_order(rules.transitions):
         *_, target = parts_of(as_target(rule.then))
@@ -181,7 +181,7 @@ def _sticky_context(rules: Rules) -> Iterator[Finding]:
 
 
 def _alternatives(when: TransitionCondition) -> Iterator[TransitionCondition]:
-    """Yield the conditions of which each alone makes a rule fire."""
+    """Yield the alternatives of a condition: each alone makes the rule fire."""
     if isinstance(when, AnyOf):
         for part in when.conditions:
             yield from _alternatives(part)

@@ -1,4 +1,4 @@
-"""A graph as a diagram, Mermaid or SVG: each rule is an arrow from a speaker to where it leads."""
+"""A graph as a diagram, in Mermaid or SVG: each rule is an arrow from a speaker to its target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _START, _ANYONE, _END = "start", "anyone", "end"
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """One arrow of a rule, which may have several."""
+    """One arrow of a rule; a rule may have several arrows."""
 
     source: str
     target: str
@@ -38,7 +38,7 @@ class Arrow:
 
 
 def rules_of(decisions: Sequence[TransitionDecision | Rule]) -> frozenset[Rule]:
-    """Return the rules that have decided."""
+    """Return the rules that made the decisions."""
     return frozenset(d.rule if isinstance(d, TransitionDecision) else d for d in decisions)
 
 
@@ -84,7 +84,7 @@ def _arrows(rules: Rules) -> Iterator[Arrow]:
 
 
 def _sources(when: TransitionCondition) -> list[tuple[str, str]]:
-    """Return the speakers whose turns may fire a rule, and in words what else has to be true."""
+    """Return the speakers whose turns may fire a rule, with the rest of the condition in words."""
     match when:
         case FromSpeaker(agent_id):
             return [(f":{agent_id}", "")]
@@ -101,7 +101,7 @@ def _sources(when: TransitionCondition) -> list[tuple[str, str]]:
 
 
 def _destinations(target: Target, source: str) -> list[tuple[str, str]]:
-    """Return where a target leads, with the label of each arrow."""
+    """Return the nodes that a target leads to, with the label of each arrow."""
     match target:
         case AgentTarget(agent_id):
             return [(f":{agent_id}", "")]

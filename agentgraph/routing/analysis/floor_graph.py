@@ -1,7 +1,7 @@
-"""The floor graph: who can have the floor after whom, as far as the rules alone say.
+"""The floor graph: who may get the floor after whom, according to the rules alone.
 
-Each edge is what one rule does after a turn of one speaker. `check` reads the graph for endless
-cycles and for participants whom nothing reaches.
+Each edge is the effect of one rule after a turn of one speaker. `check` reads the graph to find
+endless cycles and unreachable participants.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from agentgraph.routing.targets import (
 
 @dataclass(frozen=True, slots=True)
 class FloorEdge:
-    """What one rule does after a turn: who speaks, who has the floor then, whether it may end."""
+    """The effect of a rule after a turn: the next speakers, and whether the session may end."""
 
     speakers: frozenset[str]
     floor: frozenset[str]
     ends: bool
     rule: int | None
-    """The index of the rule; None is the default target."""
+    """The index of the rule; None for the default target."""
     by_context: bool
-    """Whether nothing but context values decides if the rule fires."""
+    """Whether only context values decide if the rule fires."""
     is_open: bool = False
-    """Whether the rules do not say where it leads, so that it may lead anywhere."""
+    """Whether the rules do not determine the next speaker, so that it may be anyone."""
 
     def stays_in(self, cycle: frozenset[str]) -> bool:
-        """Tell whether the floor stays among these."""
+        """Tell whether the floor stays inside `cycle`."""
         return not self.ends and not self.is_open and self.floor <= cycle
 
 
 FloorGraph: TypeAlias = Mapping[str, Sequence[FloorEdge]]
-"""The edges that begin at each speaker, in the order in which the rules are tried."""
+"""The edges from each speaker, in the order in which the rules are tried."""
 
 
 def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[FloorEdge]]:
-    """Return the floor graph; the last edge of a speaker is taken if no other is."""
-    # An edge that is the same for every speaker is made once: large graphs have many of them.
+    """Return the floor graph; a speaker's last edge is taken if no other edge is."""
+    # An edge that is the same for every speaker is built once: large graphs have many of them.
     same_for_all = {
         index: _edge(rule, HUMAN, participants, index)
         for index, rule in enumerate(rules.transitions)
@@ -81,7 +81,7 @@ def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[Flo
 
 
 def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
-    """Return who can have the floor, beginning with these."""
+    """Return the participants that may get the floor, starting from `names`."""
     reachable = set(names)
     queue = list(names)
     while queue:
@@ -92,7 +92,7 @@ def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
 
 
 def cycles_of(graph: FloorGraph) -> list[frozenset[str]]:
-    """Return the strongly connected components: sets of speakers among whom the floor can go round.
+    """Return the strongly connected components: sets of speakers among which the floor can cycle.
 
     Kosaraju's algorithm, without recursion: a graph may have thousands of speakers.
     """
@@ -115,7 +115,7 @@ def _post_order(
     starts: Collection[str] | None = None,
     seen_names: set[str] | None = None,
 ) -> list[str]:
-    """Return whom a depth-first search reaches, each after all that it leads to."""
+    """Return the nodes that a depth-first search reaches, each after all its successors."""
     seen_names = set() if seen_names is None else seen_names
     order = []
     for start in after if starts is None else starts:
@@ -132,14 +132,14 @@ def _post_order(
 
 
 def fires_for(condition: TransitionCondition, speaker: str) -> bool | None:
-    """Evaluate a condition knowing only who speaks; None where that does not decide it."""
+    """Evaluate a condition knowing only the speaker; None if the speaker does not decide it."""
     match condition:
         case Always():
             return True
         case FromSpeaker(agent_id):
             if agent_id == speaker:
                 return True
-            # Anybody may have opened the session, and is "human" then.
+            # The creator may be any participant, and is then also "human".
             return None if HUMAN in (agent_id, speaker) else False
         case AllOf(conditions):
             results = {fires_for(part, speaker) for part in conditions}
@@ -155,7 +155,7 @@ def fires_for(condition: TransitionCondition, speaker: str) -> bool | None:
 
 
 def depends_on_context_alone(when: TransitionCondition, speaker: str) -> bool:
-    """Tell whether, for this speaker, nothing but context values decides."""
+    """Tell whether, for this speaker, only context values decide the condition."""
     leaves = [p for p in parts_of(when) if not isinstance(p, AllOf | AnyOf | Not)]
     open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker) is None]
     context = (ContextEquals, ContextIn, ContextThreshold)
@@ -163,7 +163,7 @@ def depends_on_context_alone(when: TransitionCondition, speaker: str) -> bool:
 
 
 def _depends_on_speaker(rule: Transition) -> bool:
-    """Tell whether the edge of a rule may depend on who speaks."""
+    """Tell whether the edge of a rule may depend on the speaker."""
     parts = (*parts_of(rule.when), *parts_of(rule.then))
     return any(isinstance(part, FromSpeaker | StayTarget | RoundRobinTarget) for part in parts)
 
@@ -171,7 +171,7 @@ def _depends_on_speaker(rule: Transition) -> bool:
 def _edge(
     rule: Transition, speaker: str, participants: Sequence[str], index: int | None
 ) -> FloorEdge:
-    """Return what a rule does after a turn of this speaker."""
+    """Return the effect of a rule after a turn of this speaker."""
     by_context = depends_on_context_alone(rule.when, speaker)
     speakers, floor, ends, is_open = _reach(as_target(rule.then), speaker, participants)
     return FloorEdge(frozenset(speakers), frozenset(floor), ends, index, by_context, is_open)
@@ -180,7 +180,7 @@ def _edge(
 def _reach(
     target: Target, speaker: str, participants: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str], bool, bool]:
-    """Return who speaks, who has the floor then, whether it may end, whether it is open."""
+    """Return who speaks, who then gets the floor, whether it may end, whether it is open."""
     match target:
         case AgentTarget(agent_id) if agent_id != HUMAN:
             return [agent_id], [agent_id], False, False
@@ -196,7 +196,7 @@ def _reach(
         case PhaseTarget(then=then):
             return _reach(as_target(then), speaker, participants)
         case ParallelTarget(agents, join):
-            # Whoever of them is the last to speak may decide where a join leads.
+            # Each of these agents may be the last one to speak, and the join may depend on it.
             joins = [_reach(as_target(join), agent, participants) for agent in agents]
             floor = [name for _, names, _, _ in joins for name in names]
             ends, is_open = any(reach[2] for reach in joins), any(reach[3] for reach in joins)
@@ -207,5 +207,5 @@ def _reach(
             return [name], [name], True, False
         case HumanTarget() | AgentTarget() | RevertToInitiatorTarget():
             return [], [HUMAN], True, False
-        case _:  # decided by the state, or by a class that is not built in
+        case _:  # decided by the state, or by a registered class
             return participants, participants, False, True

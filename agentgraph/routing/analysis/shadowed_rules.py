@@ -1,6 +1,6 @@
 """Rules that never fire, because an earlier rule fires whenever they would.
 
-What implies what is read off how conditions are written (`Always`, the same condition, a
+Implications are derived from how conditions are written (`Always`, the same condition, a
 conjunction that contains it); conditions are never evaluated, so that every finding is certain.
 """
 
@@ -32,7 +32,7 @@ from agentgraph.routing.targets import (
 
 
 def shadowed_rules(rules: Rules) -> Iterator[tuple[int, int]]:
-    """Yield the index of each rule that never fires, with that of the rule that shadows it."""
+    """Yield the index of each rule that never fires, with the index of the rule that shadows it."""
     earlier = EarlierRules()
     for index, rule in in_order(rules.transitions):
         shadow = earlier.first_implied_by(rule.when)
@@ -43,10 +43,10 @@ def shadowed_rules(rules: Rules) -> Iterator[tuple[int, int]]:
 
 
 class EarlierRules:
-    """The rules that are tried before another; finds which of them fires whenever that one does.
+    """The rules before a given rule; finds one that fires whenever the given rule would.
 
-    Rules are indexed by a leaf condition that they need, the one that the fewest others need:
-    comparing each rule with each would take minutes for thousands of rules.
+    Rules are indexed by the leaf condition that they need and that the fewest others need:
+    comparing every pair of rules would take minutes for thousands of rules.
     """
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class EarlierRules:
         self._size = 0
 
     def add(self, index: int, when: TransitionCondition) -> None:
-        """Add the next rule, in the order in which they are tried."""
+        """Add the next rule, in the order of evaluation."""
         needs: list[str | None] = [*sorted(self._implications.needs(when))]
         rarest = min(needs or [None], key=lambda need: len(self._by_need.get(need, ())))
         self._by_need.setdefault(rarest, []).append((self._size, index, when))
         self._size += 1
 
     def first_implied_by(self, when: TransitionCondition) -> int | None:
-        """Return the first rule whose condition holds, as it is written, whenever this does."""
+        """Return the first rule whose condition, as written, holds whenever `when` holds."""
         first: tuple[int, int] | None = None
         for need in (None, *self._implications.needs(when)):
             for position, index, condition in self._by_need.get(need, ()):
@@ -75,7 +75,7 @@ class EarlierRules:
 
 
 def _always_decides(target: Target | str) -> bool:
-    """Tell whether a target always decides; after one that may fail, later rules are tried."""
+    """Tell whether a target always decides; if it may fail, later rules are tried."""
     match as_target(target):
         case PhaseTarget(then=then):
             return _always_decides(then)
@@ -97,7 +97,7 @@ _NEVER_FAIL = (
 
 @dataclass(slots=True)
 class _Implications:
-    """Which condition implies which, from how they are written; each pair is compared once."""
+    """Implications between conditions, derived from how they are written; each pair is cached."""
 
     _keys: dict[int, tuple[TransitionCondition, str]] = field(default_factory=dict)
     _results: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -111,9 +111,9 @@ class _Implications:
         return self._results[pair]
 
     def needs(self, condition: TransitionCondition) -> frozenset[str]:
-        """Return the keys of the leaf conditions that are true whenever a condition is.
+        """Return the keys of the leaf conditions that are true whenever a condition is true.
 
-        Whatever a condition implies needs only such leaves, so that candidates are found by them.
+        A condition that it implies can need only these leaves, so candidates are looked up by leaf.
         """
         match condition:
             case Always():
@@ -125,7 +125,7 @@ class _Implications:
         return frozenset([self._key(condition)])
 
     def _by_parts(self, premise: TransitionCondition, conclusion: TransitionCondition) -> bool:
-        """Compare composites, by the parts of the conclusion, then by those of the premise."""
+        """Compare composites: first by the conclusion's parts, then by those of the premise."""
         match conclusion:
             case AllOf(conditions):
                 if all(self.holds(premise, part) for part in conditions):
@@ -141,14 +141,14 @@ class _Implications:
         return False
 
     def _key(self, condition: TransitionCondition) -> str:
-        """Return what is the same for the same condition; JSON tells `True` from 1."""
+        """Return a key that equal conditions share; as it is JSON, `True` differs from 1."""
         entry = self._keys.get(id(condition))
         if entry is not None:
             return entry[1]
         try:
             key = json.dumps(encode(condition), sort_keys=True)
-        except ConfigurationError:  # it cannot be stored: it equals itself alone
+        except ConfigurationError:  # not storable: it equals only itself
             key = str(id(condition))
-        # The condition is referenced too: while it lives, no other object gets its id.
+        # The cache keeps a reference to the condition, so that its id is not reused.
         self._keys[id(condition)] = condition, key
         return key

@@ -2,7 +2,7 @@
 
 `{"name": "from_speaker", "args": {"agent_id": "writer"}}` is a condition; one inside `args` has the
 same shape. The decoder collects all faults of a document, each with its path, and raises nothing
-itself: what a document holds may be anything, and so may the classes that are registered.
+itself: the values in a document may be anything, and registered classes may do anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TEXT = 4_000_000
 MAX_FAULTS = 1_000
 
 Place: TypeAlias = tuple[str | int, ...]
-"""Where in a document something is: keys and indices."""
+"""The path to a part of a document: keys and indices."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Keys:
     optional: tuple[str, ...] = ()
 
     def faults_of(self, data: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a fault for each key that is missing and each that is not expected."""
+        """Yield a fault for each missing key and for each unknown one."""
         for key in self.required:
             if key not in data:
                 yield f"the key {key!r} is missing"
@@ -62,7 +62,7 @@ _PART = Keys(("name", "args"))
 
 @dataclass(slots=True)
 class Decoder:
-    """Reads the parts of a document, and notes each fault with its place."""
+    """Reads the parts of a document, and records each fault with its path."""
 
     registry: Registry
     faults: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Decoder:
     _nodes: int = 0
 
     def fault(self, place: Place, message: str) -> None:
-        """Note a fault; after MAX_FAULTS only their number is counted on."""
+        """Record a fault; after MAX_FAULTS faults only count them."""
         self.count += 1
         if self.count > MAX_FAULTS:
             self.faults[MAX_FAULTS:] = [f"graph: {self.count - MAX_FAULTS:,} more faults"]
@@ -79,8 +79,8 @@ class Decoder:
         self.faults.append(f"{path.removeprefix('.') or 'graph'}: {message}")
 
     def mapping(self, data: object, place: Place, keys: Keys) -> Mapping[str, Any] | None:
-        """Return an object that has these keys and no others, None where it cannot be read."""
-        if type(data) is dict and data.keys() == keys.names:  # nearly always: the fast path
+        """Return an object with exactly these keys, None if it has faults."""
+        if type(data) is dict and data.keys() == keys.names:  # the usual case, as a fast path
             return data
         if not isinstance(data, Mapping):
             self.fault(place, f"is {_repr(data)}: an object is wanted")
@@ -102,7 +102,7 @@ class Decoder:
     def _decode(
         self, data: object, place: Place, depth: int, classes: Mapping[str, Any], noun: str
     ) -> Any:
-        """Read `{"name": …, "args": …}`; None where it cannot be read."""
+        """Read `{"name": …, "args": …}`; None if it has faults."""
         self._nodes += 1
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:
             return self._too_large(place, depth)
@@ -119,9 +119,9 @@ class Decoder:
         return None
 
     def _construct(self, kind: Any, args: object, place: Place, depth: int) -> Any:
-        """Build a part from its `args`; None where anything in them is at fault.
+        """Build a part from its `args`; None if any argument has a fault.
 
-        Reading goes on after a fault, so that all of them are found at once.
+        Reading goes on after a fault, so that one pass finds all of them.
         """
         before = self.count
         data = self.mapping(args, place, _keys_of(kind))
@@ -137,12 +137,12 @@ class Decoder:
         except ConfigurationError as error:
             for fault in error.faults:
                 self.fault(place, fault)
-        except Exception as error:  # a class that is not built in may raise anything
+        except Exception as error:  # a registered class may raise anything
             self.fault(place, cause(error))
         return None
 
     def _argument(self, argument: Argument, value: object, place: Place, depth: int) -> Any:
-        """Read an argument by what its annotation says that it holds."""
+        """Read an argument as its kind of annotation requires."""
         holds = argument.holds
         if holds == "value":
             return self._value(argument.hint, value, place)
@@ -181,7 +181,7 @@ class Decoder:
         return None
 
     def _too_large(self, place: Place, depth: int) -> None:
-        """Note that a limit is exceeded; that of the number of parts only once."""
+        """Record that a limit is exceeded; for the number of parts only once."""
         if depth > MAX_DEPTH:
             self.fault(place, f"is nested deeper than {MAX_DEPTH}")
         if self._nodes == MAX_NODES + 1:
@@ -189,7 +189,7 @@ class Decoder:
 
 
 def encode(part: object) -> dict[str, object]:
-    """Return a condition or a target as JSON; raise `ConfigurationError` where it has no JSON."""
+    """Return a condition or a target as JSON; raise `ConfigurationError` if that is impossible."""
     kind: Any = type(part)
     if not has_name(part):
         raise ConfigurationError(f"{short(part)} is no condition and no target")
@@ -212,7 +212,7 @@ def encode(part: object) -> dict[str, object]:
 
 
 def parse(text: str | bytes) -> object:
-    """Parse a text as JSON; raise `ConfigurationError` where it is none, or is too long."""
+    """Parse JSON; raise `ConfigurationError` if the text is invalid or too long."""
     if not isinstance(text, str | bytes | bytearray):
         raise ConfigurationError(f"{short(text)} is no text: give JSON, or use from_dict")
     if len(text) > MAX_TEXT:
@@ -228,7 +228,7 @@ def _part_to_json(part: object) -> dict[str, object]:
 
 
 def _has_state(part: object) -> bool:
-    """Tell whether something that is no dataclass holds state, which could not be stored."""
+    """Tell whether an object that is no dataclass has state, which could not be stored."""
     attributes = (value for base in type(part).__mro__ for value in vars(base).values())
     return (
         bool(getattr(part, "__dict__", None))
@@ -238,10 +238,10 @@ def _has_state(part: object) -> bool:
 
 
 def _value_to_json(value: object, hint: Any, label: str) -> object:
-    """Return a plain argument as JSON; raise `ConfigurationError` where it would not come back."""
+    """Return a plain argument as JSON; `ConfigurationError` if it would not come back equal."""
     if isinstance(value, str | bool | None):
         return value
-    if hint in (Any, object):  # nothing says what it should be read as
+    if hint in (Any, object):  # without an annotation the decoder cannot restore the type
         json_value = as_json(value, label)
         if json_value != value:
             message = f"{label} would come back as {short(json_value)}: annotate what it is"
@@ -255,7 +255,7 @@ def _value_to_json(value: object, hint: Any, label: str) -> object:
 
 @cache
 def _keys_of(kind: Any) -> Keys:
-    """Return the keys of the `args` of a class of conditions or targets."""
+    """Return the keys of `args` for a class of conditions or targets."""
     init_fields = [field for field in fields(kind) if field.init] if is_dataclass(kind) else []
     optional = {
         field.name

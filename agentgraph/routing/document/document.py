@@ -1,4 +1,4 @@
-"""A whole graph as a document: write it, read it, and how large one may be."""
+"""A graph as a document: writing it, reading it, and the limits of its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentgraph.routing.targets import Target
 from agentgraph.routing.values import is_whole, short
 
 Parts: TypeAlias = tuple[str, tuple[Transition, ...], Target, int | None, str | None]
-"""The first speaker, the rules, the target where none fires, the turns at most, the first phase."""
+"""First speaker, rules, default target, maximum of turns, first phase."""
 
 _GRAPH = Keys(
     ("version", "initial_speaker", "transitions", "default_target"), ("max_turns", "initial_phase")
@@ -33,7 +33,7 @@ _Node: TypeAlias = Mapping[str, Any]
 
 
 def write(parts: Parts) -> dict[str, Any]:
-    """Write a graph's parts; a first phase only where there is one."""
+    """Write a graph's parts; the first phase only if there is one."""
     initial_speaker, transitions, default, max_turns, initial_phase = parts
     return {
         "version": VERSION,
@@ -80,7 +80,7 @@ def read(data: object, registry: Registry) -> Parts:
 
 
 def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[str]:
-    """Yield a fault where a graph is too deep or too large; it ends where a part holds itself."""
+    """Yield a fault if a graph is too deep or too large; cyclic parts count as too deep."""
     parts, depth = 0, 0
     level: list[Any] = [part for rule in transitions for part in (rule.when, rule.then)]
     level.append(default)
@@ -97,7 +97,7 @@ def size_faults(transitions: Sequence[Transition], default: Target) -> Iterator[
 
 
 def _check_version(entry: _Node, decoder: Decoder) -> None:
-    """Refuse documents that a newer version of this code has written."""
+    """Refuse documents of a newer format version."""
     version = entry.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         decoder.fault(("version",), f"is {short(version)}: this code writes {VERSION}")
@@ -107,7 +107,7 @@ def _check_version(entry: _Node, decoder: Decoder) -> None:
 
 
 def _rule(data: object, place: Place, decoder: Decoder) -> Any:
-    """Read one rule; None where anything in it is at fault."""
+    """Read one rule; None if any part of it has a fault."""
     before = decoder.count
     entry = decoder.mapping(data, place, _RULE) or {}
     when: Any = None

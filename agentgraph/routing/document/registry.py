@@ -1,4 +1,4 @@
-"""The registry: which conditions and targets a stored graph may name."""
+"""The registry: the classes of conditions and targets that a stored graph may name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _seal(kind: type) -> None:
     """Refuse classes derived from a built-in one.
 
     The rules match built-in classes by type, with `case AgentTarget(…)`: a derived class would be
-    treated as its base, and what it overrides be ignored.
+    treated as its base class, and its overrides would be ignored.
     """
 
     def refuse(cls: Any, /, **_: object) -> None:
@@ -71,7 +71,7 @@ for _kind in (*_CONDITIONS, *_TARGETS):
 class Registry:
     """Classes of conditions and targets by name: the built-in ones, and those that you register.
 
-    A registry of your own may replace built-in classes; the default one refuses to. Pass it to
+    A registry of your own may replace built-in classes; the default registry may not. Pass it to
     `TransitionGraph.from_dict` or `loads`, to decide which classes a document may name:
 
         registry = Registry()
@@ -109,7 +109,7 @@ class Registry:
     ) -> None:
         """Register a class.
 
-        A name that is registered again gets the new class: notebooks run their cells again.
+        A second class of the same name replaces the first one: notebooks run their cells again.
         """
         name = getattr(kind, "name", None)
         faults = []
@@ -128,16 +128,16 @@ _default = Registry(may_replace=False)
 
 
 def default_registry() -> Registry:
-    """Return the registry of `register_condition` and `register_target`, the default of loading."""
+    """Return the default registry, to which `register_condition` and `register_target` add."""
     return _default
 
 
 def register_condition(kind: Kind) -> Kind:
     """Let stored graphs name a class of conditions; works as a decorator.
 
-    Give the class a `name` that no other has: it is what a stored graph holds. Its fields are its
-    arguments. Import the module before such a graph is loaded. Raises `ConfigurationError` where
-    `name` or `evaluate` is missing, or the name is a built-in one.
+    Give the class a unique `name`: stored graphs contain it. The fields of the class are its
+    arguments. Import its module before you load such a graph. Raises `ConfigurationError` if `name`
+    or `evaluate` is missing, or `name` is a built-in one.
 
         @register_condition
         @dataclass(frozen=True)
@@ -152,5 +152,5 @@ def register_condition(kind: Kind) -> Kind:
 
 
 def register_target(kind: Kind) -> Kind:
-    """Let stored graphs name a class of targets; works as a decorator, as `register_condition`."""
+    """Let stored graphs name a class of targets; a decorator, like `register_condition`."""
     return _default.register_target(kind)

@@ -1,1 +1,1 @@
-"""Who drives the sessions of a store, and who follows them."""
+"""The hub: drives the sessions of a store, and serves the code that reads and follows them."""

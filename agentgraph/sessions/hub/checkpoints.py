@@ -1,4 +1,4 @@
-"""The checkpoints of rounds, which are needed only where a human is asked something."""
+"""Checkpoints of rounds: the store needs them only if a round is interrupted for a human."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _Saver: TypeAlias = BaseCheckpointSaver[Any]
 
 @dataclass(slots=True)
 class _Buffer:
-    """What a run has written so far, and how to write it to the store."""
+    """The writes of a run so far, as checkpoints in memory and as functions that repeat them."""
 
     memory: InMemorySaver = field(default_factory=InMemorySaver)
     writes: list[Callable[[_Saver], Awaitable[object]]] = field(default_factory=list)
 
 
 class BufferedSaver(DelegatingSaver):
-    """Buffer what a run writes in memory, until it is known whether the store needs it.
+    """Buffers a run's writes in memory, until it is known whether the store needs them.
 
-    A run that comes to its end leaves no checkpoint behind: what would be written, only to be
-    deleted at once, is not written at all. Nor is the store read where a run begins anew.
+    A run that completes leaves no checkpoint: writes that would be deleted at once never reach the
+    store. Nor does a run that begins a round read the store.
     """
 
     def __init__(self, saver: _Saver) -> None:
@@ -39,7 +39,7 @@ class BufferedSaver(DelegatingSaver):
         self._buffers: dict[str, _Buffer] = {}
 
     def buffer(self, thread_id: str) -> None:
-        """Begin to buffer a thread, as an empty one."""
+        """Begin to buffer a thread, which appears empty from now on."""
         self._buffers[thread_id] = _Buffer()
 
     def discard(self, thread_id: str) -> None:
@@ -76,7 +76,7 @@ class BufferedSaver(DelegatingSaver):
         return await operation(self._of(config))
 
     def _of(self, config: RunnableConfig) -> _Saver:
-        """Return what a thread is read from: its buffer, where it has one."""
+        """Return the saver to read a thread from: its buffer, if it has one."""
         buffer = self._buffers.get(_thread(config))
         if buffer is None:
             return self._saver

@@ -1,7 +1,7 @@
-"""The driver of one session: takes it when something is to be done, and has it executed.
+"""The driver of one session: claims the session when there is work, and has it executed.
 
-A hub has a driver for each session that it was asked about; whether it owns the session is between
-the driver and the store.
+A hub has a driver for each session that was opened or woken in it. The store decides whether the
+driver's claim makes its hub the owner.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class DriverHub(ExecutionHub, Protocol):
     """What a driver needs of its hub."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something as long as the hub is open."""
+        """Run a coroutine as a task for as long as the hub is open."""
         ...
 
     def wake(self, session_id: str) -> None:
-        """Have a session looked at."""
+        """Wake the driver of a session, so that it looks for work."""
         ...
 
     def dismiss(self, session_id: str) -> None:
@@ -48,23 +48,23 @@ class DriverHub(ExecutionHub, Protocol):
         ...
 
     def team_of(self, record: SessionRecord) -> CompiledTeam:
-        """Return the team whose code a session needs; `Quarantined` where it is unknown."""
+        """Return the team whose code a session needs; `Quarantined` if it is not registered."""
         ...
 
     def handle(self, record: SessionRecord) -> SessionHandle:
-        """Return what participants hold of a session."""
+        """Return the session's handle, which participants get."""
         ...
 
     def on_appended(self, session: OwnedSession, envelopes: Sequence[Envelope]) -> None:
-        """Take note of what was appended to a session that this hub owns."""
+        """Notify of envelopes that were appended to a session that this hub owns."""
         ...
 
 
 class SessionDriver:
-    """Drives one session of a hub, in a task that ends when the session rests.
+    """Drives one session of a hub, in a task that ends when the session has no work.
 
-    A hub that does not own the session wakes its driver all the same: `_take` then finds that
-    another hub has it, and the driver rests.
+    The driver also runs if another hub owns the session: then `_take` fails to claim it, and the
+    task ends.
     """
 
     def __init__(self, hub: DriverHub, session_id: str) -> None:
@@ -77,7 +77,7 @@ class SessionDriver:
         self._is_over = False
         self._failure_count = 0
         self.quarantine: Quarantined | None = None
-        """Why the session cannot run here, if it cannot."""
+        """Why the session cannot run in this hub, None if it can."""
 
     @property
     def session(self) -> OwnedSession | None:
@@ -86,11 +86,11 @@ class SessionDriver:
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no task of the driver is under way."""
         return self._task is None or self._task.done()
 
     def wake(self) -> None:
-        """Look at the session: something may have come in, or come due."""
+        """Look at the session: its inbox may have an entry, or a timer may be due."""
         if self.session is not None:
             self.session.may_have_inbox = True
         self._news.set()
@@ -99,7 +99,7 @@ class SessionDriver:
             self._task.add_done_callback(lambda _: self._on_rest())
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
-        """Show the supervisor what was appended, and wake inner sessions whose round is over."""
+        """Show new envelopes to the supervisor; wake the inner sessions of a failed round."""
         if self._execution is not None and self._execution.supervisor is not None:
             self._execution.supervisor.notice(envelopes)
         for envelope in envelopes:
@@ -108,13 +108,13 @@ class SessionDriver:
                 self._wake_inner([data["speaker"]], data["round"])
 
     def try_again(self) -> None:
-        """Look again at a session that could not run here."""
+        """Look again at a session that could not run in this hub."""
         if self.quarantine is not None:
             self.quarantine = None
             self.wake()
 
     async def stop(self) -> None:
-        """Break off for good, and give the session back: another hub begins its round again."""
+        """Cancel the session's work and release the session: another hub begins its round again."""
         self._is_stopped = True
         session = self.session
         was_running = not self.is_resting and session is not None and session.is_running
@@ -124,7 +124,7 @@ class SessionDriver:
         session = self.session
         await self._let_go()
         if session is not None:
-            # To stop on purpose is no failure of the round.
+            # A stop is no failed attempt of the round.
             attempts = max(session.attempts - 1, 0) if was_running else None
             await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
 
@@ -134,7 +134,7 @@ class SessionDriver:
         self._hub.subscribers.notify(self._id)
 
     async def _drive(self) -> None:
-        """Execute the session until it rests; no error gets out, the session must go on."""
+        """Execute the session until there is no work; errors are logged, and the work goes on."""
         while self._news.is_set():
             self._news.clear()
             try:
@@ -146,19 +146,20 @@ class SessionDriver:
                     await self._let_go()
                 self._failure_count = 0
             except RoundConflict:
-                # An append whose outcome nobody knew has got there after all: see what it came to.
+                # An append whose outcome was unknown is in the log after all: read the log again.
                 await self._let_go()
                 self._news.set()
             except (StaleOwner, SessionClosed):
                 await self._let_go()
             except Quarantined as fault:
                 await self._let_go()
-                if str(fault) != str(self.quarantine):  # once, though it is looked at again
+                if str(fault) != str(self.quarantine):  # logged once
                     logger.error("session %s is quarantined: %s", self._id, fault)
                 self.quarantine = fault
                 await self._hub.log.release(self._id, self._hub.lease.owner)
             except Exception as error:
-                # The store may be away for a while; whatever it was, the session must go on.
+                # The store may be unreachable for a while; whatever the error, the session must go
+                # on.
                 await self._let_go()
                 kind = kind_of(error)
                 logger.error("session %s is tried again: %s", self._id, kind, exc_info=error)
@@ -167,13 +168,13 @@ class SessionDriver:
                 self._news.set()
 
     async def _let_go(self) -> None:
-        """Forget all that only an owner may go by."""
+        """Drop the state that is valid only while this hub owns the session."""
         execution, self._execution = self._execution, None
         if execution is not None and execution.supervisor is not None:
             await execution.supervisor.stop()
 
     def _wake_inner(self, teams: Sequence[str], round: int) -> None:
-        """Have the sessions looked at that were opened for a round which is over."""
+        """Wake the inner sessions that were opened for a round that is over."""
         for name in teams:
             for session_id in inner_ids(self._id, round, name):
                 self._hub.wake(session_id)
@@ -181,7 +182,7 @@ class SessionDriver:
             self._hub.wake(session_id)
 
     async def _take(self) -> Execution | None:
-        """Take the session, if it needs somebody and nobody else has it."""
+        """Claim the session, if it has work and no other hub owns it; None otherwise."""
         hub = self._hub
         stored_session = await hub.log.load(self._id)
         if stored_session is None:
@@ -193,15 +194,15 @@ class SessionDriver:
             return None
         if stored_session.record.serves:
             await self._close_orphan(stored_session)
-            return None  # it runs within a round of its outer session
+            return None  # its outer session's round runs it
         team = hub.team_of(stored_session.record)
         rules = team.rules_of(stored_session.record)
-        # Before the claim: should the lease lapse meanwhile, the ownership is verified.
+        # Read before the claim: if the lease expires in between, the number shows it.
         lease_number = hub.lease.number
         epoch = await self._claim()
         if epoch is None:
             return None
-        # Once more, as the owner before this one may have written until the claim.
+        # Loaded again: the former owner may have written until the claim.
         stored_session = await hub.log.load(self._id)
         if stored_session is None:
             return None
@@ -229,13 +230,13 @@ class SessionDriver:
         return await self._hub.log.claim(self._id, owner, clock().wall(), is_gone=is_gone)
 
     async def _clear_away(self, stored_session: StoredSession) -> None:
-        """Clear away what an owner has left that died as soon as the session had ended."""
+        """Delete the checkpoints of an ended session whose owner died before it could do so."""
         if stored_session.owner is not None and await self._claim() is not None:
             await self._hub.saver.adelete_thread(self._id)
             await self._hub.log.release(self._id, self._hub.lease.owner)
 
     async def _close_orphan(self, stored_session: StoredSession) -> None:
-        """Close an inner session whose outer one is no longer in the round that it serves."""
+        """Close an inner session whose outer session is not in its round any more."""
         hub, record = self._hub, stored_session.record
         outer = await hub.log.load(record.parent.session_id) if record.parent is not None else None
         if record.parent is not None and outer is not None and _serves(record.parent, outer.state):
@@ -243,17 +244,17 @@ class SessionDriver:
         epoch = await self._claim()
         if epoch is None:
             return
-        # No rule is asked any more, and the inner team may be unknown here.
+        # `close` asks no rule, and the inner team may be unknown in this process.
         rules = Rules(TransitionGraph(record.creator))
         state = await load_state(hub.log, stored_session)
         await OwnedSession(hub.log, record, rules, state, epoch).close("round_over")
         await hub.log.release(self._id, hub.lease.owner)
         self._is_over = True
-        self._wake_inner(record.agents, state.round)  # some of them may be teams
+        self._wake_inner(record.agents, state.round)  # some of these agents may be teams
 
 
 def _serves(parent: Parent, outer: SessionState | None) -> bool:
     if outer is None:
-        return True  # there is no snapshot, and only its log can tell
+        return True  # the outer session has no snapshot, and only folding its log could tell
     is_under_way = outer.round == parent.round and parent.speaker in outer.due
     return is_under_way and not outer.is_ended

@@ -1,4 +1,4 @@
-"""The execution of one session while a hub owns it: round after round, until it rests."""
+"""The execution of one session while a hub owns it: round after round, until there is no work."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
 from agentgraph.sessions.team.supervisor import Supervisor
 
 _STEPS = 1_000_000
-"""LangGraph's own limit per run; the session's rules and guards end it long before."""
+"""LangGraph's limit per run; the session's rules and guards end a run long before."""
 
 GraphInput: TypeAlias = dict[str, Any] | Command[Any] | Literal["next step"]
-"""What the graph is run with: a round, decisions, or nothing, to go on from its last step."""
+"""The input of the graph: a round, decisions, or "next step" to go on from the last checkpoint."""
 
 
 class ExecutionHub(Protocol):
@@ -43,17 +43,17 @@ class ExecutionHub(Protocol):
     subscribers: Subscribers
 
     def graph_of(self, record: SessionRecord) -> AnyCompiledGraph:
-        """Return the graph that runs a session."""
+        """Return the compiled graph that runs a session."""
         ...
 
 
 class Execution:
-    """Runs a session that its hub owns; a new ownership has a new execution.
+    """Runs a session that its hub owns; each claim of a session gets a new execution.
 
-    The log decides what is to be done. A checkpoint is a hint that saves work: it may be behind the
+    The log decides what to do next. A checkpoint is a hint that saves work: it may be behind the
     log, belong to an older round, or be missing.
 
-    `news` is set when something may have come in, or come due.
+    `news` is set when the inbox may have an entry, or a timer may be due.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class Execution:
         self._lease_number = lease_number
         self._news = news
         self._was_running = session.is_running
-        """Whether the owner before this one has left a round under way."""
+        """Whether the former owner left a round under way."""
         self._has_looked_back = False
         self._is_clean = False
-        """Whether the store has no checkpoint of the session."""
+        """Whether the store is known to have no checkpoint of the session."""
         self._answered_ids: set[str] = set()
-        """The interrupts whose decisions the graph was resumed with."""
+        """The interrupts whose decisions have been given to the graph."""
 
     async def run(self) -> bool:
-        """Do all that there is to do; tell whether the session has ended with that.
+        """Run the session until there is no work; return whether the session has ended.
 
-        Raises `StaleOwner` once another hub has the session, and whatever is wrong with the store.
+        Raises `StaleOwner` once another hub owns the session, and errors of the store.
         """
         session = self.session
         while True:
@@ -104,7 +104,7 @@ class Execution:
                 self._news.clear()
 
     async def _verify(self) -> None:
-        """Raise `StaleOwner` where the session was taken over: a lease that has lapsed tells."""
+        """Raise `StaleOwner` if another hub owns the session; after a lapsed lease ask the log."""
         number = self._hub.lease.number
         if number is None or number != self._lease_number:
             stored_session = await self._hub.log.load(self.session.id)
@@ -113,7 +113,7 @@ class Execution:
             self._lease_number = number
 
     async def _delete_checkpoints(self) -> None:
-        """Delete the checkpoints, unless they are another owner's by now."""
+        """Delete the session's checkpoints, unless another hub owns them now."""
         await self._verify()
         await self._hub.saver.adelete_thread(self.session.id)
         self._is_clean = True
@@ -123,7 +123,7 @@ class Execution:
         await self._hub.log.release(self.session.id, self._hub.lease.owner)
 
     async def _next_input(self) -> GraphInput | None:
-        """Return what the graph is to be run with, None where there is nothing to do."""
+        """Return the next input of the graph, None if there is nothing to do."""
         session = self.session
         if not self._has_looked_back:
             self._has_looked_back = True
@@ -135,19 +135,20 @@ class Execution:
             new = {key: value for key, value in decisions if key not in self._answered_ids}
             self._answered_ids |= new.keys()
             return Command(resume=new) if new else None
-        # Here to see whether anybody is to speak; the graph admits again at each later boundary.
+        # Admitted here to see whether an agent is due; the graph admits again at each later
+        # boundary.
         await session.admit()
         return {"round": session.state.round} if session.due else None
 
     async def _look_back(self) -> GraphInput | None:
-        """See what an owner before this one has left: the log decides, a checkpoint is a hint."""
+        """Return how to resume a former owner's round: the log decides, a checkpoint is a hint."""
         session = self.session
         is_waiting = session.state.status == "waiting_decision"
         if not session.due and not is_waiting:
             return None
         if self._was_running and session.is_running and not await self._may_try_again():
             return None
-        # It costs a read of the store, so it is done once, before anything else is run.
+        # This reads the store, so it is done once, before the graph runs for the first time.
         snapshot = await self._hub.graph_of(session.record).aget_state(self._config)
         if not snapshot.config["configurable"].get("checkpoint_id"):
             if session.state.status == "waiting_decision":
@@ -156,7 +157,7 @@ class Execution:
         is_current = snapshot.values.get("round") == session.state.round
         pending = interrupt_requests(snapshot, session.state.round)
         if is_current and any(question["speaker"] in session.due for question in pending):
-            await session.write_interrupts(pending)  # asked, and not yet in the log
+            await session.write_interrupts(pending)  # interrupted, but the log does not have it yet
             return None
         if is_current and session.due and snapshot.next and self.team.durability == "step":
             return "next step"
@@ -171,12 +172,13 @@ class Execution:
         await session.count_attempt()
         if session.attempts <= ATTEMPTS:
             return True
-        self._hub.graph_of(session.record)  # compiled, as only then it is known how to undo
+        # Compiled first: only compiling the graph registers how its actions are undone.
+        self._hub.graph_of(session.record)
         await give_up(session, "crashed", f"the process died {ATTEMPTS} times in this round")
         return False
 
     async def _ask_again(self) -> None:
-        """Run a round again whose questions have no checkpoint any more."""
+        """Run a round again whose interrupts have lost their checkpoint."""
         session = self.session
         for name in {question["speaker"] for question in session.state.interrupts.values()}:
             round = Round.begin(session, str(name))
@@ -184,17 +186,17 @@ class Execution:
                 await round.fail("checkpoint_lost", "what was asked is asked again", {})
 
     async def _run_graph(self, graph_input: GraphInput) -> None:
-        """Run the graph until nobody is to speak, or a human is asked."""
+        """Run the graph until no agent is due, or a human is asked."""
         hub, session, team = self._hub, self.session, self.team
         graph = hub.graph_of(session.record)
-        # The fence is asked before each checkpoint, so that a hub which was frozen past its lease
-        # writes nothing into what the next owner does.
+        # LangGraph's checkpoint writes call the fence first, so that a hub that was frozen beyond
+        # its lease cannot write into the next owner's checkpoints.
         run = Run(new_id(), session.id, fence=self._verify)
         run.is_resumed = isinstance(graph_input, Command)
         hub.subscribers.connect(session, run)
         durability: Literal["exit", "sync"] = "exit" if team.durability == "round" else "sync"
-        # A run that begins a round anew needs nothing of the store, and leaves nothing there unless
-        # it is interrupted. One that is resumed reads its checkpoint from the store.
+        # A run that begins a round reads nothing from the store, and writes to it only if it is
+        # interrupted. A resumed run reads its checkpoint from the store.
         if durability == "exit" and isinstance(graph_input, dict):
             hub.checkpoints.buffer(session.id)
         else:
@@ -210,17 +212,17 @@ class Execution:
             )
         try:
             result = await self._accompany(task)
-            # The checkpoint first, then the log: what the log says was asked can be answered.
+            # First the checkpoint, then the log: a question in the log can then always be answered.
             if result is not None and result.interrupts:
                 self._is_clean = False
                 await self._verify()
                 await hub.checkpoints.flush(session.id)
         finally:
             hub.checkpoints.discard(session.id)
-            run.has_ended = True  # LangGraph may still write what was cut off: it is refused
+            run.has_ended = True  # late writes of cancelled tasks are refused
             session.busy_speakers.clear()
         if result is None:
-            # It was broken off: those who asked have not been told what was decided.
+            # The run was cancelled: its interrupted tasks have not received the decisions.
             self._answered_ids.clear()
         elif result.interrupts:
             snapshot = await graph.aget_state(self._config)
@@ -233,7 +235,7 @@ class Execution:
                 await self._delete_checkpoints()
 
     async def _accompany(self, task: asyncio.Future[Any]) -> Any:
-        """Wait for a run; meanwhile admit what need not wait, and break off where that ends it."""
+        """Wait for a run; meanwhile admit what may enter, and cancel the run if that ends it."""
         session = self.session
         news = asyncio.ensure_future(self._news.wait())
         try:

@@ -82,17 +82,17 @@ class Hub:
     ) -> Hub:
         """Open a store: `memory` (the default), `sqlite:///file.db` or `postgresql://…`.
 
-        Sessions that a dead hub has left unfinished go on at once.
+        Sessions that a dead hub has left unfinished resume at once.
         """
         hub = cls(open_log(url), open_saver(url or "memory"), teams, lease_s)
         await hub.start(clock)
         return hub
 
     async def start(self, own_clock: Clock | None) -> None:
-        """Connect, and take over what is unfinished."""
+        """Connect, and take over unfinished sessions."""
         with use_clock(own_clock or clock()):
             self._context = copy_context()
-        # Tasks of the hub run in this context: with its clock, whoever's call begins them.
+        # Tasks of the hub run in this context, with the hub's clock, whichever call begins them.
         self._context.run(leave_run)  # a hub that a tool opens is no part of the tool's run
         await self.log.open()
         if isinstance(self.saver, LazySaver):
@@ -104,10 +104,10 @@ class Hub:
         await self.spawn(self._sweep.wake_unfinished())
 
     async def aclose(self) -> None:
-        """Break off all rounds, which go on in the next hub, and release the store."""
+        """Cancel all rounds, which begin again in the next hub, and close the store."""
         if self._close_task is None:
             self._close_task = asyncio.ensure_future(self._close())
-        # Brought to its end whoever gives up on it: half closed, it would keep its lease for ever.
+        # Shielded against cancellation: a half-closed hub would prolong its lease for ever.
         await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
@@ -130,7 +130,7 @@ class Hub:
         await self.aclose()
 
     def register(self, team: CompiledTeam) -> None:
-        """Make a team's agents known; two of one name are refused."""
+        """Make a team known to this hub; a second team of the same name is refused."""
         is_new = team.name not in self._teams
         if self._teams.setdefault(team.name, team) is not team:
             raise ConfigurationError(
@@ -199,7 +199,7 @@ class Hub:
         return await self.log.sessions(status)
 
     async def fork(self, session: Session, at: int) -> Session:
-        """Begin a session that is the same up to an envelope; it goes on when it is used."""
+        """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
         record, run_in_context = session.record, self._context.copy().run
         envelopes = await self.log.read(record.session_id, 0, at)
         parent = Parent(record.session_id, at=at)
@@ -232,58 +232,58 @@ class Hub:
         return session
 
     def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
-        """Call a handler with each new envelope of a type; the result ends it."""
+        """Call a handler with each new envelope of a type; return the unsubscribe function."""
         self._handlers.add(session.id, event_type, handler, after=session.state.sequence)
         return partial(self._handlers.remove, session.id, event_type, handler)
 
-    # What sessions and their drivers ask of their hub.
+    # The methods below serve the hub's sessions and their drivers.
 
     def check_open(self) -> None:
-        """Refuse what a closed hub is asked."""
+        """Raise if the hub is closed."""
         if self._is_closed:
             raise SessionError("the hub is closed: open another one", code="hub_closed")
 
     def handle(self, record: SessionRecord) -> Session:
-        """Return the one handle of a session."""
+        """Return the handle of a session; there is one handle per session."""
         session = self._sessions.get(record.session_id)
         if session is None:
             session = self._sessions[record.session_id] = Session(self, record)
         return session
 
     def wake(self, session_id: str) -> None:
-        """Have a session looked at: something may have come in, or come due."""
+        """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""
         driver = self._drivers.get(session_id)
         if driver is None:
             driver = self._drivers[session_id] = SessionDriver(self, session_id)
         driver.wake()
 
     def wake_all(self) -> None:
-        """Have all sessions looked at that have a driver."""
+        """Wake all drivers."""
         for driver in list(self._drivers.values()):
             driver.wake()
 
     def dismiss(self, session_id: str) -> None:
-        """Forget the driver of a session that has ended: a hub sees many of them."""
+        """Drop the driver of a session that has ended: a hub sees many sessions."""
         self._drivers.pop(session_id, None)
 
     def known_driver(self, session_id: str) -> SessionDriver | None:
-        """Return the driver of a session, None where none was needed yet, or any more."""
+        """Return the driver of a session, None if it has none at present."""
         return self._drivers.get(session_id)
 
     def owned_session(self, session_id: str) -> OwnedSession | None:
-        """Return a session as its owner has it, None where this hub does not own it."""
+        """Return a session's `OwnedSession`, None if this hub does not own it."""
         driver = self._drivers.get(session_id)
         return driver.session if driver is not None else None
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something as long as the hub is open."""
+        """Run a coroutine as a task for as long as the hub is open."""
         task = asyncio.get_running_loop().create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def team_of(self, record: SessionRecord) -> CompiledTeam:
-        """Return the team whose code a session needs."""
+        """Return the team whose code a session needs; `Quarantined` if it is not registered."""
         team = self._teams.get(record.team)
         if team is None:
             raise Quarantined(
@@ -293,18 +293,18 @@ class Hub:
         return team
 
     def rules_of(self, record: SessionRecord) -> Rules:
-        """Return a session's rules; `Quarantined` where they need code that this hub has not."""
+        """Return a session's rules; `Quarantined` if they need code that this hub lacks."""
         return self.team_of(record).rules_of(record)
 
     def graph_of(self, record: SessionRecord) -> AnyCompiledGraph:
-        """Return the graph that runs a session, compiled once."""
+        """Return the graph that runs a session; each graph is compiled once."""
         graph = self._graphs.get(record.team)
         if graph is None:
             graph = self._graphs[record.team] = self.team_of(record).compile(self.checkpoints)
         return graph
 
     def on_appended(self, session: OwnedSession, envelopes: Sequence[Envelope]) -> None:
-        """Pass on what was appended, to all who wait for it."""
+        """Pass new envelopes on to the session's driver, waiters, handlers and timers."""
         handle = self._sessions.get(session.id)
         if handle is not None:
             handle.update(session.state)
@@ -316,7 +316,7 @@ class Hub:
         self.subscribers.notify(session.id)
 
     def _on_changed(self, session_id: str | None) -> None:
-        """Take note that some hub, of this process or another, has changed the store."""
+        """React to a change of the store by a hub of this process or another one."""
         if self._is_closed:
             return
         for name in self._handlers.session_ids:
@@ -334,12 +334,12 @@ class Hub:
                 self._escalate(session, envelope)
         position = self._handlers.sequence_of(session.id)
         if position is not None and envelopes and envelopes[0].sequence > position + 1:
-            self.spawn(self._catch_up(session.id))  # another hub had the session until now
+            self.spawn(self._catch_up(session.id))  # another hub owned the session until now
         else:
             self._handlers.notify(session.id, envelopes)
 
     async def _catch_up(self, session_id: str) -> None:
-        """Call handlers with what another hub has appended."""
+        """Call handlers with the envelopes that another hub has appended."""
         position = self._handlers.sequence_of(session_id)
         if position is not None:
             self._handlers.notify(session_id, await self.log.read(session_id, position))

@@ -1,7 +1,7 @@
-"""The lease under which a hub drives sessions: prolonged while the hub lives, and whose it is.
+"""The lease under which a hub owns sessions: prolonged while the hub lives.
 
-The lease is the hub's, for all sessions that it owns. Another hub may take them once it has ended,
-or as soon as the owner's process is known to be dead.
+A hub has one lease for all its sessions. Another hub may claim them once the lease has expired, or
+as soon as the owner's process is known to be dead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SEPARATOR = "|"
 
 
 class Lease:
-    """The lease of one hub; each lease that follows a lapsed one has a number of its own."""
+    """The lease of one hub; a lease after a lapsed one has a new number."""
 
     def __init__(self, log: Log, seconds: float, when_lapsed: Callable[[], None]) -> None:
         self.owner = new_owner()
@@ -34,14 +34,14 @@ class Lease:
 
     @property
     def number(self) -> int | None:
-        """The number of the lease that holds, None while none does."""
+        """The number of the valid lease, None while it has lapsed."""
         return self._number if clock().wall() < self._until else None
 
     async def prolong(self) -> None:
-        """Prolong the lease; after one that has lapsed, sessions may have been taken over."""
+        """Prolong the lease; if it has lapsed, other hubs may have claimed sessions meanwhile."""
         until = clock().wall() + self._seconds
         await self._log.heartbeat(self.owner, until)
-        # Afterwards, as it may have taken its time: until it has got there, the old lease counted.
+        # Checked after the write, which may be slow: until it is stored, the old lease counts.
         has_lapsed = clock().wall() >= self._until
         self._until = until
         if has_lapsed:
@@ -54,17 +54,17 @@ class Lease:
             await clock().sleep(self._seconds / 3)
             try:
                 await self.prolong()
-            except Exception as error:  # the store is away: the lease may end, and others take over
+            except Exception as error:  # the store is unreachable, so the lease may lapse
                 logger.warning("the lease could not be prolonged: %s", error)
 
 
 def new_owner() -> str:
-    """Return a name for a hub of this process: with it, others can tell whether it is alive."""
+    """Return an owner id for a hub of this process; it shows other hubs if the process lives."""
     return _SEPARATOR.join((_host(), str(os.getpid()), _start_time(os.getpid()), new_id()))
 
 
 def is_gone(owner: str) -> bool:
-    """Tell whether a hub's process is known to be dead: only one of this host can be."""
+    """Tell whether a hub's process is known to be dead, which only its own host can know."""
     parts = owner.split(_SEPARATOR)
     if len(parts) != 4 or parts[0] != _host() or not parts[1].isdigit():
         return False
@@ -75,13 +75,13 @@ def is_gone(owner: str) -> bool:
         return True
     except OSError:
         return False
-    # The process number may have been given to another process since.
+    # The process id may have been reused by another process.
     return _is_zombie(pid) or _start_time(pid) != parts[2]
 
 
 @cache
 def _host() -> str:
-    """Name the machine and its boot, and the namespace of process numbers: containers differ."""
+    """Return an id of machine, boot and namespace of process ids: containers differ in these."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()}:{boot}:{os.readlink('/proc/self/ns/pid')}"
@@ -99,7 +99,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields that the kernel has of a process after its name; none where it has none."""
+    """Return the kernel's fields of a process after its name; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

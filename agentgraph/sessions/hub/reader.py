@@ -1,4 +1,4 @@
-"""What can be read of a session: its state, its envelopes, and why something was decided."""
+"""The reading side of a session: its state, its envelopes, and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class ReaderHub(Protocol):
     subscribers: Subscribers
 
     def check_open(self) -> None:
-        """Raise where the hub is closed."""
+        """Raise if the hub is closed."""
         ...
 
     def rules_of(self, record: SessionRecord) -> Rules:
-        """Return a session's rules; `Quarantined` where they need code that the hub has not."""
+        """Return a session's rules; `Quarantined` if they need code that the hub lacks."""
         ...
 
     def wake(self, session_id: str) -> None:
-        """Have a session looked at: something may have come in, or come due."""
+        """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""
         ...
 
     def known_driver(self, session_id: str) -> SessionDriver | None:
-        """Return the driver of a session, None where none was needed yet, or any more."""
+        """Return the driver of a session, None if it has none at present."""
         ...
 
     def owned_session(self, session_id: str) -> OwnedSession | None:
-        """Return a session as its owner has it, None where this hub does not own it."""
+        """Return a session's `OwnedSession`, None if this hub does not own it."""
         ...
 
 
 class SessionReader:
-    """The reading side of a `Session`: nothing in here changes the session."""
+    """The reading side of a `Session`: no method changes the session."""
 
     def __init__(self, hub: ReaderHub, record: SessionRecord) -> None:
         self._hub = hub
@@ -69,12 +69,12 @@ class SessionReader:
 
     @property
     def id(self) -> str:
-        """The id under which any hub of the store finds it."""
+        """The id, by which every hub of the store finds the session."""
         return self.record.session_id
 
     @property
     def state(self) -> SessionState:
-        """The state; where another hub drives the session, as it was when last looked at."""
+        """The current state; if another hub owns the session, the state at the last `refresh`."""
         return self._now.detached_copy()
 
     @property
@@ -84,9 +84,9 @@ class SessionReader:
 
     @property
     def quarantine(self) -> Quarantined | None:
-        """Why it cannot run here, if it cannot."""
+        """Why the session cannot run in this hub, None if it can."""
         try:
-            if not self.record.serves:  # what runs within another session's round has its code
+            if not self.record.serves:  # an inner session has its code from the outer session
                 self._hub.rules_of(self.record)
         except Quarantined as fault:
             return fault
@@ -94,42 +94,42 @@ class SessionReader:
         return driver.quarantine if driver is not None else None
 
     async def history(self, after: int = 0) -> list[Envelope]:
-        """Return the envelopes after a sequence."""
+        """Return the envelopes after the sequence `after`."""
         self._hub.check_open()
         return await self._hub.log.read(self.id, _sequence(after))
 
     def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
-        """Yield the envelopes after a sequence, those to come too; it ends with the session."""
+        """Yield the envelopes after a sequence, and new ones until the session ends."""
         return watch(self._hub.log, self._hub.subscribers, self.id, _sequence(after))
 
     def stream(self, after: int = 0) -> AsyncGenerator[Envelope | Event, None]:
-        """Yield envelopes, and what happens live in the rounds that this hub runs.
+        """Yield envelopes, and live events from the rounds that this hub runs.
 
-        Live events have their round and attempt: those of an attempt that was given up are void.
+        Live events carry their round and attempt: those of an attempt that failed are void.
         """
         hub, position = self._hub, _sequence(after)
         return stream(hub.log, hub.subscribers, self.id, position, partial(hub.wake, self.id))
 
     def can_send(self, name: str) -> bool:
-        """Tell whether what somebody says now would be their turn."""
+        """Tell whether a message that this participant sends now would count as its turn."""
         state = self._now
         if state.is_ended or state.status in ("pending", "closing"):
             return False
         return name in state.due or (state.round == 0 and name == state.creator_id)
 
     async def explain(self, sequence: int) -> SessionExplanation:
-        """Say what was decided on an envelope, and why no other rule did it."""
+        """Explain the decision on an envelope, and why no earlier rule made it."""
         await self.refresh()
         self._check_sequence(sequence)
         envelopes = await self._hub.log.read(self.id, 0, sequence)
         return explain_last(self.record, self._hub.rules_of(self.record), envelopes)
 
     async def refresh(self) -> SessionState:
-        """Look at the session again, if another hub drives it."""
+        """Load the state again, if another hub owns the session."""
         self._hub.check_open()
         owned_session = self._hub.owned_session(self.id)
         if owned_session is not None:
-            async with owned_session.lock:  # what the store has already is not to be missed
+            async with owned_session.lock:  # waits for an append that the store already has
                 pass
         if self._hub.owned_session(self.id) is None:
             stored_session = await self._hub.log.load(self.id)
@@ -138,7 +138,7 @@ class SessionReader:
         return self.state
 
     def update(self, state: SessionState) -> None:
-        """Take note of a newer state."""
+        """Replace the state by a newer one."""
         self._state = state
 
     def _check_sequence(self, sequence: object) -> None:

@@ -1,4 +1,4 @@
-"""A session, for whoever takes part in it or looks on: the handle that a hub gives."""
+"""The session handle: how code outside a session takes part in it or reads it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class SessionHub(ReaderHub, Protocol):
     """What a session needs of its hub."""
 
     async def fork(self, session: Session, at: int) -> Session:
-        """Begin a session that is the same up to an envelope."""
+        """Begin a session with a copy of the envelopes up to `at`."""
         ...
 
     def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
-        """Call a handler with each new envelope of a type; the result ends it."""
+        """Call a handler with each new envelope of a type; return the unsubscribe function."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What was accepted, durably; its id will be its envelope's."""
+    """Proof that an entry was accepted, durably; `id` becomes its envelope's id."""
 
     id: str
 
@@ -43,8 +43,8 @@ class Receipt:
 class Session(SessionReader):
     """A handle on a session; any hub of its store gives one.
 
-    What it is asked goes to the session's inbox and is durable when the call returns, whichever hub
-    of the store drives the session.
+    Requests go to the session's inbox and are durable when the call returns, whichever hub of the
+    store drives the session.
     """
 
     def __init__(self, hub: SessionHub, record: SessionRecord) -> None:
@@ -108,7 +108,7 @@ class Session(SessionReader):
             causation_id=causation_id,
             idempotency_key=idempotency_key,
             metadata=metadata,
-            priority=None if priority == Priority.NORMAL else priority,  # a draft has its own
+            priority=None if priority == Priority.NORMAL else priority,  # None keeps a draft's own
         )
         self._check(sender, draft)
         if admitted and self._is_inside():
@@ -117,11 +117,11 @@ class Session(SessionReader):
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
     async def interject(self, sender: str, draft: Draft) -> None:
-        """Let the supervisor speak."""
+        """Put a draft into the inbox without checks; only the supervisor does this."""
         await self._put_in_inbox(sender, draft)
 
     async def settled(self) -> SessionState:
-        """Wait until nothing moves any more by itself: it is closed, or waits for somebody.
+        """Wait until the session closes, or waits for a human or another outside event.
 
         Raises `InsideRound` in a round of the same session, which would wait for itself.
         """
@@ -143,9 +143,9 @@ class Session(SessionReader):
         await self._request_context({"set": {}, "delete": [key]})
 
     async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
-        """Decide what an interrupt asks; its round goes on.
+        """Send a human's decision on an interrupt; the interrupted round resumes.
 
-        Raises `SessionError` where nothing waits for this decision, or somebody else was faster.
+        Raises `SessionError` if no such interrupt is open, or another decision came first.
         """
         await self.refresh()
         interrupts = self._now.interrupts
@@ -165,7 +165,7 @@ class Session(SessionReader):
             text = "somebody else has decided it otherwise meanwhile"
             await self._request(decider, draft, or_else=text)
         except SessionError as error:
-            # The same decision may have waited already: of this caller, before its process died.
+            # The inbox may have had the same decision: this caller's, before its process died.
             fresh = await self._hub.log.read(self.id, position)
             decisions = [
                 envelope.event_data for envelope in fresh if envelope.event_type == ev.EV_DECISION
@@ -174,9 +174,9 @@ class Session(SessionReader):
                 raise
 
     async def release(self, agent: str | None = None) -> None:
-        """Give the conversation back to an agent, or to whoever had it before the human.
+        """Give the conversation to an agent, by default to the one that had it before the human.
 
-        Raises `SessionError` where the session waits for no human.
+        Raises `SessionError` if the session does not wait for a human.
         """
         state = await self.refresh()
         agents = [name for name in self.record.agents if name in state.participant_order]
@@ -192,7 +192,7 @@ class Session(SessionReader):
         await self._request(self.record.creator, draft, or_else="it waits for no human any more")
 
     async def fork(self, at: int) -> Session:
-        """Begin a session that is the same up to an envelope; it goes on when it is used."""
+        """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
         await self.refresh()
         self._check_sequence(at)
         return await self._hub.fork(self, at)
@@ -206,23 +206,23 @@ class Session(SessionReader):
         await self._answer(name, ev.EV_SESSION_INVITE_REJECT)
 
     async def leave(self, name: str) -> None:
-        """Let a participant go; a turn of theirs has failed."""
+        """Remove a participant; if it has the floor, its turn fails."""
         if name not in self._now.participant_order:
             raise SessionError(f"{name!r} takes no part here", code="stranger")
         await self._request(name, Draft(ev.EV_SESSION_LEFT, {"participant": name}))
 
     def on(self, event_type: str, handler: Callable[[Envelope], Any]) -> Callable[[], None]:
-        """Call a function with each new envelope of a type ("*" is any); the result ends it.
+        """Call a function with each new envelope of a type ("*" is any); the result unsubscribes.
 
-        It hears of each envelope once, in order, whichever hub appends it, and may be a coroutine
-        function. What it raises is logged.
+        The function is called once per envelope, in order, whichever hub appends it; it may be a
+        coroutine function. Its errors are logged.
         """
         if not callable(handler):
             raise ConfigurationError(f"handler={handler!r}: give a function of an envelope")
         return self._hub.on(self, event_type, handler)
 
     async def close(self, reason: str = "explicit_close") -> None:
-        """End the session; a round under way is broken off."""
+        """End the session; a round under way is cancelled."""
         if not isinstance(reason, str):
             raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
         self._hub.check_open()
@@ -233,7 +233,7 @@ class Session(SessionReader):
         try:
             await self._request(self.record.creator, draft)
         except SessionClosed:
-            return  # somebody else was faster
+            return  # another caller has closed it first
 
     async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
@@ -245,9 +245,9 @@ class Session(SessionReader):
         return envelope_id
 
     async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
-        """Put a request in the inbox, and wait until it is carried out or refused.
+        """Put a request into the inbox, and wait until it is carried out or refused.
 
-        A round that asks its own session does not wait: it would wait for itself.
+        Inside a round of the same session it does not wait: the round would wait for itself.
         """
         envelope_id = await self._put_in_inbox(sender, draft)
         if self._is_inside():
@@ -289,7 +289,7 @@ class Session(SessionReader):
         entries = await self._hub.log.inbox(self.id)
         if any(entry.envelope_id == envelope_id for entry in entries):
             if (fault := self.quarantine) is not None:
-                raise fault  # it is accepted, and carried out once the session runs again
+                raise fault  # accepted, and carried out once the session can run again
             return False
         await self.refresh()
         return True
@@ -300,7 +300,7 @@ class Session(SessionReader):
         driver = self._hub.known_driver(self.id)
         if driver is not None and not driver.is_resting:
             return False
-        # Before the state: what another hub takes in meanwhile is in the one or the other.
+        # Read before the state: an entry that another hub admits meanwhile shows up in one of both.
         entries = await self._hub.log.inbox(self.id)
         state = await self.refresh()
         if state.is_ended:
@@ -327,13 +327,13 @@ class Session(SessionReader):
 
     @property
     def _senders(self) -> tuple[str, ...]:
-        """Who takes part now, and the creator, who may speak without being a participant."""
+        """The present participants, and the creator, who may send without being a participant."""
         state, record = self._now, self.record
         own = () if state.creator_id in (*record.agents, *record.humans) else (state.creator_id,)
         return (*state.participant_order, *own)
 
     def _is_inside(self) -> bool:
-        """Tell whether a round of this session, or of one inside of it, waits for this code."""
+        """Tell whether this code runs inside a round of this session or of its inner sessions."""
         round = current_round()
         if round is None:
             return False

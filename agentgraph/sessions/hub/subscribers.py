@@ -1,4 +1,4 @@
-"""Who follows the sessions of a hub: waiters for a change, readers of live events, and handlers."""
+"""The subscribers of a hub's sessions: waiters for a change, readers of live events, handlers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _QUEUE_SIZE = 64
 _BATCH = 200
 
 EventQueue: TypeAlias = asyncio.Queue[Event | None]
-"""The live events of a session; None at the end."""
+"""The live events of a session; None marks the end."""
 Item: TypeAlias = Envelope | Event
 Handler: TypeAlias = Callable[[Envelope], Any]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Subscribers:
-    """Wakes who waits for a session to change, and passes on what its models say meanwhile.
+    """Wakes the tasks that wait for a change of a session, and passes on live events of its runs.
 
-    Live events are lost where nobody reads them, or too slowly. What matters is in the log.
+    Live events are lost if no reader takes them, or a reader is too slow. The log has everything
+    that must not be lost.
     """
 
     def __init__(self) -> None:
@@ -47,40 +48,40 @@ class Subscribers:
     async def wait_until(
         self, session_id: str, is_ready: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
-        """Wait until something holds; it is asked again after each change of a session."""
+        """Wait until `is_ready` returns true; each change of the session calls it again."""
         while True:
-            # Before it is asked: what changes meanwhile is not missed.
+            # Registered before `is_ready` is called, so that a change meanwhile is not missed.
             change = self._changes.setdefault(session_id, asyncio.Event())
             if await is_ready():
-                self.notify(session_id)  # nothing is kept of a session that nobody waits for
+                self.notify(session_id)  # drops the entry: nothing is kept without waiters
                 return
             if self._is_closed:
                 raise SessionError("the hub is closed", code="hub_closed")
             await change.wait()
 
     def notify(self, session_id: str | None = None) -> None:
-        """Wake all who wait for a change of a session, or of any."""
+        """Wake all waiters of a session, or with None those of all sessions."""
         for name in [session_id] if session_id is not None else list(self._changes):
             change = self._changes.pop(name, None)
             if change is not None:
                 change.set()
 
     def subscribe(self, session_id: str) -> EventQueue:
-        """Return a queue for a session's live events; in a full one they replace the oldest."""
+        """Return a queue of a session's live events; in a full one they replace the oldest."""
         queue: EventQueue = asyncio.Queue(_QUEUE_SIZE)
         self._queues[session_id].add(queue)
         return queue
 
     def unsubscribe(self, session_id: str, queue: EventQueue) -> None:
-        """Put no more events in a queue."""
+        """Stop putting events into a queue."""
         self._queues[session_id].discard(queue)
         if not self._queues[session_id]:
             del self._queues[session_id]
 
     def connect(self, session: OwnedSession, run: Run) -> None:
-        """Pass on a run's events while anybody reads them; readers may come and go.
+        """Pass on a run's events while the session has readers, who may come and go.
 
-        The callbacks for tokens are asked for turn by turn: a turn without a reader needs none.
+        The callbacks for tokens are requested turn by turn: a turn without readers needs none.
         """
         emitter = EventEmitter(run, session.record.team, self._put_in(session.id), current_attempt)
 
@@ -97,7 +98,7 @@ class Subscribers:
         run.tell, session.listeners = tell, listeners
 
     def close(self) -> None:
-        """End all queues, and wake all who wait."""
+        """End all queues, and wake all waiters."""
         self._is_closed = True
         for queues in self._queues.values():
             for queue in queues:
@@ -113,7 +114,7 @@ class Subscribers:
 
 
 def _offer(queue: EventQueue, event: Event | None) -> None:
-    """Put an event, in place of the oldest where there is no room: what matters is in the log."""
+    """Put an event into a queue; if it is full, drop the oldest event first."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(event)
@@ -122,7 +123,7 @@ def _offer(queue: EventQueue, event: Event | None) -> None:
 async def watch(
     log: Log, subscribers: Subscribers, session_id: str, after: int
 ) -> AsyncGenerator[Envelope, None]:
-    """Yield envelopes in order, until the session is closed."""
+    """Yield envelopes in order, until the session ends."""
 
     async def has_more() -> bool:
         return bool(await log.read(session_id, position, 1))
@@ -130,7 +131,7 @@ async def watch(
     stored_session = await log.load(session_id)
     state = stored_session.state if stored_session is not None else None
     is_over = state is not None and state.is_ended
-    # Whoever waits for what is far ahead must see the end all the same, should it come before.
+    # A reader that waits for a sequence far ahead must still see the end, if that comes earlier.
     position = after if state is None else min(after, state.sequence)
     while True:
         batch = await log.read(session_id, position, _BATCH)
@@ -149,7 +150,7 @@ async def watch(
 async def stream(
     log: Log, subscribers: Subscribers, session_id: str, after: int, wake: Callable[[], None]
 ) -> AsyncGenerator[Item, None]:
-    """Yield envelopes, and live events between them; `wake` is called once events are awaited."""
+    """Yield envelopes and live events; call `wake` once the reader is subscribed to events."""
     events = subscribers.subscribe(session_id)
     items: asyncio.Queue[Item | BaseException | None] = asyncio.Queue(1)
 
@@ -189,11 +190,11 @@ class _Subscription:
 
 
 class Handlers:
-    """The functions that are called with a session's envelopes: with each once, in order.
+    """The handlers of sessions' envelopes: each handler gets each envelope once, in order.
 
-    A hub hears of envelopes in several ways (its own appends, another hub's), some of them twice:
-    the sequence up to which handlers were called keeps them apart. `spawn` runs what they return,
-    if that is to be awaited.
+    A hub learns of envelopes from its own appends and from notifications of the log, of some twice:
+    the sequence up to which handlers were called filters out repetitions. `spawn` runs what a
+    handler returns, if that is awaitable.
     """
 
     def __init__(self, spawn: Spawn) -> None:
@@ -201,12 +202,12 @@ class Handlers:
         self._subscriptions: dict[str, _Subscription] = {}
 
     def add(self, session_id: str, event_type: str, handler: Handler, after: int) -> None:
-        """Call a handler with what comes after a sequence."""
+        """Call a handler with the envelopes after the sequence `after`."""
         subscription = self._subscriptions.setdefault(session_id, _Subscription(after))
         subscription.entries.append((event_type, handler))
 
     def remove(self, session_id: str, event_type: str, handler: Handler) -> None:
-        """Call a handler no more."""
+        """Stop calling a handler."""
         subscription = self._subscriptions.get(session_id)
         if subscription is not None and (event_type, handler) in subscription.entries:
             subscription.entries.remove((event_type, handler))
@@ -224,7 +225,7 @@ class Handlers:
         return None if subscription is None else subscription.sequence
 
     def notify(self, session_id: str, envelopes: Sequence[Envelope]) -> None:
-        """Call the handlers with those of these envelopes that are new to them."""
+        """Call the handlers with those envelopes that they have not been called with."""
         subscription = self._subscriptions.get(session_id)
         if subscription is None:
             return
@@ -240,7 +241,7 @@ class Handlers:
             self._subscriptions.pop(session_id, None)
 
     def call(self, handler: Handler, envelope: Envelope) -> None:
-        """Call a handler; what it raises is logged, and does not stop the session."""
+        """Call a handler; its errors are logged, and do not stop the session."""
 
         async def finish(result: Any) -> None:
             try:

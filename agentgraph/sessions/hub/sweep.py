@@ -1,4 +1,4 @@
-"""The sweep: has sessions driven that are due by the clock, or that a dead hub has left."""
+"""The sweep: wakes the drivers of sessions that are due, or that a dead hub has left unfinished."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _INTERVAL_S = 1.0
 
 
 class Sweep:
-    """Looks through the store when a session is due, and every second for what others left.
+    """Looks through the store when a session is due, and at least every second.
 
-    A store without notifications (SQLite, between processes) has no other way to tell that a hub
-    has died with sessions unfinished.
+    A store without notifications (SQLite, between processes) has no other way to show that a hub
+    has died with unfinished sessions.
     """
 
     def __init__(self, log: Log, wake: Callable[[str], None]) -> None:
@@ -26,10 +26,10 @@ class Sweep:
         self._wake = wake
         self._next_due = float("inf")
         self._is_earlier = asyncio.Event()
-        """Whether something is due before what the present pause ends with."""
+        """Set when a session is due before the end of the present pause."""
 
     async def run(self) -> None:
-        """Look through the store for as long as the hub is open."""
+        """Look through the store, again and again, for as long as the hub is open."""
         while True:
             try:
                 due_at = await self._log.next_due()
@@ -41,12 +41,12 @@ class Sweep:
             await self._pause(max(0.0, min(_INTERVAL_S, self._next_due - clock().wall())))
 
     async def wake_unfinished(self) -> None:
-        """Wake all sessions that need somebody to drive them."""
+        """Wake the drivers of all sessions that need an owner."""
         for session_id in await self._log.unfinished_sessions(clock().wall()):
             self._wake(session_id)
 
     def schedule(self, due_at: float | None) -> None:
-        """Take note of when a session is due."""
+        """Make sure that the sweep looks no later than `due_at`."""
         if due_at is not None and due_at < self._next_due:
             self._is_earlier.set()
 

@@ -18,17 +18,17 @@ from agentgraph.stream import Event
 from agentgraph.usage import Usage
 
 Escalate: TypeAlias = Callable[[Session, Envelope], Awaitable[None] | None]
-"""Given the session and the envelope of the handoff, once that stands in the log."""
+"""Called with the session and the envelope of the handoff, after that envelope is in the log."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Team(CompiledTeam):
-    """Participants, and rules that say who of them speaks next.
+    """Participants, and rules that decide which of them speaks next.
 
-    `durability="round"` runs a round that broke off again from its start, `"step"` from its last
-    step. After a round that failed for good `failure_target` goes on, an agent or `"human"`;
-    without one the session closes. `escalations` has a function for each `channel_escalation` of a
-    handoff beside `same`.
+    `durability="round"` repeats an interrupted round from its start, `"step"` from its last step.
+    After a round that failed for good, `failure_target` has the floor: an agent or `"human"`;
+    without it the session closes. `escalations` maps each `channel_escalation` of a handoff, except
+    `same`, to a function.
 
     >>> team = Team([researcher, writer], sequence(["researcher", "writer"]))
     >>> team.run("A page on tidal power").text
@@ -39,9 +39,9 @@ class Team(CompiledTeam):
     async def arun(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> TeamResult:
-        """Run one session in memory, until it closes or waits for somebody.
+        """Run one session in memory, until it closes or waits for a human.
 
-        Invited humans count as present. What waits for a decision can be read in `state`.
+        Invited humans count as present. `state` of the result shows the open interrupts.
         """
         async with await Hub.open(teams=[self]) as hub:
             session = await self._open(hub, creator, context)
@@ -52,7 +52,7 @@ class Team(CompiledTeam):
     async def astream(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Envelope | Event, None]:
-        """Run one session in memory and yield all that happens in it."""
+        """Run one session in memory; yield its envelopes and live events."""
         async with await Hub.open(teams=[self]) as hub:
             session = await self._open(hub, creator, context)
             async for item in _stream_until_settled(session, creator, input):
@@ -61,7 +61,7 @@ class Team(CompiledTeam):
     def run(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> TeamResult:
-        """Run one session; works in a notebook as well as in a script."""
+        """Run one session, as `arun` does; works in a notebook as well as in a script."""
         return run_sync(self.arun(input, creator=creator, context=context))
 
     def mermaid(self) -> str:
@@ -69,7 +69,7 @@ class Team(CompiledTeam):
         return self.rules.mermaid()
 
     def svg(self) -> str:
-        """Draw the rules, as an SVG picture that stands by itself."""
+        """Draw the rules, as a standalone SVG picture."""
         return self.rules.svg()
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
@@ -82,25 +82,25 @@ class Team(CompiledTeam):
     async def _open(self, hub: Hub, creator: str, context: Mapping[str, Any] | None) -> Session:
         session = await hub.session(self, creator=creator, context=context, ttl=None)
         for name in session.record.invited:
-            await session.join(name)  # nobody else is there to answer for them
+            await session.join(name)  # there is no other caller to accept the invitation
         return session
 
 
 @dataclass(frozen=True, slots=True)
 class TeamResult:
-    """What a run of a team came to."""
+    """The result of a team's run."""
 
     text: str
-    """What an agent said last."""
+    """The text of the last answer of an agent."""
     close_reason: str | None
-    """Why the session closed; None where it waits for somebody."""
+    """Why the session closed; None if it waits for a human."""
     envelopes: tuple[Envelope, ...]
     state: SessionState
     usage: Usage = field(default_factory=Usage)
 
     @classmethod
     def of(cls, envelopes: Sequence[Envelope], state: SessionState) -> TeamResult:
-        """Sum up a session."""
+        """Summarise a session's envelopes and state."""
         texts = [
             envelope.text
             for envelope in envelopes
@@ -127,7 +127,7 @@ class TeamResult:
 async def _stream_until_settled(
     session: Session, sender: str, text: str
 ) -> AsyncGenerator[Envelope | Event, None]:
-    """Say something and yield what happens until nothing moves any more by itself."""
+    """Send a text; yield envelopes and events until the session has settled."""
     last = 0
     items = session.stream(after=session.state.sequence)
     next_item = asyncio.ensure_future(anext(items, None))

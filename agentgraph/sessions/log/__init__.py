@@ -57,7 +57,7 @@ def register_log(
         hub = await Hub.open("redis://localhost", teams=[team])
 
     `saver` makes the checkpoint saver of such a URL. Without it checkpoints are in memory: another
-    process then runs a broken round again from its start, and asks anew what was asked.
+    process then runs an interrupted round again from its start, and asks its questions again.
     """
     _logs.register(scheme, opener)
     register_saver(scheme, saver or _memory_saver)
@@ -67,7 +67,7 @@ def _memory_saver(url: str) -> BaseCheckpointSaver[str]:
     return InMemorySaver()
 
 
-# A driver is imported by those who use it.
+# Drivers are imported only when a log that needs them is opened.
 
 
 def _open_sqlite(path: str) -> Log:

@@ -1,4 +1,4 @@
-"""Who is notified of changes to a log: callbacks, each called on the event loop it came from."""
+"""The subscribers of a log: callbacks, each called on the event loop that subscribed it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from agentgraph.sessions.log.protocol import ChangeListener
 
 
 class Listeners:
-    """The subscribers of one log, who may be notified from any thread.
+    """The subscribers of one log; `notify` may be called from any thread.
 
-    It is false while there are none. Whoever implements a log of its own can keep its subscribers
-    here: `subscribe` is that of the `Log` protocol.
+    The object is false while there are no subscribers. A log of your own can keep its subscribers
+    here: `subscribe` is the method of the `Log` protocol.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Listeners:
         return bool(self._subscribers)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call the listener with each change, on the running loop; the result ends that."""
+        """Call the listener with each change, on the running loop; the result unsubscribes."""
         key = object()
         self._subscribers[key] = (_running_loop(), listener)
 
@@ -35,7 +35,7 @@ class Listeners:
         return unsubscribe
 
     def notify(self, session_id: str | None) -> None:
-        """Tell all subscribers that a session has changed, or with None that any may have."""
+        """Notify all subscribers that a session has changed; None: any session may have."""
         if not self._subscribers:
             return
         here = _running_loop()
@@ -43,11 +43,11 @@ class Listeners:
             if loop is None or loop is here:
                 self._call(key, session_id)
             else:
-                with suppress(RuntimeError):  # that loop is closed, and its subscriber gone with it
+                with suppress(RuntimeError):  # that loop is closed, so its subscriber is gone too
                     loop.call_soon_threadsafe(self._call, key, session_id)
 
     def _call(self, key: object, session_id: str | None) -> None:
-        # Looked up again: who has unsubscribed in the meantime must not be called any more.
+        # Looked up again: a listener that unsubscribed in the meantime must not be called.
         subscriber = self._subscribers.get(key)
         if subscriber is not None:
             _, listener = subscriber

@@ -1,7 +1,7 @@
 """Sessions in the memory of this process.
 
-It is the log of tests and of teams that run without a hub, and the shortest whole implementation of
-the protocol. No method awaits anything, so each is atomic among the tasks of an event loop.
+This log serves tests and teams that run without a hub, and is the shortest complete implementation
+of the protocol. No method awaits anything, so each is atomic among the tasks of an event loop.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from agentgraph.sessions.state.state import SessionState
 
 @dataclass(slots=True)
 class _MemorySession:
-    """One session: what a database has of it in rows."""
+    """One session: the data that a database log keeps in rows."""
 
     record: SessionRecord
     state: SessionState
     runnable: bool
     due_at: float | None
-    """When the clock has something to do with it."""
+    """The instant of the session's next timer."""
     envelopes: list[Envelope] = field(default_factory=list)
     substantive: list[int] = field(default_factory=list)
-    """The places of the substantive ones among the envelopes."""
+    """The indexes of the substantive envelopes in `envelopes`."""
     by_id: dict[str, Envelope] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     """Envelope ids by sender and idempotency key."""
@@ -58,15 +58,15 @@ class _MemorySession:
 
 
 class MemoryLog:
-    """A log that lasts as long as the process; several hubs of it may share one.
+    """A log that lasts as long as the process; several hubs of the process may share one.
 
-    Envelopes, records and states are never changed, so they are kept as they are, and not copied.
+    Envelopes, records and states are immutable, so they are stored without being copied.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[str, _MemorySession] = {}
-        self._leases: dict[str, float] = {}  # by hub, until when
-        self._order = count(1)  # of what arrives in inboxes
+        self._leases: dict[str, float] = {}  # by hub: the instant at which its lease expires
+        self._order = count(1)  # of arrival in the inboxes
         self._listeners = Listeners()
 
     async def open(self) -> None:
@@ -143,7 +143,7 @@ class MemoryLog:
             raise RoundConflict(
                 f"session {session_id!r} is at {len(session.envelopes)}, not {head}"
             )
-        # What is in the inbox of a session that ends would be lost, although it was accepted.
+        # An accepted entry that remains in the inbox of a session that ends would be lost.
         if state.is_ended and any(key not in admitted_ids for key in session.inbox):
             raise InboxConflict()
         session.add(envelopes)
@@ -175,7 +175,7 @@ class MemoryLog:
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         session = self._session(session_id)
-        # Looked up before the end is: an identical resend gets its first id after the end, too.
+        # Looked up before the status: an identical resend gets its first id after the end, too.
         idempotency_key = entry.draft.idempotency_key
         key = (entry.sender_id, idempotency_key or "")
         if idempotency_key is not None and key in session.keys:
@@ -201,7 +201,8 @@ class MemoryLog:
         force: bool = False,
     ) -> int | None:
         session = self._session(session_id)
-        # Whoever lost its lease meanwhile gets a new epoch: another hub may have had the session.
+        # A hub whose lease has expired meanwhile gets a new epoch: another hub may have owned the
+        # session in between.
         if session.owner == owner and self._leases.get(owner, 0) > now:
             return session.epoch
         if session.owner not in (None, owner) and not force:

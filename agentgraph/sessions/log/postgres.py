@@ -1,8 +1,8 @@
 """Sessions in Postgres, shared by any number of processes.
 
 Each operation is one statement, and so one round trip. Where a connection is lost before the answer
-arrives, nobody knows whether the statement was carried out; it is then repeated on another
-connection in a form that finds that out first.
+arrives, it is unknown whether the statement was carried out; it is then repeated on another
+connection in a form that checks that first.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from agentgraph.storage.pool import (
 T = TypeVar("T")
 
 CONNECTIONS = 4
-"""At most as many per log; one more connection listens."""
+"""The most connections per log; one more connection listens for notifications."""
 
 _FOREVER = 2**62
 """A sequence after all others."""
 _DAY_S = 86_400.0
-"""How long the lease of a killed hub is kept once it has run out."""
+"""How long the lease of a killed hub is kept after it has expired."""
 
 _Work: TypeAlias = Callable[[LogConnection], Awaitable[T]]
 
@@ -80,11 +80,11 @@ class PostgresLog:
             self._forget_at_exit = close_at_exit(self.close)
             timeout = connect_timeout(self._url)
             self._server_listener = NotificationListener(self._url, timeout, self._listeners)
-            if self._listeners:  # somebody has subscribed before it was open
+            if self._listeners:  # a listener subscribed before the log was open
                 self._server_listener.start()
 
     async def close(self) -> None:
-        # Shielded: what a cancel left open would be closed by nobody.
+        # Shielded: connections that a cancelled close leaves open would never be closed.
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
@@ -193,15 +193,15 @@ class PostgresLog:
         force: bool = False,
     ) -> int | None:
         while True:
-            # Read in one statement and taken in another: tried again where others were faster.
+            # Read in one statement and claimed in another: repeated where another hub was faster.
             lease = r.Lease(*(await self._rows_of(session_id, sql.LEASE, {}))[0])
             if lease.is_held_by(owner, now):
                 return lease.epoch
             if not force and lease.is_withheld_from(owner, now, is_gone):
                 return None
             values = {"owner": r.to_ascii(owner), "epoch": lease.epoch, "present": lease.owner}
-            # A lease that holds is overridden: `is_gone` has said that its owner is dead. One that
-            # has run out may have been renewed since, which the statement checks.
+            # A lease that is still valid is overridden: `is_gone` has said that its owner is dead.
+            # One that has expired may have been renewed since, which the statement checks.
             sure = force or (lease.until or 0) > now
             values |= {"sure": sure, "now": now}
             rows = await self._rows_of(session_id, sql.CLAIM, values, may_be_none=True)
@@ -215,7 +215,7 @@ class PostgresLog:
 
     async def attempt(self, session_id: str, epoch: int) -> int:
         values = {"session_id": r.to_ascii(session_id), "epoch": epoch}
-        # Never again: an attempt whose answer was lost may have been counted.
+        # Not repeated: an attempt whose answer was lost may have been counted.
         rows = await self._do(lambda connection: connection.ask(sql.ATTEMPT, values))
         if not rows:
             await self._rows_of(session_id, sql.STATUS, {})
@@ -245,21 +245,22 @@ class PostgresLog:
         return unsubscribe
 
     def _notify(self, session_id: str | None) -> None:
-        # While it is connected the server notifies of our own changes too; they are not told twice.
+        # While the listener is connected, the server notifies it of this log's own changes too, so
+        # listeners must not be called here as well.
         if self._server_listener is None or not self._server_listener.is_connected:
             self._listeners.notify(session_id)
 
     async def _rows_of(
         self, session_id: str, query: str, values: Values, *, may_be_none: bool = False
     ) -> Sequence[r.Row]:
-        """Return the rows of a session, of which there is one at least unless `may_be_none`."""
+        """Return the rows of a session, at least one unless `may_be_none`."""
         rows = await self._ask(query, {**values, "session_id": r.to_ascii(session_id)})
         if not rows and not may_be_none:
             raise r.unknown_session(session_id)
         return rows
 
     async def _ask(self, query: str, values: Values) -> list[r.Row]:
-        """Return the rows of a statement that may be carried out twice."""
+        """Return the rows of a statement that is safe to carry out twice."""
 
         async def work(connection: LogConnection) -> list[r.Row]:
             return await connection.ask(query, values)
@@ -267,10 +268,10 @@ class PostgresLog:
         return await self._do(work, again=work)
 
     async def _do(self, work: _Work[T], *, again: _Work[T] | None = None) -> T:
-        """Carry out `work`; where the connection is lost meanwhile, `again` on another.
+        """Carry out `work`; if the connection is lost meanwhile, carry out `again` on another one.
 
-        Without `again` a lost connection is a failure. Raises `StorageError` for what the driver
-        raises.
+        Without `again` a lost connection is a failure. Errors of the driver are raised as
+        `StorageError`.
         """
         with operation():
             for attempt in (work, again):
@@ -296,6 +297,6 @@ class PostgresLog:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Tell whether a connection died under way; a pool that lends none has carried nothing out."""
+    """Tell whether a connection died under way; on a pool timeout nothing was carried out."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return is_of_connection and not isinstance(error, PoolTimeout)

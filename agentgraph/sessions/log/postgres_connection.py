@@ -1,7 +1,7 @@
-"""Sessions in Postgres, as one connection sees them: its statements, and the migrations.
+"""One connection's work on sessions in Postgres: its statements, and the migrations.
 
-Where a connection is lost between a statement and its answer, nobody knows whether it was carried
-out. The methods that end in `_again` find that out first.
+Where a connection is lost between a statement and its answer, it is unknown whether the statement
+was carried out. The methods that end in `_again` check that first.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from agentgraph.storage.pool import Connection
 Values: TypeAlias = Mapping[str, Any]
 
 _MIGRATION_LOCK = 0x6167656E7473657A
-"""The key of an advisory lock; that for the migration of checkpoints is another one."""
+"""The key of an advisory lock; the migration of checkpoints uses a different key."""
 _MIGRATION_TIMEOUT_S = 120
 _CHUNK = 500
 """How many envelopes of a new session are inserted by one statement."""
 
 
 class LogConnection:
-    """A connection of the pool, for as long as one operation has it.
+    """A pooled connection, borrowed for one operation.
 
-    Values are given by name, and their texts are ASCII already (`rows.to_ascii`).
+    Values are passed by name, and their texts are ASCII already (`rows.to_ascii`).
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -41,12 +41,12 @@ class LogConnection:
         self._cursor = connection.cursor(row_factory=tuple_row)
 
     async def ask(self, query: str, values: Values) -> list[r.Row]:
-        """Return the rows of a statement, none for one that has no result."""
+        """Return the rows of a statement; an empty list for a statement without a result."""
         await self._cursor.execute(query.encode(), values)
         return list(await self._cursor.fetchall()) if self._cursor.description else []
 
     async def create(self, columns: Values, envelopes: Sequence[Envelope]) -> bool:
-        """Create a session with its first envelopes; False where there is one of this id."""
+        """Create a session with its first envelopes; False if a session of this id exists."""
         rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
         session_id = columns["session_id"]
         async with self.connection.transaction():
@@ -54,7 +54,7 @@ class LogConnection:
             await self.ask(sql.CREATE, {**columns, **counts})
             if self._cursor.rowcount < 1:
                 return False
-            # In chunks: a fork may come with more than fits into one message.
+            # In chunks: a fork may have more envelopes than fit into one message.
             for at in range(0, len(rows), _CHUNK):
                 arrays = arrays_of(session_id, rows[at : at + _CHUNK], dict(keys[at : at + _CHUNK]))
                 await self.ask(sql.FILL, {**arrays, "base": 0})
@@ -63,7 +63,7 @@ class LogConnection:
         return True
 
     async def append(self, session_id: str, values: Values) -> None:
-        """Append; a session that ends with it must have nothing left in its inbox."""
+        """Append; if that ends the session, its inbox must be empty afterwards."""
         if values["status"] not in FINAL_STATUSES:  # one statement, and so one round trip
             await self._append(session_id, values)
             return
@@ -74,7 +74,7 @@ class LogConnection:
                 raise InboxConflict()
 
     async def append_again(self, session_id: str, values: Values) -> None:
-        """Append what may have been appended, before the answer was lost."""
+        """Append, unless the first try, whose answer was lost, has appended already."""
         try:
             await self.append(session_id, values)
         except SessionError:
@@ -85,7 +85,7 @@ class LogConnection:
                 raise
 
     async def enqueue(self, session_id: str, values: Values) -> str:
-        """Put an entry into the inbox; return its id, or the earlier one of the same key."""
+        """Put an entry into the inbox; return its id, or the earlier id stored under its key."""
         rows = await self.ask(sql.ENQUEUE, values)
         if not rows:
             raise r.unknown_session(session_id)
@@ -93,8 +93,8 @@ class LogConnection:
         if has_arrived:
             return str(values["envelope_id"])
         if values["digest"] is not None:
-            # A statement of its own: ENQUEUE does not see a key that another process has put in
-            # while it waited for that process to commit.
+            # A separate statement: ENQUEUE does not see a key that another process inserted while
+            # ENQUEUE waited for that process to commit.
             earlier = await self.ask(sql.FIND_KEY, values)
             if earlier:
                 return str(earlier[0][0])
@@ -103,16 +103,16 @@ class LogConnection:
         return str(values["envelope_id"])
 
     async def enqueue_again(self, session_id: str, values: Values) -> str:
-        """Put in what may have been put in, before the answer was lost."""
+        """Enqueue, unless the first try, whose answer was lost, has enqueued already."""
         if await self.ask(sql.IS_ACCEPTED, values):
             return str(values["envelope_id"])
         return await self.enqueue(session_id, values)
 
     async def migrate(self) -> None:
-        """Bring the tables up to date, one process at a time."""
+        """Migrate the tables to the current version, one process at a time."""
         if not await self._pending_migrations():
             return
-        # Looked up again under the lock: another process may have migrated in the meantime.
+        # Checked again under the lock: another process may have migrated in the meantime.
         async with self.connection.transaction():
             await self.ask(f"SET LOCAL lock_timeout = '{_MIGRATION_TIMEOUT_S}s'", {})
             await self.ask(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})", {})
@@ -136,14 +136,14 @@ class LogConnection:
 
 
 async def migrate(connection: Connection) -> None:
-    """Bring the tables of sessions up to date."""
+    """Migrate the tables of sessions to the current version."""
     await LogConnection(connection).migrate()
 
 
 def arrays_of(
     session_id: str, rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return rows and keys as the arrays that one statement takes, column by column."""
+    """Return rows and keys as the array parameters of one statement, one array per column."""
     return {
         "session_id": session_id,
         "sequences": [row.sequence for row in rows],

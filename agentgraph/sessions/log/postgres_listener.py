@@ -1,4 +1,4 @@
-"""Changes of sessions, as Postgres notifies of them (LISTEN and NOTIFY)."""
+"""Listens for the change notifications that Postgres sends (LISTEN and NOTIFY)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from agentgraph.sessions.log.rows import from_ascii
 from agentgraph.storage.pool import redacted_logging
 
 POLL_S = 5.0
-"""How often subscribers are told to look, whether or not anything was notified."""
+"""How often subscribers are notified to look, even if no notification has arrived."""
 RETRY_S = 0.5
-"""The pause before a lost connection is made again."""
+"""The pause before reconnecting after a lost connection."""
 
 _MAX_PAYLOAD = 7_000
 _APPEND_MARK = "\n"
-"""Stands before the id of a session that was appended to; `to_ascii` leaves none in an id."""
+"""Marks the id of a session as appended to; `to_ascii` leaves no newline in an id."""
 
 
 def payload_of(session_id: str, *, is_append: bool = False) -> str:
-    """Return what a notification says: the session's id, or nothing where that is too long.
+    """Return the payload of a notification: the session's id, or "" if that is too long.
 
-    Postgres sends no more than 8,000 bytes; nothing means that any session may have changed.
+    Postgres sends at most 8,000 bytes; "" means that any session may have changed.
     """
     mark = _APPEND_MARK if is_append else ""
     return f"{mark}{session_id}" if len(session_id) <= _MAX_PAYLOAD else ""
 
 
 class NotificationListener:
-    """One connection that listens, and is made again when it is lost."""
+    """A connection that listens for notifications, and reconnects when it is lost."""
 
     def __init__(self, url: str, timeout: int, listeners: Listeners) -> None:
         self._url = url
@@ -43,13 +43,13 @@ class NotificationListener:
         self.is_connected = False
 
     def start(self) -> None:
-        """Begin to listen, if it does not already."""
+        """Begin to listen, unless it is listening already."""
         if self._task is None:
             with redacted_logging():
                 self._task = asyncio.get_running_loop().create_task(self._listen())
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -59,10 +59,10 @@ class NotificationListener:
         while True:
             with suppress(psycopg.Error, TimeoutError, OSError):
                 await self._connect_and_listen()
-            # What happens between two connections is notified to nobody.
+            # Changes between two connections were notified to no listener.
             self._listeners.notify(None)
             with suppress(TimeoutError):
-                # By the loop's own time: the clock of a test may stand still.
+                # The loop's own time, as the clock of a test may stand still.
                 async with asyncio.timeout(RETRY_S):
                     await asyncio.Event().wait()
 
@@ -74,8 +74,8 @@ class NotificationListener:
             await connection.execute(f"LISTEN {CHANNEL}".encode())
             self.is_connected = True
             while True:
-                # A connection that died silently is found out by asking; and behind a connection
-                # pooler no notification may ever arrive, so subscribers are told to look as well.
+                # A query finds out that a connection died silently; and behind a connection pooler
+                # no notification may ever arrive, so subscribers are notified as well.
                 async with asyncio.timeout(self._timeout):
                     await connection.execute("SELECT 1")
                 self._listeners.notify(None)

@@ -1,13 +1,13 @@
-"""The statements on sessions in Postgres: each operation is one, and so one round trip."""
+"""The SQL on sessions in Postgres: each operation is one statement, and so one round trip."""
 
 from __future__ import annotations
 
 CHANNEL = "agentgraph_sessions"
-"""Where changes are notified; the payload is made by `postgres_listener.payload_of`."""
+"""The channel of change notifications; `postgres_listener.payload_of` makes the payload."""
 
-# Envelopes and keys come as arrays, one for each column: so many rows are one statement, which is
-# prepared once. `said` numbers the substantive envelopes of a session: so a reader of TAIL can tell
-# that none is missing.
+# Envelopes and keys are passed as arrays, one per column: any number of rows is then one statement,
+# which is prepared once. `said` numbers the substantive envelopes of a session, so that a reader of
+# TAIL can tell that none is missing.
 _ENVELOPES = """
     SELECT %(session_id)s::text, e.sequence, e.envelope_id, {said} + e.said, e.data FROM {origin}
     unnest(%(sequences)s::bigint[], %(ids)s::text[], %(numbers)s::bigint[], %(data)s::text[])
@@ -19,7 +19,7 @@ _KEYS = """
     ON CONFLICT DO NOTHING
 """
 
-# Nothing is inserted where there is a session of this id, which the row count tells.
+# Inserts nothing if a session with this id exists; the row count shows which was the case.
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
@@ -29,7 +29,7 @@ VALUES
      %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(record)s)
 ON CONFLICT DO NOTHING
 """
-# The first envelopes of a new session. Its row was inserted in the same transaction.
+# Inserts the first envelopes of a new session. The same transaction inserts the session's row.
 FILL = f"""
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 {_ENVELOPES.format(said="%(base)s::bigint", origin="")}
@@ -40,7 +40,7 @@ INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 """
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
-# All that it does beside depends on the row that it updates: without that row nothing happens.
+# Every other part depends on the row that `moved` updates: if no row matches, nothing happens.
 APPEND = f"""
 WITH moved AS (
     UPDATE agentgraph_sessions SET
@@ -62,20 +62,21 @@ WITH moved AS (
 )
 SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
 """
-# Before a closing append, and a statement of its own: ENQUEUE locks the row too, and what it has
-# put in is visible only to statements that begin after it.
+# Runs before a closing append, as a separate statement: ENQUEUE locks the row too, and the entry
+# that it inserts is visible only to statements that begin after its commit.
 LOCK = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR UPDATE
 """
 INBOX_REMAINS = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
-# Whether an append whose answer was lost was carried out: its last envelope is there, as sent.
+# Tells whether an append whose answer was lost was carried out: its last envelope is stored as
+# sent.
 ENVELOPE_EXISTS = """
 SELECT 1 FROM agentgraph_envelopes
 WHERE session_id = %(session_id)s AND sequence = %(sequence)s AND data = %(data)s
 """
-# The row is locked, so that the session does not end meanwhile.
-# Gives no row for an unknown session, else its status and whether the entry is in the inbox now. An
-# entry whose key is taken is not put in: FIND_KEY then gives the id that the key has.
+# Locks the session's row, so that the session cannot end meanwhile. Returns no row for an unknown
+# session, else the session's status and whether this statement has inserted the entry. An entry
+# whose idempotency key exists is not inserted: FIND_KEY then returns the id stored under that key.
 ENQUEUE = f"""
 WITH target AS MATERIALIZED (
     SELECT status FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
@@ -99,7 +100,8 @@ FIND_KEY = """
 SELECT envelope_id FROM agentgraph_keys
 WHERE session_id = %(session_id)s AND digest = %(digest)s::text
 """
-# Whether an ENQUEUE whose answer was lost was carried out: the entry waits, or was admitted since.
+# Tells whether an ENQUEUE whose answer was lost was carried out: the entry is in the inbox, or has
+# been admitted since.
 IS_ACCEPTED = """
 SELECT 1 FROM agentgraph_inbox
 WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
@@ -111,14 +113,14 @@ WHERE session_id = %(session_id)s AND envelope_id = %(envelope_id)s
 STATUS = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s
 """
-# As in SQLite: record, snapshot, head, attempts, owner, epoch, and the last sequence that is there.
-# The last two numbers differ where the end of a log is missing.
+# Returns record, snapshot, head, attempts, owner, epoch, and the last stored sequence, as in
+# SQLite. Head and last stored sequence differ where the end of a log is missing.
 LOAD = """
 SELECT record, snapshot, head, attempts, owner, epoch,
     (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
 FROM agentgraph_sessions s WHERE session_id = %(session_id)s
 """
-# An outer join, so that a session without such envelopes gives one row, and an unknown one none.
+# An outer join: a session without such envelopes gives one row, an unknown session none.
 READ = """
 SELECT s.head, e.sequence, e.data
 FROM agentgraph_sessions s LEFT JOIN LATERAL (
@@ -128,7 +130,7 @@ FROM agentgraph_sessions s LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.session_id = %(session_id)s ORDER BY e.sequence
 """
-# LATERAL, so that the index on substantive envelopes is read backwards, and no more of it.
+# LATERAL, so that the index on substantive envelopes is read backwards, and only as far as needed.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s LEFT JOIN LATERAL (
@@ -150,14 +152,14 @@ SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = %(session_id)s ORDER BY i.arrival
 """
-# The lease of a hub is one row for all its sessions: a heartbeat costs the same for any number.
+# A hub has one lease row for all its sessions: a heartbeat costs the same for any number of them.
 LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = %(session_id)s
 """
-# Takes a session whose owner and epoch are as they were read. Unless the caller is sure that the
-# owner may be overridden, its lease must still have run out: it may have been renewed since.
+# Claims a session if its owner and epoch are still those that the caller has read. Unless `sure`,
+# the owner's lease must also have expired: the owner may have renewed it since it was read.
 CLAIM = """
 UPDATE agentgraph_sessions SET owner = %(owner)s, epoch = epoch + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s
@@ -172,7 +174,7 @@ UPDATE agentgraph_sessions
 SET owner = NULL, attempts = coalesce(%(attempts)s::integer, attempts)
 WHERE session_id = %(session_id)s AND owner = %(owner)s RETURNING 1
 """
-# The epoch is checked, as a hub that has lost the session must not count attempts of another one.
+# The epoch is checked: a hub that has lost the session must not count attempts of the new owner.
 ATTEMPT = """
 UPDATE agentgraph_sessions SET attempts = attempts + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s RETURNING attempts
@@ -181,7 +183,7 @@ HEARTBEAT = """
 INSERT INTO agentgraph_hubs (owner, until) VALUES (%(owner)s, %(until)s)
 ON CONFLICT (owner) DO UPDATE SET until = excluded.until
 """
-# Leases that ran out long ago go too: their owners were killed, and nobody else removes them.
+# Also deletes leases that expired long ago: their owners were killed and cannot delete them.
 RELEASE_ALL = f"""
 WITH gone AS (
     DELETE FROM agentgraph_hubs WHERE owner = %(owner)s
@@ -195,7 +197,7 @@ SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE %(status)s::text IS NULL OR status = %(status)s ORDER BY ordinal
 """
-# Each part is answered by an index of its own, which holds only what it asks for.
+# Each SELECT is answered by its own partial index.
 UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
 UNION SELECT ordinal, session_id FROM agentgraph_sessions WHERE due_at <= %(now)s

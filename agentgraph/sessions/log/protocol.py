@@ -1,4 +1,4 @@
-"""The protocol of a session log, and the values that it takes and gives."""
+"""The protocol of a session log, with the types of its parameters and results."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
 ChangeListener: TypeAlias = Callable[[str | None], None]
-"""Called with the id of a session that any process has changed, None where it may be any."""
+"""Called with the id of a session that some process has changed; None if any may have changed."""
 
 
 class AppendNotice(str):
-    """The id of a session that its owner has appended to.
+    """The id of a session to which its owner has appended.
 
-    Listeners get it in place of a plain id where there is something new to read, but nothing in the
-    inbox and no session to take over.
+    Listeners get this type instead of a plain `str` where a change means only new envelopes to
+    read: no new inbox entry, and no session to take over.
     """
 
     __slots__ = ()
 
 
 class InboxConflict(SessionError):
-    """Something came in while a session was being closed: admit that too, then close."""
+    """An entry arrived in the inbox while a session was being closed: admit it too, then close."""
 
     code = "inbox_moved"
 
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """What was accepted and waits to be admitted; its id will be its envelope's."""
+    """An accepted draft that waits to be admitted; its envelope will have the same id."""
 
     envelope_id: str
     sender_id: str
     draft: Draft
     order: int = 0
-    """Stamped by the store: the order of arrival, over all sessions."""
+    """The order of arrival, over all sessions; the store sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as a log has it."""
+    """A session as a log stores it."""
 
     record: SessionRecord
     head: int
-    """The sequence of its last envelope."""
+    """The sequence of the session's last envelope."""
     state: SessionState | None
-    """The snapshot; None where it is missing or unreadable, so that the log must be folded."""
+    """The snapshot; None if it is missing or unreadable, so that the log must be folded."""
     attempts: int = 0
-    """How often the present round was begun."""
+    """How often the present round has been begun."""
     owner: str | None = None
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """A session in a list of sessions."""
+    """One row of a list of sessions."""
 
     session_id: str
     team: str
@@ -72,17 +72,17 @@ class SessionSummary:
 
 
 class Log(Protocol):
-    """Envelopes by session, in order; beside them an inbox, a snapshot and a lease on each session.
+    """Stores envelopes by session, in order, with an inbox, a snapshot and a lease per session.
 
-    The owner of a session is a hub, which prolongs its lease by `heartbeat`. Another hub that
-    claims the session after that lease has run out, or whose `is_gone` says that the owner is dead,
-    gets a higher epoch; an append with the lower epoch is then refused.
+    The owner of a session is a hub, which prolongs its lease by `heartbeat`. Another hub may claim
+    the session once that lease has expired, or when its `is_gone` says that the owner is dead. The
+    claim raises the epoch; the log then refuses an append with the lower epoch.
 
     `register_log` makes a log of your own known to `Hub.open`.
     """
 
     async def open(self) -> None:
-        """Connect, and bring the tables up to date."""
+        """Connect, and migrate the tables to the current version."""
         ...
 
     async def close(self) -> None:
@@ -98,14 +98,14 @@ class Log(Protocol):
         due_at: float | None = None,
         runnable: bool | None = None,
     ) -> bool:
-        """Create a session with its first envelopes; False if there is one of this id.
+        """Create a session with its first envelopes; return False if a session of this id exists.
 
-        `due_at` is when the clock has something to do with it; `runnable` overrides the state's.
+        `due_at` is the instant of the session's next timer; `runnable` overrides that of the state.
         """
         ...
 
     async def load(self, session_id: str) -> StoredSession | None:
-        """Return a session, None if there is none; `Quarantined` if its record is unreadable."""
+        """Return a session, None if it is unknown; `Quarantined` if its record is unreadable."""
         ...
 
     async def sessions(self, status: str | None = None) -> list[SessionSummary]:
@@ -124,11 +124,11 @@ class Log(Protocol):
         admitted_ids: Collection[str] = (),
         attempts: int | None = None,
     ) -> None:
-        """Append after `head`, store the state, and remove from the inbox what was admitted.
+        """Append after `head`, store the state, and remove the admitted entries from the inbox.
 
         All or nothing. `RoundConflict` if the head has moved on, `StaleOwner` if the epoch has,
-        `SessionClosed` if the session has ended, `InboxConflict` if the state ends it while the
-        inbox has more than what was admitted.
+        `SessionClosed` if the session has ended, `InboxConflict` if the state ends the session
+        while the inbox has entries besides the admitted ones.
         """
         ...
 
@@ -143,20 +143,21 @@ class Log(Protocol):
         ...
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
-        """Return one envelope."""
+        """Return the envelope with this id, None if the session has no such envelope."""
         ...
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         """Put an entry into the inbox, durably; return its id.
 
-        For the same sender and idempotency key that is the id of the first, and nothing is put in.
+        If the same sender has sent the same idempotency key before, nothing is inserted and the id
+        of the first entry is returned.
 
-        `SessionClosed` if the session has ended, `SessionError` if there is none.
+        `SessionClosed` if the session has ended, `SessionError` if there is no such session.
         """
         ...
 
     async def inbox(self, session_id: str) -> list[InboxEntry]:
-        """Return what waits to be admitted, in the order of arrival."""
+        """Return the entries that wait to be admitted, in the order of arrival."""
         ...
 
     async def claim(
@@ -170,43 +171,43 @@ class Log(Protocol):
     ) -> int | None:
         """Make a hub the owner of a session, and return the epoch.
 
-        None while another hub's lease on it holds, unless `is_gone` says of that hub that it is
-        dead, or `force` overrides it. A hub that owns the session already keeps its epoch, unless
-        its own lease has run out meanwhile.
+        None while another hub's lease on the session is valid, unless `is_gone` returns true for
+        that hub or `force` is set. A hub that owns the session already keeps its epoch, unless its
+        own lease has expired meanwhile.
         """
         ...
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
-        """Give a session back; `attempts` sets how often its round was begun."""
+        """End a hub's ownership of a session; `attempts` sets the round's attempts."""
         ...
 
     async def attempt(self, session_id: str, epoch: int) -> int:
-        """Count one more attempt at the present round, and return how many there were.
+        """Count one more attempt at the present round, and return the number of attempts.
 
         `StaleOwner` if the epoch has moved on.
         """
         ...
 
     async def heartbeat(self, owner: str, until: float) -> None:
-        """Prolong the lease of a hub on all its sessions, until that instant."""
+        """Prolong the lease of a hub on all its sessions, until the instant `until`."""
         ...
 
     async def release_all(self, owner: str) -> None:
-        """End the lease of a hub, and give back all its sessions."""
+        """End the lease of a hub, and its ownership of all its sessions."""
         ...
 
     async def unfinished_sessions(self, now: float) -> list[str]:
-        """Return the sessions that need an owner: runnable, with an inbox, or due by the clock.
+        """Return the sessions that need an owner: runnable, with an inbox, or with a due timer.
 
-        Also those that have ended and were not given back: their owner was killed before it deleted
+        Also sessions that have ended but still have an owner: that hub was killed before it deleted
         their checkpoints.
         """
         ...
 
     async def next_due(self) -> float | None:
-        """Return when the next session is due, None if none ever is."""
+        """Return the instant of the next timer of any session, None if no timer is set."""
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call the listener with each change, on the loop of the caller; the result ends that."""
+        """Call the listener with each change, on the caller's loop; the result unsubscribes."""
         ...

@@ -1,7 +1,7 @@
-"""Sessions as rows of a database: how they are written, and how they are read and checked.
+"""Sessions as rows of a database: how they are written, read and checked.
 
-All text in the rows is ASCII, which any database can store, index and give back. What is read may
-be torn or missing: then the session is quarantined, and no other one is affected.
+All text in the rows is ASCII, which any database can store, index and return. A row may be read
+torn, or be missing: then its session is quarantined, and no other session is affected.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
 Row: TypeAlias = Sequence[Any]
-"""A row as a driver gives it; each function that reads one names its columns."""
+"""A row as a driver returns it; each function that reads rows names their columns."""
 
 _READ_ERRORS = (AgentGraphError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _quote = json.JSONEncoder().encode
 
 
 class EnvelopeRow(NamedTuple):
-    """An envelope, as it is stored: what is looked up has columns, the rest is JSON."""
+    """An envelope as it is stored: fields used in lookups have columns, the rest is JSON."""
 
     sequence: int
     envelope_id: str
     substantive_number: int | None
-    """Its number among the substantive envelopes of its append; None if it is none of them."""
+    """The number among the substantive envelopes of its append; None if it is not substantive."""
     data: str
 
 
 class InboxRow(NamedTuple):
-    """An entry of an inbox, as it is stored; without an idempotency key it has no digest."""
+    """An inbox entry as it is stored; `digest` is None without an idempotency key."""
 
     envelope_id: str
     digest: str | None
@@ -52,30 +52,30 @@ class InboxRow(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who owns a session, and until when."""
+    """Which hub owns a session, and until when."""
 
     owner: str | None
     epoch: int
     until: float | None
 
     def is_held_by(self, owner: str, now: float) -> bool:
-        """Tell whether this hub owns the session, under a lease that has not run out."""
+        """Tell whether this hub owns the session under a lease that has not expired."""
         return self.owner == to_ascii(owner) and (self.until or 0) > now
 
     def is_withheld_from(self, owner: str, now: float, is_gone: Callable[[str], bool]) -> bool:
-        """Tell whether the lease of another hub holds, which is not dead."""
+        """Tell whether another hub, which is not dead, has a valid lease on the session."""
         if self.owner is None or self.owner == to_ascii(owner) or (self.until or 0) <= now:
             return False
         return not is_gone(from_ascii(self.owner))
 
 
 def to_ascii(text: str) -> str:
-    """Write a name as ASCII: not every database can hold NUL, or half a character."""
+    """Write a name as ASCII: some databases cannot store NUL or a lone surrogate."""
     return _quote(text)[1:-1]
 
 
 def from_ascii(text: object) -> str:
-    """Read a name, or leave it as it is where it was not written by `to_ascii`."""
+    """Read a name; return it unchanged if `to_ascii` has not written it."""
     try:
         return str(decode_json(f'"{text}"'))
     except ValueError:
@@ -83,12 +83,12 @@ def from_ascii(text: object) -> str:
 
 
 def digest(sender: str, key: str) -> str:
-    """Return a digest of a sender and a key: an index cannot hold texts of any length."""
+    """Return a digest of a sender and a key: an index cannot hold texts of unlimited length."""
     return blake2b(encode_json([sender, key]).encode(), digest_size=20).hexdigest()
 
 
 def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]:
-    """Write the envelopes that come after a head."""
+    """Return the rows of the envelopes that follow the sequence `head`."""
     rows: list[EnvelopeRow] = []
     count = 0
     for sequence, envelope in enumerate(envelopes, head + 1):
@@ -100,12 +100,12 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
 
 
 def substantive_count(rows: Sequence[EnvelopeRow]) -> int:
-    """Return how many of the rows are of substantive envelopes."""
+    """Return how many of the rows hold substantive envelopes."""
     return sum(row.substantive_number is not None for row in rows)
 
 
 def keys_of(envelopes: Iterable[Envelope]) -> dict[str, str]:
-    """Return the ids of the envelopes that have an idempotency key, by its digest."""
+    """Map the digest of each idempotency key to the id of the envelope that has it."""
     keys: dict[str, str] = {}
     for envelope in envelopes:
         if envelope.idempotency_key is not None:
@@ -115,7 +115,7 @@ def keys_of(envelopes: Iterable[Envelope]) -> dict[str, str]:
 
 
 def record_columns(record: SessionRecord) -> dict[str, Any]:
-    """Write the columns of a session that never change."""
+    """Return the columns of a session that never change."""
     return {
         "session_id": to_ascii(record.session_id),
         "team": to_ascii(record.team),
@@ -129,9 +129,9 @@ def record_columns(record: SessionRecord) -> dict[str, Any]:
 def state_columns(
     state: SessionState, due_at: float | None, runnable: bool | None = None
 ) -> dict[str, Any]:
-    """Write the columns of a session that change with each append.
+    """Return the columns of a session that change with each append.
 
-    One that has ended is neither runnable nor due.
+    A session that has ended is neither runnable nor due.
     """
     runs = state.is_runnable if runnable is None else runnable
     return {
@@ -143,7 +143,7 @@ def state_columns(
 
 
 def read_session(session_id: str, row: Row) -> StoredSession:
-    """Read record, snapshot, head, attempts, owner and epoch, and the last sequence there is."""
+    """Read record, snapshot, head, attempts, owner and epoch, and the last stored sequence."""
     text, snapshot, head, attempts, owner, epoch, last = row
     try:
         record = SessionRecord.from_dict(_json(text))
@@ -166,7 +166,7 @@ def read_session(session_id: str, row: Row) -> StoredSession:
 def read_summary(row: Row) -> SessionSummary:
     """Read id, team, status, creator, creation, head and parent.
 
-    It never fails: one torn row must not withhold the list of all sessions.
+    Never raises: one torn row must not make the list of all sessions fail.
     """
     session_id, team, status, creator, created_at, head, parent = row
     return SessionSummary(
@@ -181,7 +181,7 @@ def read_summary(row: Row) -> SessionSummary:
 
 
 def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
-    """Read an envelope; `Quarantined` where it is torn, or does not belong there."""
+    """Read an envelope; `Quarantined` if it is torn, or stored in the wrong place."""
     try:
         value = _json(data)
         if not isinstance(value["audience"], list | None):
@@ -197,9 +197,9 @@ def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
 def read_rows(
     session_id: str, rows: Iterable[Row], after: int, limit: int | None
 ) -> list[Envelope]:
-    """Read heads, sequences and data, as an outer join gives them: at least one row.
+    """Read heads, sequences and data, as an outer join returns them: at least one row.
 
-    `Quarantined` where an envelope up to the head, or up to the limit, is missing.
+    `Quarantined` if an envelope up to the head, or up to the limit, is missing.
     """
     all_rows = list(rows)
     head = all_rows[0][0]
@@ -222,12 +222,12 @@ def tail_rows(
 ) -> list[Envelope]:
     """Read substantive counts, numbers, sequences and data, the newest first.
 
-    `Quarantined` where one of the numbers is missing.
+    `Quarantined` if one of the numbers is missing.
     """
     if count <= 0:
         return []
-    # The newest has the number of all of them. Before a place it is not known which number is due,
-    # so the newest one that is there begins.
+    # The newest substantive envelope has the session's total as its number. With `before` the
+    # expected number is unknown, so counting begins at the newest row that is there.
     due = rows[0][0] if before is None else rows[0][1] or 0
     envelopes: list[Envelope] = []
     for _, number, sequence, data in rows:
@@ -242,7 +242,7 @@ def tail_rows(
 
 
 def inbox_row(entry: InboxEntry) -> InboxRow:
-    """Write an entry of an inbox."""
+    """Return an inbox entry as a row."""
     draft = entry.draft
     fields = {
         "event_type": draft.event_type,
@@ -263,7 +263,7 @@ def inbox_row(entry: InboxEntry) -> InboxRow:
 
 
 def read_inbox(session_id: str, rows: Iterable[Row]) -> list[InboxEntry]:
-    """Read orders and data, as an outer join gives them."""
+    """Read arrival numbers and data, as an outer join returns them."""
     return [_read_entry(session_id, order, data) for order, data in rows if order is not None]
 
 
@@ -279,22 +279,22 @@ def _read_entry(session_id: str, order: int, data: object) -> InboxEntry:
 
 
 def unknown_session(session_id: str) -> SessionError:
-    """Return the error for a session that there is not."""
+    """Return the error for a session id that the log does not have."""
     return SessionError(f"there is no session {session_id!r}", code="unknown_session")
 
 
 def session_ended(session_id: str, status: object) -> SessionClosed:
-    """Return the error for a session that has ended."""
+    """Return the error for an operation on a session that has ended."""
     return SessionClosed(f"session {session_id!r} is {status}")
 
 
 def stale_owner(session_id: str) -> StaleOwner:
-    """Return the error for an owner whose session was taken over."""
+    """Return the error for a former owner whose session another hub has claimed."""
     return StaleOwner(f"session {session_id!r} has another owner by now")
 
 
 def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError:
-    """Return the error for an append that changed nothing, from status, head and epoch."""
+    """Return why an append changed nothing, as an error, from the row's status, head and epoch."""
     if row is None:
         return unknown_session(session_id)
     status, head, present = row
@@ -306,7 +306,7 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
 
 
 def _json(data: object) -> Any:
-    """Read an object of JSON; `ValueError` for what is torn."""
+    """Read a JSON object; `ValueError` if the data is torn."""
     if not isinstance(data, str) or not data.isascii():
         raise ValueError("it is no ASCII text")
     value = decode_json(data)
@@ -332,7 +332,7 @@ def _fault(envelope: Envelope, session_id: str, sequence: int) -> str | None:
 
 
 def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
-    """Read the state of a session; None where it cannot be, as the log can be folded instead."""
+    """Read a session's snapshot; None if it is unreadable, as the log can be folded instead."""
     try:
         state = SessionState.from_dict(_json(text))
     except _READ_ERRORS:

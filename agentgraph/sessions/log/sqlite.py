@@ -1,4 +1,4 @@
-"""Sessions in a SQLite file, in a thread of their own.
+"""Sessions in a SQLite file, accessed by a thread of its own.
 
 On the event loop the two writers of the file would deadlock: the checkpoint saver holds the file's
 write lock while it waits for the loop to go on.
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class _FileAccess:
-    """What the worker's thread works on: the file while it is open, and whom to notify.
+    """The objects that the worker's thread uses: the file while it is open, and the listeners.
 
-    It is apart from the log, to which the thread must not refer: the thread of a log that nobody
-    refers to any more is to end.
+    They are kept apart from the log, to which the thread must not refer: the thread must end once
+    the log is garbage collected.
     """
 
     def __init__(self, path: str, listeners: Listeners) -> None:
@@ -44,7 +44,7 @@ class _FileAccess:
         self.file: SessionFile | None = None
 
     def open(self) -> None:
-        """Open the file, unless it is open."""
+        """Open the file, unless it is open already."""
         if self.file is None:
             try:
                 self.file = SessionFile(self.path)
@@ -52,7 +52,7 @@ class _FileAccess:
                 raise StorageError(f"cannot open the SQLite file {self.path!r}: {error}") from error
 
     def ask(self, work: Callable[[SessionFile], T]) -> T:
-        """Return what an operation gives; what SQLite raises becomes a `StorageError`."""
+        """Return the result of an operation; `sqlite3.Error` becomes `StorageError`."""
         if self.file is None:
             raise _not_open(self.path)
         try:
@@ -64,9 +64,9 @@ class _FileAccess:
             ) from error
 
     def ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
-        """Return what a change gives, and notify of it where it did not fail."""
+        """Return the result of a change, and notify the listeners if it did not fail."""
         result = self.ask(work)
-        # Notified in the thread: whoever waits for the result may have been cancelled by now.
+        # Notified in the thread: the task that waits for the result may have been cancelled.
         self.listeners.notify(session_id)
         return result
 
@@ -74,7 +74,7 @@ class _FileAccess:
         return self.file is not None and bool(self.listeners)
 
     def poll(self) -> None:
-        with suppress(sqlite3.Error):  # it is locked or gone, as the next operation will find
+        with suppress(sqlite3.Error):  # locked or gone: the next operation raises that
             if self.file is not None and self.file.has_changed():
                 self.listeners.notify(None)
 
@@ -106,7 +106,7 @@ class SQLiteLog:
         try:
             await worker.submit(self._access.open)
         except StorageError:
-            # A later `open` is to try again, with a thread of its own.
+            # A later `open` must be able to try again, with a new thread.
             if self._worker is worker:
                 self._worker = None
             worker.stop()
@@ -178,7 +178,7 @@ class SQLiteLog:
     ) -> list[Envelope]:
         after = max(after, 0)
 
-        # Decoded in the thread: thousands of envelopes would hold up the event loop.
+        # Decoded in the thread: decoding thousands of envelopes would block the event loop.
         def work(file: SessionFile) -> list[Envelope]:
             return r.read_rows(session_id, file.read(session_id, after, limit), after, limit)
 
@@ -216,16 +216,16 @@ class SQLiteLog:
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
     ) -> int | None:
-        # Read in one transaction and taken in another: tried again where others were faster.
-        # `is_gone` is the caller's, so it is called on the loop and not in the thread.
+        # Read in one transaction and claimed in another: repeated where another hub was faster.
+        # `is_gone` belongs to the caller, so it is called on the loop and not in the thread.
         while True:
             lease = await self._ask(lambda file: file.lease(session_id))
             if lease.is_held_by(owner, now):
                 return lease.epoch
             if not force and lease.is_withheld_from(owner, now, is_gone):
                 return None
-            # A lease that holds is overridden: `is_gone` has said that its owner is dead. One that
-            # has run out may have been renewed since, which the statement checks.
+            # A lease that is still valid is overridden: `is_gone` has said that its owner is dead.
+            # One that has expired may have been renewed since, which the statement checks.
             sure = force or (lease.until or 0) > now
             epoch = await self._claim(session_id, owner, lease, sure=sure, now=now)
             if epoch is not None:

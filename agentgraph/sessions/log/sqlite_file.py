@@ -1,4 +1,4 @@
-"""Sessions in a SQLite file, as one thread sees them: its connection and its statements."""
+"""Sessions in a SQLite file: one connection, used by one thread, and its statements."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _WAL_PAUSE_S = 0.05
 _FOREVER = 2**62
 """A sequence after all others."""
 _DAY_S = 86_400.0
-"""How long the lease of a killed hub is kept once it has run out."""
+"""How long the lease of a killed hub is kept after it has expired."""
 
 
 class SessionFile:
-    """One connection, all of whose methods are called from one thread.
+    """One connection; all its methods must be called from one thread.
 
-    Methods raise `sqlite3.Error` as it comes, and the errors of the `Log` protocol.
+    Methods raise `sqlite3.Error` unchanged, and the errors of the `Log` protocol.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._last_change = 0, 0  # `_version` and `_changes` as they were looked at last
-        self._uncommitted_changes = 0  # by how much the present transaction raises `_changes`
+        self._last_change = 0, 0  # `_version` and `_changes` at the last look
+        self._uncommitted_changes = 0  # how much the open transaction adds to `_changes`
         self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
         try:
             # All text was written as ASCII. Other bytes are torn data of one session, which must
-            # not fail the list of all.
+            # not make the list of all sessions fail.
             self._connection.text_factory = _decode
             self._set_up()
             self._last_change = self._version(), self._changes()
@@ -53,7 +53,7 @@ class SessionFile:
     def create(
         self, columns: Mapping[str, Any], rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
     ) -> bool:
-        """Create a session with its first envelopes; False where there is one of this id."""
+        """Create a session with its first envelopes; False if a session of this id exists."""
         session_id = columns["session_id"]
         values = {**columns, "head": len(rows), "said": r.substantive_count(rows)}
         with self._transaction() as ask:
@@ -95,7 +95,7 @@ class SessionFile:
         return self._connection.execute(sql.SESSIONS, {"status": status}).fetchall()
 
     def read(self, session_id: str, after: int, limit: int | None) -> list[r.Row]:
-        # One row at least: a session without more envelopes gives one, an unknown session none.
+        # At least one row: a session without more envelopes gives one row, an unknown session none.
         values = {"after": after, "limit": -1 if limit is None else max(limit, 1)}
         return self._rows(session_id, sql.READ, {**values, "session_id": r.to_ascii(session_id)})
 
@@ -112,7 +112,7 @@ class SessionFile:
         return self._rows(session_id, sql.INBOX, (r.to_ascii(session_id),))
 
     def enqueue(self, session_id: str, entry: r.InboxRow) -> str:
-        """Put an entry into the inbox; return its id, or the earlier one of the same key."""
+        """Put an entry into the inbox; return its id, or the earlier id stored under its key."""
         stored_id = r.to_ascii(session_id)
         with self._transaction() as ask:
             row = self._row(
@@ -146,7 +146,7 @@ class SessionFile:
     def claim(
         self, session_id: str, owner: str, lease: r.Lease, *, sure: bool, now: float
     ) -> int | None:
-        """Take a session whose lease is as given; None if that has changed since it was read."""
+        """Claim a session whose lease is as given; None if it has changed since it was read."""
         values = {"owner": r.to_ascii(owner), "epoch": lease.epoch, "present": lease.owner}
         with self._transaction() as ask:
             more = {"session_id": r.to_ascii(session_id), "sure": sure, "now": now}
@@ -184,7 +184,7 @@ class SessionFile:
 
     def release_all(self, owner: str) -> None:
         with self._transaction() as ask:
-            # Leases that ran out long ago go too: their owners were killed, and nobody else removes
+            # Also deletes leases that expired long ago: their owners were killed and cannot delete
             # them.
             ask(sql.RELEASE_ALL, {"owner": r.to_ascii(owner), "keep_s": _DAY_S})
             ask("UPDATE agentgraph_sessions SET owner = NULL WHERE owner = ?", (r.to_ascii(owner),))
@@ -199,7 +199,7 @@ class SessionFile:
         return None if row is None else row[0]
 
     def has_changed(self) -> bool:
-        """Tell whether other connections have changed a session since this was asked last.
+        """Tell whether other connections have changed a session since the last call.
 
         Checkpoint savers write to the same file all the time, and must not wake the listeners.
         """
@@ -209,7 +209,7 @@ class SessionFile:
         return self._last_change[1] != changes
 
     def _version(self) -> int:
-        """Return a number that another one's commit to the file changes, and our own does not."""
+        """Return a number that changes with commits of other connections, but not with our own."""
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _changes(self) -> int:
@@ -262,13 +262,13 @@ class SessionFile:
         return row
 
     def _require_session(self, session_id: str) -> None:
-        """Raise where there is no such session: an UPDATE that changes no row does not say why."""
+        """Raise if there is no such session: an UPDATE that changes no row does not say why."""
         query = "SELECT 1 FROM agentgraph_sessions WHERE session_id = ?"
         if self._row(query, r.to_ascii(session_id)) is None:
             raise r.unknown_session(session_id)
 
     def _rows(self, session_id: str, query: str, values: Any) -> list[r.Row]:
-        """Return the rows of an outer join, which has one at least for a session that there is."""
+        """Return the rows of an outer join, which returns at least one for a known session."""
         rows = self._connection.execute(query, values).fetchall()
         if not rows:
             raise r.unknown_session(session_id)
@@ -276,14 +276,14 @@ class SessionFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Run statements that are committed together, or not at all."""
-        # IMMEDIATE: a transaction that begins by reading may find the file locked when it comes to
-        # write, and then fails at once, whatever its timeout.
+        """Run statements in one transaction, so that all of them are committed or none."""
+        # IMMEDIATE: a transaction that begins with a read may find the file locked when it first
+        # writes, and then fails at once, whatever its timeout.
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection.execute
             self._connection.execute("COMMIT")
-            # Our own changes are no change of others.
+            # This connection's own changes must not look like changes by other connections.
             self._last_change = (
                 self._last_change[0],
                 self._last_change[1] + self._uncommitted_changes,
@@ -297,7 +297,7 @@ class SessionFile:
 
     def _set_up(self) -> None:
         self._set_write_ahead_log()
-        # What `append` and `enqueue` have returned from must survive a loss of power.
+        # What `append` and `enqueue` have stored when they return must survive a loss of power.
         self._connection.execute("PRAGMA synchronous = FULL")
         if self._pending_migrations():
             with self._transaction() as ask:

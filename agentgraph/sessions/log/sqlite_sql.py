@@ -1,8 +1,8 @@
-"""The statements on sessions in a SQLite file that are longer than a line."""
+"""The SQL statements on sessions in a SQLite file that are longer than a line."""
 
 from __future__ import annotations
 
-# Nothing is inserted where there is a session of this id, which the row count tells.
+# Inserts nothing if a session with this id exists; the row count shows which was the case.
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
@@ -12,7 +12,7 @@ VALUES
      :snapshot, :record)
 ON CONFLICT DO NOTHING
 """
-# Moves the head of a session that is where the appender believes it to be, and gives the number of
+# Moves the head of a session if the head is where the caller expects it, and returns the number of
 # substantive envelopes before; no row means a conflict, which `rows.refusal` explains.
 UPDATE_HEAD = """
 UPDATE agentgraph_sessions SET
@@ -26,14 +26,14 @@ ADD_ENVELOPE = """
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 VALUES (?, ?, ?, ?, ?)
 """
-# Record, snapshot, head, attempts, owner, epoch, and the last sequence that is there. Head and last
+# Record, snapshot, head, attempts, owner, epoch, and the last stored sequence. Head and last stored
 # sequence differ where the end of a log is missing.
 LOAD = """
 SELECT record, snapshot, head, attempts, owner, epoch,
     (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
 FROM agentgraph_sessions s WHERE session_id = ?
 """
-# An outer join, so that a session without such envelopes gives one row, and an unknown one none.
+# An outer join: a session without such envelopes gives one row, an unknown session none.
 READ = """
 SELECT s.head, e.sequence, e.data
 FROM agentgraph_sessions s
@@ -41,7 +41,7 @@ LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.sequence >
 WHERE s.session_id = :session_id ORDER BY e.sequence LIMIT :limit
 """
 # Counts of substantive envelopes, their numbers, sequences and data, the newest first. The numbers
-# show whether one is missing, without reading what is between them.
+# show whether an envelope is missing, without reading the envelopes between them.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s
@@ -60,14 +60,14 @@ SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id
 WHERE s.session_id = ? ORDER BY i.arrival
 """
-# The lease of a hub is one row for all its sessions: a heartbeat costs the same for any number.
+# A hub has one lease row for all its sessions: a heartbeat costs the same for any number of them.
 LEASE = """
 SELECT s.owner, s.epoch, h.until
 FROM agentgraph_sessions s LEFT JOIN agentgraph_hubs h ON h.owner = s.owner
 WHERE s.session_id = ?
 """
-# Takes a session whose owner and epoch are as they were read. Unless the caller is sure that the
-# owner may be overridden, its lease must still have run out: it may have been renewed since.
+# Claims a session if its owner and epoch are still those that the caller has read. Unless `sure`,
+# the owner's lease must also have expired: the owner may have renewed it since it was read.
 CLAIM = """
 UPDATE agentgraph_sessions SET owner = :owner, epoch = epoch + 1
 WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:sure OR NOT EXISTS (
@@ -75,7 +75,7 @@ WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:su
 ))
 RETURNING epoch
 """
-# Leases that ran out long ago go too: their owners were killed, and nobody else removes them.
+# Also deletes leases that expired long ago: their owners were killed and cannot delete them.
 RELEASE_ALL = """
 DELETE FROM agentgraph_hubs
 WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :keep_s
@@ -84,7 +84,7 @@ SESSIONS = """
 SELECT session_id, team, status, creator, created_at, head, parent
 FROM agentgraph_sessions WHERE :status IS NULL OR status = :status ORDER BY ordinal
 """
-# The indexes are named, as ORDER BY would else have the planner walk through all sessions.
+# The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
 UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
 UNION SELECT ordinal, session_id
@@ -97,8 +97,8 @@ UNION SELECT ordinal, session_id
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
 """
-# From each of these tables nothing is ever removed, or a counter remembers its last number: so the
-# sum grows with every change.
+# Rows are never removed from these tables, or a counter keeps the last number: so the sum grows
+# with every change.
 CHANGES = """
 SELECT ifnull((SELECT max(place) FROM agentgraph_envelopes), 0)
     + ifnull((SELECT max(ordinal) FROM agentgraph_sessions), 0)

@@ -1,4 +1,4 @@
-"""The tables of sessions, as migrations: a released one is never changed, others are added."""
+"""The tables of sessions, as migrations. A released migration never changes; new ones are added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from agentgraph.errors import StorageError
 
 Migrations: TypeAlias = Sequence[Sequence[str]]
-"""The statements of each version, the first one's first."""
+"""The statements of each version, beginning with version 1."""
 
 
 def due_migrations(
@@ -16,7 +16,7 @@ def due_migrations(
 ) -> list[tuple[int, Sequence[str]]]:
     """Return the migrations that a store of this version lacks, each with its version.
 
-    `StorageError` for a store whose version is higher than any of them.
+    `StorageError` if the store's version is higher than that of the last migration.
     """
     if version > len(migrations):
         raise StorageError(
@@ -28,8 +28,8 @@ def due_migrations(
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS agentgraph_migrations (version INTEGER PRIMARY KEY)"
 
-# A session that has ended is neither runnable nor due and has no inbox, so the partial indexes on
-# these stay small, whatever the number of sessions.
+# A session that has ended is neither runnable nor due and has no inbox, so these partial indexes
+# stay small, whatever the number of sessions.
 _INDEXES = (
     "CREATE UNIQUE INDEX agentgraph_envelope_ids ON agentgraph_envelopes (session_id, envelope_id)",
     "CREATE INDEX agentgraph_envelopes_said "
@@ -82,7 +82,7 @@ _SQLITE_1 = (
         UNIQUE (session_id, envelope_id)
     )""",
     "CREATE TABLE agentgraph_hubs (owner TEXT PRIMARY KEY, until REAL NOT NULL)",
-    # Counts the changes that add no row, so that other processes notice these too.
+    # Counts the changes that add no row, so that other processes notice these changes too.
     "CREATE TABLE agentgraph_changes (count INTEGER NOT NULL)",
     "INSERT INTO agentgraph_changes VALUES (0)",
     *_INDEXES,
@@ -90,7 +90,7 @@ _SQLITE_1 = (
 )
 
 _POSTGRES_1 = (
-    # Half of each page stays free: so an append can rewrite the row of its session in place (a HOT
+    # Half of each page stays free, so that an append can rewrite its session's row in place (a HOT
     # update), as long as the indexed columns stay the same.
     """CREATE TABLE agentgraph_sessions (
         ordinal bigint GENERATED ALWAYS AS IDENTITY,

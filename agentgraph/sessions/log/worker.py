@@ -1,6 +1,6 @@
-"""A thread that does one job after the other, and polls while it has none.
+"""A thread that runs jobs one after another, and polls while it has none.
 
-It does not refer to its `Worker`, so that it ends when nobody refers to that any more.
+The thread does not refer to its `Worker`, so it ends when the `Worker` is garbage collected.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from agentgraph.clock import SystemClock
 T = TypeVar("T")
 
 POLL_S = 0.05
-"""How often a worker polls: the delay with which other processes' changes are noticed."""
+"""How often a worker polls: the delay with which it notices changes by other processes."""
 _EXIT_TIMEOUT_S = 15.0
-"""How long the process waits at its exit for the last jobs."""
+"""How long the process waits at its exit for the last jobs to finish."""
 
 _Job: TypeAlias = Callable[[], None]
 _Jobs: TypeAlias = "queue.SimpleQueue[_Job | None]"
 
-# The machine's clock: that of a test may stand still.
+# The machine's clock, as the clock of a test may stand still.
 _now = SystemClock().monotonic
 
 
 class Poller(Protocol):
-    """What a worker does of its own accord; all of it is called in the worker's thread."""
+    """The polling of a worker between jobs; all methods are called in the worker's thread."""
 
     def is_due(self) -> bool:
-        """Tell whether there is any need to poll."""
+        """Tell whether a poll is needed at all."""
         ...
 
     def poll(self) -> None:
@@ -56,7 +56,7 @@ class Worker:
         weakref.finalize(self, _stop, self._jobs, thread)
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have a job done; to cancel the future cancels only the wait for it."""
+        """Run a job in the thread; cancelling the future cancels only the wait for the job."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -67,18 +67,18 @@ class Worker:
                 result = work()
             except BaseException as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no task waits any more
                 loop.call_soon_threadsafe(_settle, future, result, failure)
 
         self._jobs.put(job)
         return future
 
     def wake(self) -> None:
-        """Have it ask the poller again whether a poll is due."""
+        """Make the thread ask the poller again whether a poll is due."""
         self._jobs.put(lambda: None)
 
     def stop(self) -> None:
-        """End the thread once all jobs are done that were submitted."""
+        """End the thread once all submitted jobs are done."""
         self._jobs.put(None)
 
 
@@ -107,7 +107,7 @@ def _work(jobs: _Jobs, poller: Poller) -> None:
         if job is None:
             break
         job()
-        del job  # until the next job it would keep alive all that this one refers to
+        del job  # else it keeps alive all that the job refers to, until the next job
     poller.end()
 
 

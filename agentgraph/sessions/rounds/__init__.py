@@ -1,1 +1,1 @@
-"""The rounds of a session: who appends to its log, and what one speaker's turn comes to."""
+"""The rounds of a session: admission from the inbox, the owned session, and one speaker's turn."""

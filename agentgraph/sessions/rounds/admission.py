@@ -1,7 +1,7 @@
-"""Admission: what of a session's inbox may enter its log now, in which order, and as what.
+"""Admission: which inbox entries may enter the log now, in which order, and as which envelopes.
 
-This is the only place that knows how something sent becomes an envelope of the log. It works on a
-`Page`, so nothing here writes: `OwnedSession` appends the page.
+This is the only place that turns inbox entries into envelopes. It works on a `Page` and writes
+nothing: `OwnedSession` appends the page.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _REQUESTS = frozenset(
         ev.EV_SESSION_RELEASED,
     }
 )
-"""What asks the session to do something, and says nothing in it."""
+"""The types of requests to the session; they are not the words of a participant."""
 
 
 def may_enter(state: SessionState, entry: InboxEntry, *, at_boundary: bool = True) -> bool:
-    """Tell whether an entry of the inbox need not wait.
+    """Tell whether an entry of the inbox may be admitted now.
 
-    What somebody says enters between rounds only, and not while the session waits for a decision or
-    for its participants. All else enters at any time.
+    Texts and packets enter between rounds only, and not while the session waits for a decision or
+    for its participants. All other entries enter at any time.
     """
     if entry.draft.event_type not in ev.SUBSTANTIVE:
         return True
@@ -46,7 +46,7 @@ def admit_all(page: Page, entries: Collection[InboxEntry]) -> None:
 
 
 def admit_rest(page: Page, entries: Collection[InboxEntry]) -> None:
-    """Put before the session's end what it has accepted; the end itself answers requests."""
+    """Admit the remaining entries before the session ends; requests among them need no envelope."""
     for entry in sorted(entries, key=_urgency):
         if entry.envelope_id not in page.admitted_ids:
             page.admitted_ids.add(entry.envelope_id)
@@ -85,8 +85,8 @@ def _admit(page: Page, entry: InboxEntry) -> None:
     elif kind in ev.SUBSTANTIVE:
         updates = data.get("context_updates") if kind == ev.EV_PACKET else None
         if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):
-            # A packet of somebody without the floor is not folded as a turn, so its context
-            # updates go ahead of it as an envelope of their own.
+            # A packet of a sender without the floor is not folded as a turn, so its context updates
+            # are written before it, as an envelope of their own.
             page.add(sender, Draft(ev.EV_CONTEXT_SET, updates, audience=draft.audience))
         page.say(sender, draft, envelope_id=entry.envelope_id)
     else:
@@ -94,9 +94,9 @@ def _admit(page: Page, entry: InboxEntry) -> None:
 
 
 def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
-    """Return which agent goes on when a human releases the conversation.
+    """Return the agent that goes on when a human releases the conversation.
 
-    It is the preferred one, else whoever had the conversation or spoke before, else the first.
+    The preferred agent, else the one that had the conversation or spoke last, else the first one.
     """
     state = page.state
     candidates = [preferred_agent, state.conversation.previous_agent_id, state.last_speaker_id]
@@ -106,7 +106,7 @@ def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
 
 
 def _answer_invite(page: Page, entry: InboxEntry) -> None:
-    """Count an answer to an invitation, and open or close the session by it."""
+    """Count an answer to an invitation; it may open or close the session."""
     state, invitee = page.state, entry.sender_id
     if state.status != "pending" or invitee in state.acks:
         return
@@ -118,7 +118,7 @@ def _answer_invite(page: Page, entry: InboxEntry) -> None:
 
 
 def _all_accepted(page: Page) -> bool:
-    """Tell whether all who were invited, and have not left again, have accepted."""
+    """Tell whether all invited participants who have not left have accepted."""
     state = page.state
     invitees = [name for name in state.humans if name != state.creator_id]
     present: Sequence[str] = [name for name in invitees if name in state.participant_order]
@@ -137,7 +137,7 @@ def _open(page: Page) -> None:
 
 
 def _leave(page: Page, name: str) -> None:
-    """Let a participant go; if it was their turn, that turn has failed."""
+    """Remove a participant; if it had the floor, its turn fails for good."""
     if name not in page.state.participant_order:
         return
     was_due = name in page.state.due
@@ -145,13 +145,13 @@ def _leave(page: Page, name: str) -> None:
     if all(present in page.state.humans for present in page.state.participant_order):
         page.close("no_participants")
     elif page.state.status == "pending" and _all_accepted(page):
-        _open(page)  # the session does not wait for somebody who has left
+        _open(page)  # the session does not wait for a participant who has left
     if was_due:
         failure = {"speaker": name, "round": page.state.round, "attempt": 0, "code": "left"}
         page.fail({**failure, "message": f"{name} left the session"}, final=True)
 
 
 def _urgency(entry: InboxEntry) -> tuple[bool, int, int]:
-    """Order the inbox by priority, then arrival; a request to close comes last."""
+    """Return the sort key of an entry: by priority, then arrival; a request to close comes last."""
     closes = entry.draft.event_type == ev.EV_SESSION_CLOSED
     return closes, -entry.draft.priority, entry.order

@@ -1,4 +1,4 @@
-"""The log of a session as the guards of one round write to it, and undo from it."""
+"""The ledger of a round: writes the records of its guards to the session's log, and rolls back."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from agentgraph.sessions.state.envelope import EV_AUDIT
 from agentgraph.sessions.state.payload import clip
 
 _LONGEST_RESULT = 4_000
-"""The longest result that a repeated round is given again: the log has it in an envelope."""
+"""The longest result of an effect that a repeated round gets back: an envelope has to hold it."""
 
 
 @dataclass(slots=True)
 class RoundLedger:
-    """What the guards of a round must not forget, in the log before it happens.
+    """Writes the records of a round's guards to the session's log, before an action happens.
 
-    It is the `Ledger` that guards find around a speaker in a session.
+    It is the `Ledger` that guards use for a speaker in a session.
     """
 
     session: OwnedSession
     speaker: str
-    """Whose turn it is."""
+    """The participant whose turn it is."""
     round: int
     attempt: int
     input_id: str
-    """The input from outside that the round serves."""
+    """The id of the outside input that the round serves."""
     fault: Exception | None = None
-    """Why the log could not be written to."""
+    """The error of the last write to the log that failed."""
 
     @property
     def id_scope(self) -> object:
-        """The store: a session of the same id in another store is another one."""
+        """The scope of session ids: another store may have a session with the same id."""
         return self.session.log
 
     @property
     def round_key(self) -> str:
-        """The attempt at the round."""
+        """The round and its attempt, as a key."""
         return f"{self.round}/{self.attempt}"
 
     @property
     def account(self) -> Mapping[str, Any]:
-        """What the log has of this input; the folded state has it, so the log is not read."""
+        """What the log has of this input, from the folded state: the log itself is not read."""
         state = self.session.state
         rollback = state.undoing
-        # Each attempt that died may have spent what needs no record; one that failed has told all.
+        # A killed attempt may have spent without a record; a failed attempt has recorded all.
         lost_attempts = self.attempt - 1 - sum(state.failures.values())
         return {
             "hops": state.hops,
@@ -69,35 +69,35 @@ class RoundLedger:
         }
 
     def retain(self, account: object) -> None:
-        """Keep what is counted for this input while its session is at work here."""
+        """Store the guards' account of this input while this process works on the session."""
         session = self.session
-        assert isinstance(account, Account)  # the port knows no account of guards
+        assert isinstance(account, Account)  # the `Ledger` protocol cannot name the type of guards
         if session.outer_input is not None and account.parent is None:
             session.outer_input.join(account, session.id, session.guards)
         session.account = account
 
     @property
     def own_account(self) -> Account | None:
-        """The account of the input, where guards keep one here."""
+        """The guards' account of this input, None if this process has none."""
         account = self.session.account
         return account if account is not None and account.input_id == self.input_id else None
 
     def take_packet_fields(self) -> dict[str, Any]:
-        """Return what guards have counted and who acted, for the envelope that ends the round."""
+        """Return the guards' counts and the agents' path, for the envelope that ends the round."""
         account = self.own_account
         balance = account.balance() if account is not None else {}
         path = self.session.agent_paths.take(self.speaker)
         return {"account": balance, "path": path} if balance else {}
 
     def act(self, agent: str, *, asks: bool) -> None:
-        """Note that an agent acts, or asks its model; it is written with the round."""
+        """Note that an agent acts, or calls its model; the round's packet has the notes."""
         self.session.agent_paths.add(self.speaker, agent, asks_model=asks)
         outer = self.session.outer_input
         if outer is not None and outer.ledger is not None:
             outer.ledger.act(f"{outer.part}/{agent}", asks=asks)
 
     async def write(self, record: Mapping[str, object]) -> None:
-        """Append a record; it is durable when this returns."""
+        """Append a record; the record is durable when this returns."""
         outer = self.session.outer_input
         if record.get("kind") == "effect" and outer is not None and outer.effects_ledger:
             await outer.effects_ledger.write(outer.outer_record(record))
@@ -114,7 +114,7 @@ class RoundLedger:
 
     @contextmanager
     def intact(self) -> Iterator[None]:
-        """Raise what went wrong with the log in here, whoever has caught it on the way."""
+        """Raise the error of a failed write, even if code inside the block has caught it."""
         try:
             yield
         finally:
@@ -123,9 +123,9 @@ class RoundLedger:
 
 
 async def roll_back(ledger: RoundLedger, reason: str) -> None:
-    """Undo the actions of an input, the last first; does nothing where none is left.
+    """Undo the actions of an input, the last one first; do nothing if there is none to undo.
 
-    The input counts as ended from here on, so that no call of it begins beside its undoing.
+    From here on the input counts as ended, so that no action of it can begin during the undoing.
     """
     session, account = ledger.session, _account_to_undo(ledger)
     if account is None or account.saga is None or not account.saga.plan():
@@ -139,7 +139,7 @@ async def roll_back(ledger: RoundLedger, reason: str) -> None:
 
 
 def _account_to_undo(ledger: RoundLedger) -> Account | None:
-    """Return the account of the input; a process that has done nothing for it yet opens one."""
+    """Return the account of the input; a process that has not worked on the input creates it."""
     session = ledger.session
     if ledger.own_account is None and session.guards is not None and session.state.effects:
         return account_of(session.guards, ledger.input_id, None, ledger, ledger.id_scope)
@@ -150,7 +150,7 @@ def _draft_of(record: Mapping[str, object], place: Mapping[str, object]) -> Draf
     entry = record.get("entry")
     if not isinstance(entry, Mapping) or entry.get("state") == "started":
         return Draft(EV_AUDIT, {**record, **place})
-    # The action has happened: that the log has no room for all of it is no reason to lose that.
+    # The action has happened: its record must not be lost because it is too large for the log.
     short_entry = {key: value for key, value in entry.items() if key != "args"}
     if isinstance(short_entry.get("result"), str):
         short_entry["result"] = clip(short_entry["result"], _LONGEST_RESULT)

@@ -1,4 +1,4 @@
-"""The input that an inner session serves, where it runs for a turn of something outside it."""
+"""The outer input that an inner session serves: its ledger and its account."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from agentgraph.interception import Ledger
 
 @dataclass(frozen=True, slots=True)
 class OuterInput:
-    """What a team inside a team, or inside an agent, is a part of.
+    """The outer input of a team that runs inside another team or inside an agent.
 
-    Guards count what the inner session does with all else of the outer input, and decisions about
-    it are on record with both.
+    Guards count the inner session's work with the rest of the outer input, and their decisions
+    about it are recorded in both sessions.
     """
 
     part: str
     """The name of the inner team in the outer one."""
     path: str
-    """The same, made unique among inner teams of one name that run side by side."""
+    """The part's path, unique among inner teams of one name that run side by side."""
     ledger: Ledger | None
-    """The log of the outer round; None outside of a session."""
+    """The ledger of the outer round; None outside of a session."""
     account: Account | None
-    """What guards have counted for the outer input; None where no guards hold for it."""
+    """The guards' account of the outer input; None if no guards apply to it."""
 
     def outer_record(self, record: Mapping[str, object]) -> dict[str, object]:
-        """Return a record of the inner session as the outer one names its agent."""
+        """Return a record of the inner session with its agent's name as seen from the outer one."""
         return {**record, "agent": f"{self.part}/{record['agent']}"}
 
     async def write(self, record: Mapping[str, object]) -> None:
-        """Put a decision of the inner session on the outer one's record too."""
+        """Write a decision of the inner session to the outer ledger too."""
         if self.ledger is not None:
             await self.ledger.write(self.outer_record(record))
 
     def join(self, account: Account, session_id: str, guards: Guards | None) -> None:
-        """Count in both accounts what the inner session does, under its own guards' deadline."""
+        """Count the inner session's work in both accounts, under its own guards' deadline."""
         if self.account is None:
             return
         part = f"{self.part}@{self.ledger.round}" if self.ledger is not None else session_id
@@ -47,16 +47,16 @@ class OuterInput:
         account.join(self.account, self.part, session_id, deadline)
 
     def count_hops(self, hops: int) -> None:
-        """Count the handoffs within an inner session that has come to its end."""
+        """Count the handoffs of an inner session that has ended."""
         if self.account is not None and hops:
             self.account.hop_count.count(self.ledger.speaker if self.ledger else "", hops)
 
     @property
     def effects_ledger(self) -> Ledger | None:
-        """Where the inner session's effects are written, if the outer one is to undo them.
+        """The ledger for the inner session's effects, if the outer session has to undo them.
 
-        None where it has no saga (the inner session writes its own) or runs outside of a session
-        (the account alone has them).
+        None if the outer account has no saga (the inner session writes its own effects), or outside
+        of a session (only the account has the effects).
         """
         has_saga = self.account is not None and self.account.saga is not None
         return self.ledger if has_saga else None

@@ -1,4 +1,4 @@
-"""A session as its owner has it: the one place that appends to its log."""
+"""A session in the process of its owner: the one place that appends to its log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 
 
 class SessionHandle(Protocol):
-    """What a participant holds of a session, as those below the hub need it."""
+    """The part of the session handle that modules below the hub need."""
 
     @property
     def id(self) -> str:
@@ -39,35 +39,35 @@ class SessionHandle(Protocol):
         ...
 
     async def interject(self, sender: str, draft: Draft) -> None:
-        """Let the supervisor speak."""
+        """Put a draft into the inbox without checks; only the supervisor does this."""
         ...
 
 
 @dataclass(slots=True)
 class AgentPaths:
-    """Who acted in the rounds under way, for their packets and whoever reads them."""
+    """The agents that acted in the rounds under way, for the packets of these rounds."""
 
     _visits: dict[str, list[list[Any]]] = field(default_factory=dict)
-    """By speaker: each agent that acted, and its model calls until another agent acted."""
+    """By speaker: each agent that acted, and its model calls until the next agent acted."""
 
     def add(self, speaker: str, agent: str, *, asks_model: bool) -> None:
-        """Note that an agent acts, or asks its model."""
+        """Note that an agent acts, or calls its model."""
         visits = self._visits.setdefault(speaker, [])
         if not visits or visits[-1][0] != agent:
             visits.append([agent, 0])
         visits[-1][1] += asks_model
 
     def take(self, speaker: str) -> list[list[Any]]:
-        """Return the path of a speaker's round, and forget it: it is written once."""
+        """Remove and return the path of a speaker's round: it is written only once."""
         return self._visits.pop(speaker, [])
 
 
 @dataclass(slots=True)
 class OwnedSession:
-    """A session's state and lease, and every way in which its log grows.
+    """A session's state and epoch, and every way in which its log grows.
 
-    All appends go through one lock and start from `state`, so what they append is decided on the
-    newest envelope. The epoch lets the store refuse an owner that has lost its lease.
+    All appends take one lock and start from `state`, so each is decided on the newest envelope. The
+    epoch lets the store refuse an owner that has lost its lease.
     """
 
     log: Log
@@ -75,41 +75,41 @@ class OwnedSession:
     rules: Rules
     state: SessionState
     epoch: int | None = None
-    """The number of this ownership; None where nobody else can own the session."""
+    """The number of this ownership; None if no other process can own the session."""
     attempts: int = 0
-    """How often the present round was begun."""
+    """How often the present round has been begun."""
     may_have_inbox: bool = True
-    """Whether the inbox may hold something: it is not read where it cannot."""
+    """Whether the inbox may have entries: if not, it is not read."""
     on_appended: AppendHook = lambda session, envelopes: None
     busy_speakers: set[str] = field(default_factory=set)
     """The speakers whose rounds are under way."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     owner: str | None = None
     is_in_graph: bool = False
-    """Whether the caller of the team's graph waits for an answer, and no hub reads the log."""
+    """Whether the team's graph was called directly, without a hub: its caller wants an answer."""
     handle: SessionHandle | None = None
-    """The handle on it, or on the session around it; None where no hub drives either."""
+    """The handle of this session, or of the outer one; None if no hub drives either."""
     listeners: Callable[[], Sequence[BaseCallbackHandler]] = lambda: ()
-    """Returns the callbacks for the models of a turn that begins."""
+    """Returns the callbacks for the model calls of a new turn."""
     due_at: float | None = None
-    """When an expectation or a time limit is due, as of the last append."""
+    """When the next expectation or time limit is due, as of the last append."""
     account: Account | None = None
-    """What guards have counted for the present input, in all its rounds."""
+    """The guards' account of the present input, for all its rounds."""
     sequence_before_run: int = 0
-    """Up to where the log was when the graph's caller gave it an input to answer."""
+    """The log's sequence before the input of the graph's caller was appended."""
     inner_ids: set[str] = field(default_factory=set)
-    """The sessions opened for rounds of this one, which are over when those rounds are."""
+    """The inner sessions of this session's rounds; they end with those rounds."""
     outer: OwnedSession | None = None
-    """The session whose round this one serves, if it serves one."""
+    """The session whose round this session serves, None if it serves none."""
     outer_input: OuterInput | None = None
-    """What this session is a part of, if it serves a turn of something else."""
+    """The outer input that this session serves, None if it serves none."""
     guards: Guards | None = None
     """The guards of the team."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
     """How the actions of the team's agents are undone."""
     agent_paths: AgentPaths = field(default_factory=AgentPaths)
     audited_input: str = ""
-    """The input whose begin the audit trail has on record from this process."""
+    """The input whose begin this process has written to the audit trail."""
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,35 +122,35 @@ class OwnedSession:
 
     @property
     def people(self) -> frozenset[str]:
-        """The participants whom no agent speaks for."""
+        """The participants that are people, and not agents."""
         return frozenset({*self.record.people, *self.state.humans})
 
     @property
     def counts_in_outer(self) -> bool:
-        """Whether guards count what is done here with an outer input."""
+        """Whether guards count this session's work with the outer input."""
         return self.outer_input is not None and self.outer_input.account is not None
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The agents who are to speak now."""
+        """The agents that have the floor and have not spoken."""
         if self.state.status != "active":
             return ()
         return tuple(name for name in self.state.due if name not in self.state.humans)
 
     @property
     def is_running(self) -> bool:
-        """Whether a round is under way, or a decision is to be carried out."""
+        """Whether a round is under way, or a decision has to be carried out."""
         return self.state.is_runnable and self.state.status != "closing"
 
     async def admit(self, *, at_boundary: bool = True) -> None:
-        """Admit what waits in the inbox.
+        """Admit entries of the inbox.
 
-        Between two rounds that is all that waits; while a round is under way, what moves no floor.
+        Between two rounds all entries; while a round is under way, only those that move no floor.
         """
         if not self.may_have_inbox or self.state.is_ended:
             return
         async with self.lock:
-            self.may_have_inbox = False  # before the store is asked: what comes in now is not lost
+            self.may_have_inbox = False  # before the read: it may miss a new entry
             entries = await self.log.inbox(self.id)
             state = self.state
             ready = [entry for entry in entries if may_enter(state, entry, at_boundary=at_boundary)]
@@ -159,16 +159,17 @@ class OwnedSession:
                 await self._write(lambda page: admit_all(page, ready))
 
     async def catch_up(self) -> None:
-        """Admit what need not wait for a boundary, and append what the clock has brought."""
+        """Admit entries that need no boundary, and append what overdue timers cause."""
         await self.admit(at_boundary=False)
         if overdue(self.record, self.state):
             async with self.lock:
-                # Asked again: who was waited for may have spoken as this waited for the lock.
+                # Checked again: the awaited participant may have spoken while this waited for the
+                # lock.
                 if fires := overdue(self.record, self.state):
                     await self._write(lambda page: [fire(page) for fire in fires])
 
     async def end_turn(self, speaker: str, round: int, fill: Callable[[Page], None]) -> None:
-        """Append what a speaker's turn comes to; of a turn that has ended already, nothing."""
+        """Append the end of a speaker's turn; if the turn has ended already, append nothing."""
         async with self.lock:
             self.busy_speakers.discard(speaker)
             is_due = speaker in self.state.due and round == self.state.round
@@ -180,9 +181,9 @@ class OwnedSession:
         questions: Sequence[Mapping[str, Any]],
         usage_of: Callable[[str], Mapping[str, Any]] = lambda speaker: {},
     ) -> None:
-        """Append what a human must decide, once the checkpoint has it, and what was used so far."""
+        """Append new interrupts, once the checkpoint has them, with the usage so far."""
         async with self.lock:
-            # A checkpoint may be behind the log: who has spoken since then asks nothing more.
+            # A checkpoint may be behind the log: interrupts of a speaker who has spoken are void.
             due, known_ids = self.state.due, self.state.interrupts
             fresh = [
                 question
@@ -200,7 +201,7 @@ class OwnedSession:
         questions: Sequence[Mapping[str, Any]],
         usage_of: Callable[[str], Mapping[str, Any]],
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield questions, with the first of each speaker what was done until then."""
+        """Yield the questions; the first one of each speaker carries its usage and path so far."""
         speakers: set[str] = set()
         for question in questions:
             speaker = str(question["speaker"])
@@ -212,19 +213,19 @@ class OwnedSession:
             yield {**question, **{name: value for name, value in figures.items() if value}}
 
     async def note(self, *drafts: Draft, sender: str = ev.SYSTEM) -> None:
-        """Append what decides nothing."""
+        """Append envelopes that decide nothing."""
         async with self.lock:
             if not self.state.is_ended:
                 await self._write(lambda page: [page.add(sender, draft) for draft in drafts])
 
     async def say(self, *texts: str, sender: str) -> None:
-        """Append texts at once, past the inbox: their sender waits for the answer."""
+        """Append texts at once, without the inbox: the caller waits for the answer."""
         async with self.lock:
             drafts = [text_envelope(text) for text in texts]
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:
-        """Count that the present round is begun again, before it is."""
+        """Count an attempt at the present round, before the attempt begins."""
         if self.epoch is not None:
             self.attempts = await self.log.attempt(self.id, self.epoch)
 
@@ -239,18 +240,18 @@ class OwnedSession:
             await self._write(fill)
 
     async def close(self, reason: str) -> None:
-        """End the session from outside of its rounds."""
+        """End the session by a decision from outside of its rounds."""
         async with self.lock:
             if not self.state.is_ended:
                 await self._write(lambda page: page.close(reason))
 
     async def finish(self) -> None:
-        """Append the end of a session that was decided to end, as a fork may have been."""
+        """Append the end of a session whose last decision ends it, as after a fork."""
         async with self.lock:
             await self._write(lambda page: None)
 
     async def _write(self, fill: Callable[[Page], object]) -> None:
-        """Append a page; one that ends the session takes along what came in before the end."""
+        """Append a page; a page that ends the session admits the rest of the inbox first."""
         while True:
             page = Page(self.state, self.rules)
             fill(page)
@@ -266,14 +267,14 @@ class OwnedSession:
                 self.may_have_inbox = True
 
     async def _append(self, page: Page) -> None:
-        """Append a page, all or nothing, also where the caller is cancelled meanwhile."""
+        """Append a page, all or nothing, also if the caller is cancelled meanwhile."""
         if not page.envelopes and not page.admitted_ids:
             return
         append = asyncio.ensure_future(self._append_page(page))
         try:
             await asyncio.shield(append)
         except asyncio.CancelledError:
-            # Whoever goes on must know whether it is in the log: it is brought to its end first.
+            # The append is finished first: later code must know whether the page is in the log.
             while not append.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({append})
@@ -301,7 +302,7 @@ class OwnedSession:
 
 
 async def load_state(log: Log, stored_session: StoredSession) -> SessionState:
-    """Return a session's state: its snapshot, else what its log folds to."""
+    """Return a session's state: its snapshot, else the fold of its log."""
     if stored_session.state is not None:
         return stored_session.state
     envelopes = await log.read(stored_session.record.session_id)
@@ -312,13 +313,13 @@ _current: ContextVar[OwnedSession | None] = ContextVar("agentgraph_owned_session
 
 
 def current_owned_session() -> OwnedSession | None:
-    """Return the session that the graph around this code runs, None where nobody has said so."""
+    """Return the session that the surrounding graph runs on, None outside of one."""
     return _current.get()
 
 
 @contextmanager
 def inside_session(session: OwnedSession) -> Iterator[None]:
-    """Run a team's graph on a session."""
+    """Make `session` the current session for the graph that runs inside this block."""
     token = _current.set(session)
     try:
         yield

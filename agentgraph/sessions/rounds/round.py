@@ -1,4 +1,4 @@
-"""A round: one speaker's turn under way, from its begin to its commit or failure."""
+"""A round: one speaker's turn, from its begin to its commit or failure."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.state import SessionState
 
 RETRIES = 1
-"""How often a round that failed is run again."""
+"""How often a failed round is run again."""
 ATTEMPTS = 5
-"""How often a round is begun at all, if its process dies each time."""
+"""How often a round is begun in all, if the process dies each time."""
 _LONGEST_MESSAGE = 2_000
-"""How much of a failure's message is written: its envelope must fit into the log."""
+"""The length to which a failure's message is cut: its envelope must fit into the log."""
 _NEVER_REPEATED = frozenset({"guard", "left"})
-"""Failures that a second attempt would only repeat."""
+"""Codes of failures that a second attempt would only repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One speaker's turn; of several speakers in one round each has their own."""
+    """One speaker's turn; if several speakers have the floor, each has a `Round` of its own."""
 
     session: OwnedSession
     speaker: str
     number: int
     attempt: int
     state: SessionState
-    """The session as it was when this began."""
+    """The session's state when this turn began."""
 
     @classmethod
     def begin(cls, session: OwnedSession, speaker: str) -> Round | None:
-        """Begin a speaker's turn; None if it is not theirs, or they have had it."""
+        """Begin a speaker's turn; None if the speaker is not due."""
         state = session.state
         if speaker not in state.due or state.is_ended:
             return None
@@ -51,27 +51,27 @@ class Round:
 
     @property
     def key(self) -> str:
-        """The same whenever this round runs again."""
+        """A key that is the same in every attempt at this round."""
         return f"{self.session.id}/{self.number}"
 
     @property
     def input_id(self) -> str:
-        """The input from outside that the round serves."""
+        """The id of the outside input that the round serves."""
         return f"{self.session.id}@{self.state.input}"
 
     def ledger(self) -> RoundLedger:
-        """Return the session's log for the guards of this round."""
+        """Return the ledger that the guards of this round write to."""
         return RoundLedger(self.session, self.speaker, self.number, self.attempt, self.input_id)
 
     def policy(self, team_policy: HandoffPolicy) -> HandoffPolicy:
-        """Return the team's policy for handoffs, for those who are in the session now."""
+        """Return the team's handoff policy, with the present participants as targets."""
         present = self.state.participant_order
         names = [name for name in team_policy.participants if name in present]
         names += [name for name in present if name not in names]
         return replace(team_policy, participants=names)
 
     async def commit(self, packet: Mapping[str, Any], rejections: Sequence[Note]) -> None:
-        """Append the round's packet and what follows from it; a second time does nothing."""
+        """Append the round's packet and its consequences; a second call appends nothing."""
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, "completed")
         data = {**packet, **self.ledger().take_packet_fields()}
         draft = Draft(ev.EV_PACKET, data, causation_id=self.state.last_envelope_id)
@@ -85,9 +85,9 @@ class Round:
         await self.session.end_turn(self.speaker, self.number, fill)
 
     async def fail(self, code: str, message: str, usage: Mapping[str, Any]) -> None:
-        """Append that the round failed: it runs again, or that was the last time.
+        """Append that the round failed; it runs again unless the failure is final.
 
-        Where the session ends by it, the actions of the input are undone first.
+        If the failure ends the session, the actions of the input are undone first.
         """
         outcome: Any = "expired" if code == "deadline" else "failed"
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, outcome)
@@ -110,15 +110,15 @@ class Round:
         )
 
     def _ends_session(self) -> bool:
-        """Tell whether the session ends if this fails for good."""
+        """Tell whether the session would end if this round failed for good."""
         page = Page(self.session.state, self.session.rules)
         page.fail({"speaker": self.speaker, "round": self.number}, final=True)
         return page.state.status == "closing"
 
     def begin_input(self, audit: AuditTrail | None) -> None:
-        """Put the begin of the input on record with its first round in this process.
+        """Write the begin of the input to the audit trail, in its first round in this process.
 
-        What an inner session does is on record with the input that it serves.
+        The work of an inner session is recorded with the outer input that it serves.
         """
         session, state = self.session, self.state
         if audit is None or session.audited_input == self.input_id or session.counts_in_outer:
@@ -132,7 +132,7 @@ class Round:
             run_continued(audit, self.input_id)
 
     def end_input(self, audit: AuditTrail | None) -> None:
-        """Put the end of the input on record, if nobody is to speak to it any more."""
+        """Write the end of the input to the audit trail, if no agent is due for it any more."""
         session, state = self.session, self.session.state
         if audit is None or session.audited_input != self.input_id:
             return
@@ -147,9 +147,9 @@ class Round:
 
 
 async def give_up(session: OwnedSession, code: str, message: str) -> None:
-    """Fail the present round for good, of all its speakers."""
+    """Fail the present round for good, for all speakers who are due."""
     attempts, number = session.attempts, session.state.round
-    if attempts <= 2 * ATTEMPTS:  # beyond that, it may be the undoing that kills the process
+    if attempts <= 2 * ATTEMPTS:  # beyond that, the undoing itself may kill the process
         for speaker in session.state.due:
             round = Round(session, speaker, number, attempts, session.state)
             if round._ends_session():
@@ -168,19 +168,19 @@ _round: ContextVar[Round | None] = ContextVar("agentgraph_session_round", defaul
 
 
 def current_round() -> Round | None:
-    """Return the round around this code, None outside of one."""
+    """Return the round that this code runs in, None outside of a round."""
     return _round.get()
 
 
 def current_attempt() -> tuple[str, int, int]:
-    """Return whose turn runs around this code, in which round and attempt."""
+    """Return speaker, round and attempt of the turn that this code runs in."""
     round = _round.get()
     return ("", 0, 0) if round is None else (round.speaker, round.number, round.attempt)
 
 
 @contextmanager
 def inside(round: Round) -> Iterator[None]:
-    """Run a speaker."""
+    """Make `round` the current round for the code inside this block."""
     token = _round.set(round)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Tasks: the tool calls that report how far they are, as a session's log has them."""
+"""Tasks: tool calls that report their progress, as envelopes of a session's log."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _END_TYPES = {
 
 @dataclass(slots=True)
 class Tasks:
-    """The open tasks of a session, and the envelopes about them that are not written yet.
+    """The open tasks of a session, and the task envelopes that are not written yet.
 
-    A task begins with the first report of its call and ends with the call. Where the call is cut
-    off, its task ends with the round.
+    A task begins with the first report of a call, and ends with the call. If the call is cancelled,
+    the task ends with the round.
     """
 
     write: Callable[..., Awaitable[None]]
     """Appends drafts to the session's log."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     last_reports: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The last report of each open task, by its id."""
+    """The last report of each open task, by task id."""
     ended_rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By speaker, the last round and attempt that ended: a thread may still report from it."""
     drafts: list[Draft] = field(default_factory=list)
-    """What is to be written."""
+    """The drafts that are not written yet."""
 
     def report(self, report: Mapping[str, Any]) -> None:
         """Take a report, from any thread; the first one of a call begins its task."""
@@ -45,14 +45,14 @@ class Tasks:
         self.loop.call_soon_threadsafe(self._add, report)
 
     async def flush(self) -> None:
-        """Write what has not been written."""
+        """Append all drafts that are not written yet."""
         drafts, self.drafts = self.drafts, []
         if drafts:
             await self.write(*drafts)
 
     async def end_round(self, speaker: str, round: int, attempt: int, outcome: Outcome) -> None:
         """End all tasks of a speaker's round."""
-        # Threads report by way of the loop: what they reported before the round ended comes first.
+        # Threads report through the loop: reports from before the round's end are handled first.
         await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, no wait
         self.ended_rounds[speaker] = round, attempt
         for task_id, report in list(self.last_reports.items()):
@@ -61,7 +61,7 @@ class Tasks:
         await self.flush()
 
     def drafts_at_close(self) -> list[Draft]:
-        """Return what is to be written of all tasks before the session ends with them."""
+        """Return the drafts to write before the session ends; they end each open task."""
         return [*self.drafts, *(_end_of(last, "expired") for last in self.last_reports.values())]
 
     def _add(self, report: Mapping[str, Any]) -> None:
@@ -83,16 +83,16 @@ class Tasks:
         self.drafts.append(_end_of(self.last_reports.pop(task_id), outcome))
 
     def _flush_soon(self) -> None:
-        # With more drafts than one call adds, a flush is on its way already and takes them along.
+        # More drafts than one call adds mean that a scheduled flush will write them all.
         if len(self.drafts) <= 2:
             self._flush_task = asyncio.ensure_future(self._try_to_flush())
 
     async def _try_to_flush(self) -> None:
-        with suppress(Exception):  # the round's own write will raise what is wrong with the log
+        with suppress(Exception):  # the round's own write raises the same error of the log
             await self.flush()
 
     _flush_task: asyncio.Task[None] | None = None
-    """Kept, as the loop itself has only a weak reference to it."""
+    """A reference to the task, as the loop itself has only a weak one."""
 
 
 def _end_of(report: Mapping[str, Any], outcome: Outcome) -> Draft:

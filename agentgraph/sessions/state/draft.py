@@ -1,4 +1,4 @@
-"""Drafts: what a sender fills in of an envelope, and what is wrong with one from outside."""
+"""Drafts: the fields of an envelope that its sender fills in, and the checks of outside drafts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _STAMPED_KEYS = ("decision",)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a sender fills in of an envelope; the hub stamps the rest.
+    """The fields of an envelope that its sender fills in; the hub adds the others.
 
         await session.send("user", text_envelope("for you two", audience=["ann", "bob"]))
 
-    `audience` None is everybody, a list only those. `event_data` and `metadata` become canonical
-    JSON; `ConfigurationError` for what is none.
+    `audience` None means all participants, a list only its members. `event_data` and `metadata`
+    become canonical JSON; `ConfigurationError` if they cannot.
     """
 
     event_type: str
@@ -57,7 +57,7 @@ def text_envelope(
     idempotency_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """Draft a text, which anybody may send."""
+    """Return a draft of a text, which every participant may send."""
     if not isinstance(text, str):
         raise ConfigurationError(f"a text is a string, not {type(text).__name__}", code="draft")
     return Draft(
@@ -84,11 +84,11 @@ def packet_envelope(
     idempotency_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """Draft a whole turn of a participant who is no agent: a bridge, a gateway, a test.
+    """Return a draft of a whole turn, for a participant that is no agent: a bridge, a test.
 
         packet_envelope("over to you", handoff=Handoff("bob"), context_set={"done": True})
 
-    It may be sent only by who holds the floor.
+    Only a participant that has the floor may send it.
     """
     routing: dict[str, Any] = {"kind": "handoff" if handoff or tool else "text", "tool": tool}
     if handoff is not None:
@@ -115,7 +115,7 @@ def packet_envelope(
 
 
 def make_draft(content: object, **fields: Any) -> Draft:
-    """Return a text as a draft, or a draft with more fields filled in; None leaves a field out."""
+    """Return a text as a draft, or a draft with some fields replaced; None keeps a field."""
     overrides = {key: value for key, value in fields.items() if value is not None}
     if isinstance(content, Draft):
         return replace(content, **overrides)
@@ -129,9 +129,9 @@ def make_draft(content: object, **fields: Any) -> Draft:
 
 
 def draft_faults(draft: Draft) -> list[str]:
-    """Return what is wrong with a draft from outside: its type, or data that sessions alone write.
+    """Return what is wrong with an outside draft: its type, or data that only sessions write.
 
-    What lifecycle events say must not be forged, so no reserved type is accepted.
+    Reserved event types are refused, so that no sender can forge lifecycle events.
     """
     faults = [] if (fault := type_fault(draft.event_type)) is None else [fault]
     data = draft.event_data
@@ -175,7 +175,7 @@ def _update_faults(updates: Any, where: str) -> list[str]:
 
 
 def type_fault(event_type: object) -> str | None:
-    """Return what is wrong with the event type of a draft from outside, None if nothing is."""
+    """Return what is wrong with the event type of an outside draft, None if nothing is."""
     if event_type in (*ev.SUBSTANTIVE, ev.EV_CONTEXT_SET):
         return None
     if not isinstance(event_type, str) or not _CUSTOM_TYPE.fullmatch(event_type):

@@ -1,4 +1,4 @@
-"""The envelope: one entry of a session's log, and the types of what it may say."""
+"""The envelope: one entry of a session's log; and the types of events."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ EV_TASK_FAILED: Final = "ag.task.failed"
 EV_TASK_EXPIRED: Final = "ag.task.expired"
 
 SUBSTANTIVE: Final = frozenset({EV_TEXT, EV_PACKET})
-"""The types of what participants say: a turn or an interjection, which views show."""
+"""The types that participants send as a turn or an interjection, and that views show."""
 
 SYSTEM: Final = "ag.hub"
-"""The sender of what a session records of itself; no participant can have this name."""
+"""The sender of the session's own notes; no participant can have this name."""
 
 
 class Priority(IntEnum):
@@ -53,10 +53,10 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What was said, by whom and to whom, at its place in the session's log.
+    """One entry of a session's log: the sender, the audience and the event.
 
-    It is never changed. `audience` None is everybody; `causation_id` names the envelope that this
-    one answers; `sequence` counts 1, 2, 3 … in its session, without gaps.
+    It is immutable. `audience` None means all participants; `causation_id` is the id of the
+    envelope that this one answers; `sequence` counts 1, 2, 3 … in its session, without gaps.
     """
 
     envelope_id: str
@@ -74,17 +74,17 @@ class Envelope:
 
     @property
     def text(self) -> str:
-        """The words of a text or a packet, else nothing."""
+        """The text of a text or a packet, "" for other types."""
         words = self.event_data.get("body" if self.event_type == EV_PACKET else "text")
         return words if isinstance(words, str) and self.event_type in SUBSTANTIVE else ""
 
     @property
     def is_substantive(self) -> bool:
-        """Whether a participant says something with it, rather than the session notes something."""
+        """Whether it is a text or a packet of a participant, and not a note of the session."""
         return self.event_type in SUBSTANTIVE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the envelope as JSON has it."""
+        """Return the envelope as a JSON object."""
         return {
             "envelope_id": self.envelope_id,
             "session_id": self.session_id,
@@ -109,16 +109,16 @@ class Envelope:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Envelope:
-        """Read an envelope; raise `ValueError`, `TypeError` or `KeyError` for what is none.
+        """Read an envelope; raise `ValueError`, `TypeError` or `KeyError` if it is malformed.
 
-        Fields that are missing have their defaults.
+        Missing fields get their defaults.
         """
         if len(data) != len(cls.__slots__):
             data = {**_DEFAULTS, "metadata": {}, **data}
         if len(data) > len(cls.__slots__):
             raise ValueError("it has fields that an envelope has not")
         audience = data["audience"]
-        # Positional, which is faster: a log of thousands is read at once.
+        # Positional arguments, which are faster: a log may have thousands of envelopes.
         envelope = cls(
             data["envelope_id"],
             data["session_id"],
@@ -145,11 +145,11 @@ _DEFAULTS = {
     "created_at": "",
     "sequence": 0,
 }
-"""The fields that may be missing where an envelope is read; `metadata` beside them."""
+"""The fields that may be missing when an envelope is read; also `metadata`."""
 
 
 def visible_to(envelope: Envelope, participant: str) -> bool:
-    """Tell whether a participant sees an envelope: its sender does, and its audience."""
+    """Tell whether a participant may see an envelope: as its sender, or in its audience."""
     if envelope.audience is None or envelope.sender_id == participant:
         return True
     return participant in envelope.audience

@@ -1,4 +1,4 @@
-"""Expectations: what has to happen in a session in time, and what follows where it does not."""
+"""Expectations: what has to happen in a session in time, and what a violation causes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Expectation:
 
         Team(…, expectations=[Expectation("reply_within", 30.0, "notify")])
 
-    - `turn_within`: whoever has the floor speaks. A human may take their time, unless named in
-      `applies_to`.
-    - `reply_within`: somebody else answers what was said.
-    - `max_silence`: somebody speaks at all.
-    - `acks_within`: the invited answer.
+    - `turn_within`: the participant that has the floor speaks. Humans have no limit, unless named
+      in `applies_to`.
+    - `reply_within`: another participant answers a message.
+    - `max_silence`: any participant speaks.
+    - `acks_within`: the invited participants answer.
 
-    `audit` records it, `warn` logs it too, `notify` addresses it to everybody, `auto_close` ends
-    the session.
+    `audit` records a violation, `warn` also logs it, `notify` addresses the record to all
+    participants, `auto_close` ends the session.
     """
 
     name: Name
@@ -63,7 +63,7 @@ class Expectation:
             object.__setattr__(self, "applies_to", tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the expectation as JSON has it."""
+        """Return the expectation as a JSON object."""
         return asdict(self)
 
 
@@ -76,10 +76,10 @@ DEFAULT_EXPECTATIONS = (
 def read_expectations(
     items: Sequence[Expectation | Mapping[str, Any]], participants: Collection[str] | None
 ) -> tuple[Expectation, ...]:
-    """Read expectations, each of which may be an object with its fields.
+    """Read expectations; each may be an `Expectation` or a mapping of its fields.
 
-    `ConfigurationError` names all faults at once; that somebody takes no part is one, unless
-    `participants` is None.
+    `ConfigurationError` names all faults at once; an unknown participant in `applies_to` is one,
+    unless `participants` is None.
     """
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         raise ConfigurationError(f"expectations={items!r}: give a list", code="expectation")
@@ -105,12 +105,12 @@ def read_expectations(
 
 
 def next_due(record: SessionRecord, state: SessionState) -> float | None:
-    """Return when the next timer of a session fires, None if none is set."""
+    """Return when the next timer of a session is due, None if no timer is set."""
     return min((timer.at for timer in _timers(record, state)), default=None)
 
 
 def overdue(record: SessionRecord, state: SessionState) -> list[Callable[[Page], None]]:
-    """Return the timers that have fired by now, the earliest first, as changes to a page."""
+    """Return the changes of the timers that are overdue, the earliest first."""
     now = clock().wall()
     late = [timer for timer in _timers(record, state) if timer.at <= now]
     return [timer.fire for timer in sorted(late, key=lambda timer: timer.at)]
@@ -118,7 +118,7 @@ def overdue(record: SessionRecord, state: SessionState) -> list[Callable[[Page],
 
 @dataclass(frozen=True, slots=True)
 class _Timer:
-    """What happens to a session at an instant, unless something else happens before."""
+    """A change of the session at an instant, unless an earlier event cancels it."""
 
     at: float
     fire: Callable[[Page], None]
@@ -145,19 +145,19 @@ def _timers(record: SessionRecord, state: SessionState) -> Iterator[_Timer]:
 
 @dataclass(frozen=True, slots=True)
 class _Occasion:
-    """Something that an expectation waits for at present."""
+    """The event for which an expectation waits at present."""
 
     since: float
     anchor: int
-    """A number that the occasion shares with no other one of the session: a round, a sequence."""
+    """A number that identifies the occasion in its session: a round, or a sequence."""
     violators: Sequence[str]
-    """Who is late when the time is over."""
+    """The participants that are late once the time is over."""
 
 
 def _occasion(
     expectation: Expectation, record: SessionRecord, state: SessionState
 ) -> _Occasion | None:
-    """Return what an expectation waits for at present, None for nothing."""
+    """Return the occasion for which an expectation waits at present, None if there is none."""
     names = expectation.applies_to
     match expectation.name:
         case "turn_within":
@@ -183,7 +183,7 @@ def _occasion(
 
 
 def _expected_speakers(expectation: Expectation, state: SessionState) -> list[str]:
-    """Return who is due and expected to hurry: humans only where they are named."""
+    """Return the speakers who are due and subject to the expectation: humans only if named."""
     names = expectation.applies_to
     if names is None:
         return [name for name in state.due if name not in state.humans]
@@ -191,7 +191,7 @@ def _expected_speakers(expectation: Expectation, state: SessionState) -> list[st
 
 
 def _is_before_fork(since: float, record: SessionRecord) -> bool:
-    """Tell whether an instant is of the past that a fork shares: nothing is expected of that."""
+    """Tell whether an instant is in the past that a fork has copied: no expectation covers it."""
     is_fork = record.parent is not None and record.parent.at is not None
     return is_fork and since < record.created_at
 

@@ -1,7 +1,7 @@
-"""The fold: what an envelope does to the state of its session. Pure, total, and without rules.
+"""The fold: applies an envelope to the state of its session. It is pure, total, and asks no rules.
 
-Who goes on was decided when the envelope was admitted, and is stamp on it. So a log folds to the
-same state whatever code is registered by then.
+The decision on an envelope was made when it was admitted, and is stored in it. So a log folds to
+the same state whatever code is registered later.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from agentgraph.sessions.state.input_account import (
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
-"""What an event does to the state. Its data may be anything that JSON has: it must never raise."""
+"""Applies an event to the state. Its data may be any JSON: a step must never raise."""
 
 _MAX_PHASES = 20
-"""How many phases a state keeps, as it is stored with every append; the log has them all."""
+"""The most phases that a state keeps, as each append stores the state; the log has all of them."""
 
 
 def fold(state: SessionState, envelope: Envelope) -> SessionState:
-    """Return the state after an envelope."""
+    """Return the state after an envelope and the decision on it."""
     after = apply_event(state, envelope)
     decision = decision_of(envelope)
     return after if decision is None else apply_decision(after, envelope, decision)
@@ -42,7 +42,7 @@ def fold_all(state: SessionState, envelopes: Iterable[Envelope]) -> SessionState
 
 
 def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
-    """Return the state after what an envelope says, before what was decided on it."""
+    """Return the state after the event of an envelope, before the decision on it."""
     step = _STEPS.get(envelope.event_type)
     if step is not None:
         state = step(state, envelope)
@@ -52,7 +52,7 @@ def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
 def apply_decision(
     state: SessionState, envelope: Envelope, decision: TransitionDecision
 ) -> SessionState:
-    """Return the state after what was decided on an envelope: a new round, or the end."""
+    """Return the state after the decision on an envelope: a new round, or the end."""
     if decision.action == "close":
         return replace(
             state,
@@ -81,7 +81,7 @@ def apply_decision(
 
 
 def decision_of(envelope: Envelope) -> TransitionDecision | None:
-    """Return what was decided on an envelope, None where nothing was."""
+    """Return the decision stored in an envelope, None if there is none."""
     stamp = envelope.event_data.get("decision")
     if envelope.event_type not in _DECISION_TYPES or not _is_decision(stamp):
         return None
@@ -95,7 +95,7 @@ def decision_of(envelope: Envelope) -> TransitionDecision | None:
 
 
 def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any]:
-    """Return context variables after updates: what is deleted goes, then what is set comes."""
+    """Return context variables after updates: first the deletions, then the settings."""
     if not isinstance(updates, Mapping):
         return context
     deletions, values = updates.get("delete"), updates.get("set")
@@ -107,7 +107,7 @@ def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any
 
 
 def _is_decision(stamp: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether this is a decision: a sender may have written anything in its place."""
+    """Tell whether a value is a well-formed decision: senders may have written anything there."""
     if not isinstance(stamp, Mapping) or stamp.keys() != _DECISION_KEYS:
         return False
     speakers, rule = stamp["speakers"], stamp["rule"]
@@ -128,7 +128,7 @@ _TEXT = frozenset({str})
 def _status(
     state: SessionState, interrupts: Mapping[str, Mapping[str, Any]], due: Sequence[str]
 ) -> Status:
-    """Return the status of a session whose round is under way, by what it waits for."""
+    """Return the status of a session with a round under way: what the round waits for."""
     if interrupts:
         return "waiting_decision"
     if due and set(due).issubset(state.humans):
@@ -137,7 +137,7 @@ def _status(
 
 
 def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
-    """Apply a text or a packet: somebody has spoken, whose turn it may have been."""
+    """Apply a text or packet: its sender has spoken, and ends its turn if it is due."""
     sender = envelope.sender_id
     is_agent = sender in state.participant_order and sender not in state.humans
     is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
@@ -159,7 +159,7 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         still_due = [name for name in due if name != sender]
         changes |= _end_turn(state, envelope, still_due)
     elif state.speakers and not state.spoken:
-        # Said between two rounds: it is shown to the speakers of the next, who have not begun.
+        # Sent between two rounds: the speakers of the next round, not begun yet, will see it.
         changes["round_began"] = envelope.sequence
     return replace(state, **changes)
 
@@ -167,9 +167,9 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
 def _end_turn(
     state: SessionState, envelope: Envelope, still_due: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return what changes in a round when one of its speakers has spoken."""
+    """Return the changes to a round when the turn of one of its speakers ends."""
     sender = envelope.sender_id
-    # A text carries no updates, whatever its sender wrote into it.
+    # A text carries no updates, whatever its data holds.
     data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
     active = data.get("active")
     interrupts = _without_interrupts(state, sender) if state.interrupts else {}
@@ -188,7 +188,7 @@ def _end_turn(
 
 
 def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return a packet that calls `finish`, None for another one."""
+    """Return the data of a packet that calls `finish`, None for any other packet."""
     routing = data.get("routing")
     if not isinstance(routing, Mapping) or routing.get("kind") != "finish":
         return None
@@ -200,7 +200,7 @@ def _without_active(state: SessionState, sender: str) -> Mapping[str, str | None
 
 
 def _without_interrupts(state: SessionState, speaker: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the interrupts of all but one speaker."""
+    """Return the interrupts without those of one speaker."""
     return {
         key: interrupt
         for key, interrupt in state.interrupts.items()
@@ -213,7 +213,7 @@ def _on_context_set(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_opened(state: SessionState, envelope: Envelope) -> SessionState:
-    """Begin the session; where its creator speaks first, that is round 1."""
+    """Open the session; if its creator speaks first, that is round 1."""
     first = envelope.event_data.get("initial_speaker")
     waits = first == state.creator_id
     return replace(
@@ -233,14 +233,14 @@ def _on_invite_ack(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_left(state: SessionState, envelope: Envelope) -> SessionState:
-    """Take out a participant who has left."""
+    """Remove a participant who has left."""
     participant = envelope.event_data.get("participant")
     order = tuple(name for name in state.participant_order if name != participant)
     return replace(state, participant_order=order)
 
 
 def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
-    """Give the conversation to an agent, as a human has let go of it."""
+    """Give the conversation from a human to an agent."""
     agent = envelope.event_data.get("agent")
     if not isinstance(agent, str):
         return state
@@ -252,7 +252,7 @@ def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
-    """End the session: nobody is due, and nothing waits for a human."""
+    """End the session: no speaker is due, and no interrupt is open."""
     reason = envelope.event_data.get("reason")
     return replace(
         state,
@@ -270,7 +270,7 @@ def _on_expired(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_expectation_violated(state: SessionState, envelope: Envelope) -> SessionState:
-    # The latest violation of each expectation is enough: earlier occasions cannot come again.
+    # The last violation of each expectation is enough: earlier occasions cannot come again.
     key = str(envelope.event_data.get("key"))
     expectation = key.rpartition(":")[0]
     keys = [item for item in state.violated if item.rpartition(":")[0] != expectation]
@@ -278,7 +278,7 @@ def _on_expectation_violated(state: SessionState, envelope: Envelope) -> Session
 
 
 def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
-    """Give the conversation to another agent, or to nobody where a human is to take it."""
+    """Give the conversation to another agent, or to none if a human is to take it."""
     data = envelope.event_data
     target, phase = data.get("target"), data.get("next_phase")
     reason = data.get("reason")
@@ -302,7 +302,7 @@ def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
-    """Count a failure; where it is final, the speaker counts as having spoken."""
+    """Count a failure; if it is final, the speaker counts as having spoken."""
     data = envelope.event_data
     speaker = data.get("speaker")
     if not isinstance(speaker, str) or speaker not in state.due:
@@ -311,7 +311,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
     after = replace(
         state,
         **charge_turn(state, speaker, envelope),
-        # Where a checkpoint was lost, its interrupts are asked again, which is nobody's failure.
+        # A lost checkpoint makes the round ask again; this counts as no failure of the speaker.
         failures={**state.failures, speaker: failures + (data.get("code") != "checkpoint_lost")},
         interrupts=_without_interrupts(state, speaker),
     )
@@ -327,7 +327,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
-    """Suspend a turn until a human decides."""
+    """Suspend a turn until a human has decided."""
     data = envelope.event_data
     interrupt = {key: value for key, value in data.items() if key not in ("usage", "path")}
     interrupts = {**state.interrupts, str(data.get("id")): interrupt}
@@ -336,13 +336,13 @@ def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
-    """Store what a human has decided; the interrupt stays until its speaker has gone on."""
+    """Store a human's decision; the interrupt stays until its speaker's turn has ended."""
     key = str(envelope.event_data.get("interrupt_id"))
     if key not in state.interrupts:
         return state
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}
-    # `floor_at` is set anew: the time in which a human has thought is not the speaker's.
+    # `floor_at` is reset: the time that the human took does not count as the speaker's.
     return replace(state, interrupts=interrupts, floor_at=envelope.created_at)
 
 

@@ -1,7 +1,7 @@
-"""The account of an input, as the state has it: what was used for it, and what was done.
+"""The account of an input in the state: usage, reservations and effects.
 
-An input is what comes from outside; all rounds up to the next one serve it. The state's fields
-`used`, `account`, `held`, `effects`, `undoing`, `hops` and `input` are about the present one. The
+An input comes from outside; all rounds up to the next input serve it. The state's fields `used`,
+`account`, `held`, `effects`, `undoing`, `hops` and `input` belong to the present input. The
 functions here are the steps of the fold that change them, as pure and total as the fold.
 """
 
@@ -15,23 +15,23 @@ from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState, replace
 
 ALL_BUDGETS: Final = "*"
-"""Stands for every budget there is in what is reserved, as it does for guards."""
+"""Means every budget in a reservation, as in the guards."""
 
 
 def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
-    """Return the changes to the account where something has come from outside.
+    """Return the changes to the account when an input comes from outside.
 
-    What the present round has done stays, where agents are to run it again: it must not be done a
-    second time.
+    Effects of the present round stay if its agents run again, as they must not happen a second
+    time.
     """
     empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_effects_of_round(state)}
     return {**empty, "hops": 0, "input": envelope.sequence}
 
 
 def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
-    """Return the changes to the account where a turn has ended, failed or been suspended.
+    """Return the changes to the account when a turn has ended, failed or been suspended.
 
-    What it has used takes the place of what was reserved for it.
+    The turn's usage replaces what was reserved for it.
     """
     changes: dict[str, Any] = {}
     data = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
@@ -53,7 +53,7 @@ def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mappin
 
 
 def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
-    """Return the state after a record of what is about to be spent, done or undone."""
+    """Return the state after an audit record: a reservation, an effect, or the begin of undoing."""
     data = envelope.event_data
     match data.get("kind"):
         case "reserved":
@@ -72,7 +72,7 @@ def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _effects_of_round(state: SessionState) -> Mapping[str, Any]:
-    """Return what the present round has done, nothing where only humans are due in it."""
+    """Return the effects of the present round; nothing if only humans are due in it."""
     if set(state.due).issubset(state.humans):
         return {"effects": {}, "undoing": {}}
     number = state.round
@@ -115,7 +115,7 @@ def _is_count(value: object) -> bool:
 def _add_effect(
     state: SessionState, entry: Mapping[str, Any], round: object
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the effects with one more, or with what has become of one."""
+    """Return the effects with a new one, or with a new status of a known one."""
     earlier = state.effects.get(entry["key"], {})
     if "args" not in entry and "args" not in earlier:
         return state.effects

@@ -1,7 +1,7 @@
-"""What a speaker's run leaves in the log: a packet when it ends, or what it asks a human.
+"""The data that a speaker's run leaves in the log: a packet at its end, or its interrupts.
 
-A packet is made of the messages and the notes of the run. It is bounded, as it must fit into the
-log: of many steps the last ones are in it, of long texts the beginning.
+A packet is made of the run's messages and notes. Its size is limited, as it must fit into the log:
+it has the last steps if there are too many, and the beginning of texts that are too long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_TEXT = 2_000
 _MAX_TEXT_IF_TIGHT = 100
 _MAX_STEPS_BYTES = 80_000
 _MAX_DEPTH = 50
-"""How deep the arguments of a call may be nested; deeper ones are likely nonsense: clipped."""
+"""How deep a call's arguments may be nested; deeper ones are likely nonsense, and clipped."""
 _MAX_BODY = 100_000
 _MAX_BODY_BYTES = 120_000
 _MOVES = ("handoff", "finish")
@@ -35,23 +35,23 @@ _SERDE = JsonPlusSerializer()
 
 @dataclass(frozen=True, slots=True)
 class TurnOutput:
-    """What a speaker's run has brought."""
+    """The output of a speaker's run."""
 
     messages: Sequence[AnyMessage]
     notes: Sequence[Note] = ()
     active: str | None = None
     output: object | None = None
     stopped_by: str | None = None
-    """The guard that ended the run."""
+    """The guard that ended the run, None if no guard did."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     hops: int = 0
-    """How often the conversation moved within the speaker itself."""
+    """How often the conversation moved between agents within the speaker."""
 
 
 def packet_of(
     turn: TurnOutput, routing_tools: Collection[str], round: int, attempt: int
 ) -> dict[str, Any]:
-    """Return the data of an `EV_PACKET`; `routing_tools` are those whose call moves the floor."""
+    """Return the data of an `EV_PACKET`; a call of one of `routing_tools` moves the floor."""
     answers = {m.tool_call_id: m for m in turn.messages if isinstance(m, ToolMessage)}
     return {
         "routing": _routing(turn, answers, routing_tools),
@@ -67,7 +67,7 @@ def packet_of(
 
 
 def is_silent(packet: Mapping[str, Any]) -> bool:
-    """Tell whether a turn has neither said nor decided anything."""
+    """Tell whether a turn has neither a text nor a decision."""
     return not packet["body"].strip() and packet["routing"]["kind"] == "text"
 
 
@@ -84,7 +84,7 @@ def _routing(
         if call["name"] in routing_tools and answer is not None and answer.status != "error":
             reason = str(call["args"].get("reason") or "")
             return {"kind": "handoff", "tool": call["name"], "reason": reason}
-    # The calls of a delegate are not among the messages; its moves count all the same.
+    # A delegate's calls are not among the messages, but its moves count all the same.
     note = next(iter(moves.values()), None)
     return {"kind": "text", "tool": None} if note is None else _move(note)
 
@@ -95,7 +95,7 @@ def _move(note: Note) -> dict[str, Any]:
 
 
 def _updates(notes: Iterable[Note]) -> dict[str, Any]:
-    """Return the net writes to the context of a turn, in the order of its calls."""
+    """Return the net context updates of a turn, in the order of its calls."""
     values: dict[str, Any] = {}
     deletions: dict[str, None] = {}
     for note in notes:
@@ -126,9 +126,9 @@ def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:
 def _steps(
     messages: Iterable[AnyMessage], answers: Mapping[str, ToolMessage]
 ) -> list[dict[str, Any]]:
-    """Return the last messages with calls, and the results; as many as there is room for.
+    """Return the last messages with calls, and their results; as many as there is room for.
 
-    Where a step is too large, its texts are clipped further before it is left out.
+    If a step is too large, its texts are clipped further before the step is left out.
     """
     with_calls = [m for m in messages if isinstance(m, AIMessage) and m.tool_calls]
     steps: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, A
     is_short = len(args) <= limit and not _is_deep(call["args"], _MAX_DEPTH)
     return {
         "tool": call["name"],
-        # A model may write NaN, which JSON does not have.
+        # A model may write NaN, which is not JSON.
         "args": json.loads(args, parse_constant=str) if is_short else {"clipped": args[:limit]},
         "result": clip(str(answer.text) if answer is not None else OUTCOME_UNKNOWN, limit),
         "status": answer.status if answer is not None else "error",
@@ -163,12 +163,12 @@ def _call(call: ToolCall, answer: ToolMessage | None, limit: int) -> dict[str, A
 def _args_json(args: Mapping[str, Any]) -> str:
     try:
         return json.dumps(args, default=str)
-    except (RecursionError, ValueError):  # it holds itself, or has numbers too long to be written
+    except (RecursionError, ValueError):  # a cyclic value, or a number with too many digits
         return short(args)
 
 
 def _is_deep(value: object, max_depth: int) -> bool:
-    """Tell whether a value is nested deeper than that."""
+    """Tell whether a value is nested deeper than `max_depth`."""
     inner: Iterable[Any] = ()
     if isinstance(value, Mapping):
         inner = value.values()
@@ -178,7 +178,7 @@ def _is_deep(value: object, max_depth: int) -> bool:
 
 
 def interrupt_requests(snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
-    """Return the data of an `EV_INTERRUPT` for each interrupt of a run that is suspended."""
+    """Return the data of an `EV_INTERRUPT` for each open interrupt of a suspended run."""
     return [
         {
             "id": interrupt.id,
@@ -193,9 +193,9 @@ def interrupt_requests(snapshot: StateSnapshot, round: int) -> list[Mapping[str,
 
 
 def is_storable(interrupt: GraphInterrupt) -> bool:
-    """Tell whether a checkpoint can hold what is asked: without one no answer could be given."""
+    """Tell whether a checkpoint can store an interrupt: without it no answer can be given."""
     try:
         _SERDE.dumps_typed(interrupt.args)
-    except Exception:  # whatever the methods of the value raise
+    except Exception:  # the methods of a foreign value may raise anything
         return False
     return True

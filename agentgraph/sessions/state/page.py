@@ -1,4 +1,4 @@
-"""The page: envelopes that are appended together, stamped and decided on before a log sees them."""
+"""The page: envelopes that are stamped and decided on together, and then appended as a whole."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from agentgraph.sessions.state.state import SessionState
 
 @dataclass(slots=True)
 class Page:
-    """Envelopes that follow on `state`, and the state that they lead to.
+    """Envelopes that follow on `state`, and the state after them.
 
-    It is built in memory and appended as a whole: an append that is refused leaves no trace.
+    A page is built in memory and appended as a whole: an append that is refused leaves no trace.
     """
 
     state: SessionState
     rules: Rules
     envelopes: list[Envelope] = field(default_factory=list)
     admitted_ids: set[str] = field(default_factory=set)
-    """The entries of the inbox that the page admits: they leave it with the append."""
+    """The ids of the inbox entries that the page admits; the append removes them from the inbox."""
     close_reason: str | None = None
-    """Why the session ends with this page, where that is no decision's doing."""
+    """Why the session ends with this page, if no envelope's decision ends it."""
     expires: bool = False
 
     def add(self, sender: str, draft: Draft, *, envelope_id: str | None = None) -> Envelope:
@@ -41,13 +41,13 @@ class Page:
         return envelope
 
     def note(self, event_type: str, data: Mapping[str, Any], **fields: Any) -> Envelope:
-        """Add what the session records of itself."""
+        """Add an envelope with the session itself as its sender."""
         return self.add(ev.SYSTEM, Draft(event_type, data, **fields))
 
     def say(self, sender: str, draft: Draft, *, envelope_id: str | None = None) -> Envelope:
-        """Add what a participant says; where it is their turn, decide on it and note what changes.
+        """Add a text or packet; if its sender has the floor, decide on it and note the changes.
 
-        That is a handoff or a phase, each as an envelope of its own.
+        The changes are a handoff or a new phase, each as an envelope of its own.
         """
         envelope = self._stamp(sender, draft, envelope_id)
         after = apply_event(self.state, envelope)
@@ -55,14 +55,14 @@ class Page:
         return self._decide(envelope, after, decision)
 
     def release(self, agent: str, *, envelope_id: str | None = None) -> None:
-        """Give an agent the floor that a human had."""
+        """Give the floor from a human to an agent."""
         draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
         envelope = self._stamp(ev.SYSTEM, draft, envelope_id)
         decision = TransitionDecision("speak", (agent,), rule="default")
         self._decide(envelope, apply_event(self.state, envelope), decision)
 
     def fail(self, data: Mapping[str, Any], *, final: bool) -> None:
-        """Note that a round failed; where that is final, its speaker counts as having spoken."""
+        """Add the failure of a round; if it is final, its speaker counts as having spoken."""
         draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final})
         envelope = self._stamp(ev.SYSTEM, draft, None)
         after = apply_event(self.state, envelope)
@@ -71,7 +71,7 @@ class Page:
         self._decide(envelope, after, decision)
 
     def close(self, reason: str) -> None:
-        """Let the session end with this page; the first reason stands."""
+        """End the session with this page; of several reasons the first one counts."""
         self.close_reason = self.close_reason if self.close_reason is not None else reason
 
     @property
@@ -80,7 +80,7 @@ class Page:
         return self.close_reason is not None or self.state.status == "closing"
 
     def finish(self) -> None:
-        """Add the envelopes of the end itself."""
+        """Add the envelopes that end the session."""
         if self.expires:
             self.note(ev.EV_SESSION_EXPIRED, {})
         is_decided = self.close_reason is None
@@ -129,7 +129,7 @@ class Page:
             draft.priority,
             draft.idempotency_key,
             draft.metadata,
-            max(now, self.state.updated_at),  # a clock that was set back does not set back the log
+            max(now, self.state.updated_at),  # the clock may be set back; the log's time is not
             self.state.sequence + 1,
         )
 
@@ -139,9 +139,9 @@ class Page:
 
 
 def ask_again(page: Page) -> None:
-    """Have each speaker with an open interrupt run again, where no checkpoint has the interrupt.
+    """Fail the round of each speaker with an open interrupt, as its checkpoint is missing.
 
-    So a fork asks its humans anew: the answers to the first interrupts belong to the other session.
+    So a fork asks its humans again: answers to the first interrupts belong to the original.
     """
     for speaker in {str(asked["speaker"]) for asked in page.state.interrupts.values()}:
         failure = {
@@ -155,7 +155,7 @@ def ask_again(page: Page) -> None:
 
 
 def timestamp(wall: float) -> str:
-    """Return an instant as envelopes have it: in UTC, so that instants sort as text."""
+    """Return an instant as the text that envelopes have: in UTC, so that texts sort by time."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")
 
 

@@ -1,6 +1,6 @@
-"""What an envelope may carry: JSON, of limited size and depth, written so that any store holds it.
+"""The data of an envelope: JSON of limited size and depth, written so that any store can hold it.
 
-It is canonical before it is appended: so what is live equals what is replayed.
+Data become canonical before the append, so that live and replayed envelopes are equal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def canonical(data: object, name: str) -> dict[str, Any]:
-    """Return an object as it comes back from the log.
+    """Return an object as reading it back from the log returns it.
 
-    `ConfigurationError`, which calls it by its name, for what JSON does not have, for what holds
-    itself, and for what takes more than `MAX_BYTES`.
+    `ConfigurationError`, which names the object by `name`, for values that are not JSON, cyclic
+    values, and values of more than `MAX_BYTES`.
     """
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"{name}={short(data)}: give an object", code="payload")
@@ -44,32 +44,32 @@ def canonical(data: object, name: str) -> dict[str, Any]:
 
 
 def clip(text: str, limit: int) -> str:
-    """Return the beginning of a text that is too long, and how much more there was."""
+    """Return the beginning of a text that is too long, with the number of omitted characters."""
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more]"
 
 
 def encode_json(value: object) -> str:
-    """Write JSON in ASCII, which any store can hold: also of characters that no encoding has."""
+    """Write JSON in ASCII, which any store can hold, also for characters without an encoding."""
     return _encoder.encode(value)
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Read JSON; `ValueError` for what is none."""
+    """Read JSON; `ValueError` if the text is not JSON."""
     try:
-        return from_json(text)  # twice as fast as the standard library's
+        return from_json(text)  # twice as fast as the standard library
     except ValueError:
-        return json.loads(text)  # it reads half characters too, and any depth
+        return json.loads(text)  # the standard library reads lone surrogates and any depth
 
 
 def as_payload(value: object) -> Any:
-    """Return any value as JSON that an envelope can hold; of one that none can, the beginning.
+    """Return any value as JSON that an envelope can hold; if it cannot, the beginning of its text.
 
-    What a run asks a human is not ours: it must reach the log, whatever it is.
+    The value of an interrupt is the user's: it must reach the log, whatever it is.
     """
     try:
         plain = from_json(to_json(value, fallback=str, inf_nan_mode="null"))
         text = encode_json(plain)
-    except (ValueError, RecursionError):  # what cannot even be written
+    except (ValueError, RecursionError):  # the value cannot be written as JSON
         return {"clipped": short(value)}
     try:
         canonical({"payload": plain}, "a question")

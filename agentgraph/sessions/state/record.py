@@ -1,4 +1,4 @@
-"""The record of a session: what never changes of it, its rules among that, stored once."""
+"""The record of a session: its rules and other facts that never change, stored once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a session comes from: the round that it serves, or the session it is a fork of."""
+    """The parent of a session: the round that it serves, or the session that it is a fork of."""
 
     session_id: str
     round: int = 0
     speaker: str | None = None
     at: int | None = None
-    """For a fork, the sequence up to which the two are the same."""
+    """For a fork, the sequence up to which both logs are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """All that is needed to go on with a session, beside the code of its agents."""
+    """All that is needed to resume a session, except the code of its agents."""
 
     session_id: str
     team: str
@@ -43,29 +43,29 @@ class SessionRecord:
     ttl_s: float | None = None
     expectations: tuple[Mapping[str, Any], ...] = ()
     handoffs: Mapping[str, Any] = field(default_factory=dict)
-    """No code reads it, but stored records have it."""
+    """No code reads this field, but stored records have it."""
     supervisor: str | None = None
     parent: Parent | None = None
     version: int = 1
 
     @property
     def serves(self) -> bool:
-        """Whether the session is there for one round of another one."""
+        """Whether the session serves a round of an outer session."""
         return self.parent is not None and self.parent.speaker is not None
 
     @property
     def people(self) -> tuple[str, ...]:
-        """All participants who are no agents, the creator among them unless it is one."""
+        """All participants that are not agents, including the creator unless it is one."""
         own = () if self.creator in (*self.agents, *self.humans) else (self.creator,)
         return (*self.humans, *own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
+        """Return the record as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
-        """Read a record; `ValueError` or `TypeError` for what this version cannot read."""
+        """Read a record; `ValueError` or `TypeError` if this version cannot read it."""
         if data.get("version") != 1:
             raise ValueError(f"version {data.get('version')!r} is newer than this agentgraph")
         values: dict[str, Any] = {
@@ -77,9 +77,9 @@ class SessionRecord:
 
 
 def seconds_of(name: str, duration: str | float | None) -> float | None:
-    """Return the seconds of a duration such as "30s", "2h" or 90; None for ever, also for 0.
+    """Return the seconds of a duration such as "30s", "2h" or 90; None for no limit, also for 0.
 
-    `ConfigurationError`, which calls it by its name, for what is none.
+    `ConfigurationError`, which names the value by `name`, if it is not a duration.
     """
     if duration is None:
         return None

@@ -1,7 +1,7 @@
-"""Who goes on after an envelope: a team's rules, applied to it, and explained afterwards.
+"""The rules of a session: who speaks next after an envelope, and why.
 
-A rule decides once, when its envelope is admitted. The decision is stamped on the envelope, and the
-fold reads it there: a log folds to the same state whatever rules are registered by then.
+A rule decides once, when its envelope is admitted. The decision is stored in the envelope, and the
+fold reads it there: a log folds to the same state whatever rules are registered later.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from agentgraph.sessions.state.state import SessionState
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who decides in a session: its graph, and who may move the floor without having it."""
+    """The transition graph of a session, and who may move the floor without having it."""
 
     graph: TransitionGraph
     supervisor: str | None = None
     failure_target: str | None = None
-    """Who goes on after a round that failed for good; None closes."""
+    """Who has the floor after a round that failed for good; None closes the session."""
 
     def decide(
         self, before: SessionState, after: SessionState, envelope: Envelope
     ) -> TransitionDecision | None:
-        """Return what an envelope decides, None where it decides nothing.
+        """Return the decision on an envelope, None if it decides nothing.
 
         `before` is the state without the envelope, `after` the state with its event applied.
         """
         if before.status == "closing":
-            return None  # what comes in beside the end does not undo it
+            return None  # an envelope that enters while the session ends does not undo the end
         routing_input = RoutingInput.of(envelope)
         if before.round == 0 and envelope.sender_id == before.creator_id:
             return self.graph.resolve(after, routing_input)
@@ -52,7 +52,7 @@ class Rules:
         return self.graph.join(fan_out, after, _FinishingTurn.of(before) or routing_input)
 
     def after_failure(self, before: SessionState, after: SessionState) -> TransitionDecision:
-        """Return who goes on after a round that failed for good."""
+        """Return the decision after a round that failed for good."""
         target = self.failure_target
         reachable = (*before.participant_order, before.creator_id, HUMAN)
         is_excluded = target in (*before.given_up, *before.due)
@@ -67,7 +67,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class RoutingInput:
-    """An envelope as rules see it: a text has no `routing`, whatever its sender wrote into it."""
+    """An envelope as rules see it: a text has no `routing`, whatever its data holds."""
 
     sender_id: str
     event_type: str
@@ -76,7 +76,7 @@ class RoutingInput:
 
     @classmethod
     def of(cls, envelope: Envelope) -> RoutingInput:
-        """Return what rules see of an envelope."""
+        """Return the view that rules have of an envelope."""
         data = envelope.event_data
         if envelope.event_type != ev.EV_PACKET and "routing" in data:
             data = {key: value for key, value in data.items() if key != "routing"}
@@ -85,7 +85,7 @@ class RoutingInput:
 
 @dataclass(frozen=True, slots=True)
 class _FinishingTurn:
-    """Of several speakers' turns, the one that called `finish`: the others were still awaited."""
+    """The turn that called `finish` while other speakers of the round had not spoken yet."""
 
     sender_id: str
     event_data: Mapping[str, Any]
@@ -98,7 +98,7 @@ class _FinishingTurn:
 
 
 def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> TransitionDecision:
-    """Return the floor to the agent who asked a human, where no rule says what follows."""
+    """Return the floor to the agent that asked a human, unless a rule decides otherwise."""
     previous = before.decision or {}
     was_asked = previous.get("action") == "wait" and previous.get("rule") == "handoff"
     asker = before.last_speaker_id
@@ -108,7 +108,7 @@ def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> T
 
 
 def _intervention(envelope: Envelope, state: SessionState) -> TransitionDecision | None:
-    """Return where a supervisor moves the floor, if it does."""
+    """Return the decision by which a supervisor moves the floor, None if it moves nothing."""
     routing = envelope.event_data.get("routing")
     if not isinstance(routing, Mapping):
         return None
@@ -121,23 +121,23 @@ def _intervention(envelope: Envelope, state: SessionState) -> TransitionDecision
     if target == HUMAN:
         return TransitionDecision("wait", (state.creator_id,), phase, rule="handoff")
     if target not in (*state.participant_order, state.creator_id):
-        return None  # they have left meanwhile
+        return None  # the target has left meanwhile
     return TransitionDecision("speak", (target,), phase, rule="handoff")
 
 
 def wait_for_human(decision: TransitionDecision, state: SessionState) -> TransitionDecision:
-    """Let the session wait where a human is to speak: rules may name them as they name agents."""
+    """Turn a decision for a human into waiting: rules name humans in the same way as agents."""
     is_human = decision.action == "speak" and decision.next_speaker in state.humans
     return replace(decision, action="wait") if is_human else decision
 
 
 @dataclass(frozen=True, slots=True)
 class SessionExplanation:
-    """What was decided on an envelope, and why by that rule.
+    """The decision on an envelope, and why no earlier rule made it.
 
         print(await session.explain(sequence=7))
 
-    `explanation` is None where no rule has decided: a human released the floor, a round failed.
+    `explanation` is None if no rule decided: after a release by a human, or a failed round.
     """
 
     envelope: Envelope
@@ -153,13 +153,13 @@ class SessionExplanation:
 def explain_last(
     record: SessionRecord, rules: Rules, envelopes: Sequence[Envelope]
 ) -> SessionExplanation:
-    """Explain the last of a session's envelopes, which are given from the first on."""
+    """Explain the last of `envelopes`, which must begin with the session's first one."""
     envelope = envelopes[-1]
     decision = decision_of(envelope)
     if decision is None:
         return SessionExplanation(envelope, None, None)
     before = fold_all(SessionState.initial(record), envelopes[:-1])
     explanation = rules.graph.explain(apply_event(before, envelope), RoutingInput.of(envelope))
-    # A human lets go, a round fails, several speakers join: no rule has decided that.
+    # A release, a failed round and the join of several speakers are decided by no rule.
     is_by_rule = envelope.is_substantive and explanation.decision == decision
     return SessionExplanation(envelope, decision, explanation if is_by_rule else None)

@@ -1,4 +1,4 @@
-"""The state of a session: what its log comes to, as one value.
+"""The state of a session: what its log folds to, as one immutable value.
 
 The names of the fields are also the keys of the snapshots that logs store.
 """
@@ -24,7 +24,7 @@ FINAL_STATUSES = frozenset({"closed", "expired"})
 
 @dataclass(frozen=True)
 class SessionState:
-    """A session as it is after the envelope `sequence`; each envelope makes a new one."""
+    """The state after the envelope with the number `sequence`; each envelope makes a new state."""
 
     session_id: str = ""
     status: Status = "pending"
@@ -39,63 +39,63 @@ class SessionState:
     context_vars: Mapping[str, Any] = field(default_factory=dict)
     conversation: ConversationState = field(default_factory=ConversationState)
     active: Mapping[str, str | None] = field(default_factory=dict)
-    """Which of its sub-agents has the conversation, by participant."""
+    """By participant, the sub-agent that has the conversation."""
     sequence: int = 0
 
     serves: bool = False
-    """Whether the session serves a round of another one, whose hub then drives it."""
+    """Whether the session serves a round of an outer session, whose hub then drives it."""
     humans: tuple[str, ...] = ()
-    """The participants whom no agent speaks for."""
+    """The participants that are people, and not agents."""
     speakers: tuple[str, ...] = ()
-    """Who has the floor in this round."""
+    """The participants that have the floor in this round."""
     spoken: tuple[str, ...] = ()
-    """Which of the speakers have had it."""
+    """The speakers of this round whose turn has ended."""
     given_up: tuple[str, ...] = ()
-    """Which of the speakers have failed for good."""
+    """The speakers of this round that have failed for good."""
     stopped: str = ""
-    """The guard that has ended a turn of this round."""
+    """The guard that has ended a turn of this round, "" if none has."""
     finish: Mapping[str, Any] | None = None
-    """The packet data of one of several speakers who has called `finish`: the others go first."""
+    """The packet data of the first speaker who called `finish` while other speakers are due."""
     decision: Mapping[str, Any] | None = None
     """The decision that gave the speakers the floor."""
     round_began: int = 0
-    """The sequence of that decision: what a speaker is shown ends there."""
+    """The sequence of that decision: a speaker's view ends there."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """How often the round has failed, by speaker."""
     interrupts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What a human must decide, by id; with `decision` once they have."""
+    """The interrupts of the round, by id; an answered one has its `decision`."""
     hops: int = 0
-    """The handoffs that models have made since something came from outside."""
+    """The number of handoffs by models since the last input from outside."""
     input: int = 0
-    """The sequence of what came from outside last."""
+    """The sequence of the last input from outside."""
     used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The usage for that input, by agent."""
     account: Mapping[str, Any] = field(default_factory=dict)
-    """What guards have counted for that input, as of the last turn."""
+    """The guards' account of that input, as of the last turn."""
     held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The shares of budgets that turns may have used beyond that, by speaker."""
+    """By speaker, the shares of budgets that open turns may have used beyond that account."""
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What was done for that input that changed the world, by idempotency key."""
+    """The actions for that input that changed the outside world, by idempotency key."""
     undoing: Mapping[str, Any] = field(default_factory=dict)
-    """The round in which effects are being undone, and why; such a round does nothing else."""
+    """The round in which effects are being undone, and the reason; that round does nothing else."""
     said: Mapping[str, int] = field(default_factory=dict)
-    """How often everybody has spoken."""
+    """The number of texts and packets, by sender."""
     summary: Mapping[str, Any] | None = None
-    """What a summariser has made of the past: `text`, up to the envelope `upto`."""
+    """The last summary of the log: `text`, covering envelopes up to the sequence `upto`."""
     acks: tuple[str, ...] = ()
-    """The invited who have accepted."""
+    """The invited participants that have accepted."""
     violated: tuple[str, ...] = ()
-    """The latest violation of each expectation, as a key that names the occasion."""
+    """The last violation of each expectation, as a key that names the occasion."""
     opened_at: str = ""
     floor_at: str = ""
-    """When the floor was given."""
+    """When the present speakers got the floor."""
     spoke_at: str = ""
     spoke: int = 0
-    """When, and with which sequence, somebody spoke last."""
+    """When, and with which sequence, a participant sent the last text or packet."""
     asked_at: str = ""
     asked: int = 0
     asked_by: str | None = None
-    """Whose words nobody else has answered yet, since when and since which sequence."""
+    """Time, sequence and sender of the oldest message after which only this sender has spoken."""
     updated_at: str = ""
 
     @classmethod
@@ -118,24 +118,24 @@ class SessionState:
 
     @property
     def active_agent(self) -> str | None:
-        """The agent who has the conversation."""
+        """The agent that has the conversation, None if no agent has it."""
         return self.conversation.active_agent_id
 
     @property
     def due(self) -> tuple[str, ...]:
-        """Who still has to speak in this round."""
+        """The speakers of this round whose turn has not ended."""
         if not self.spoken:
             return self.speakers
         return tuple([name for name in self.speakers if name not in self.spoken])
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is accepted any more."""
+        """Whether the session has ended: it accepts no entries."""
         return self.status in FINAL_STATUSES
 
     @property
     def is_runnable(self) -> bool:
-        """Whether an agent is to speak now, or a decision to be carried out."""
+        """Whether an agent is due, or a decision has to be carried out."""
         if self.serves:
             return False
         if self.status == "closing":
@@ -146,7 +146,7 @@ class SessionState:
 
     @property
     def decisions(self) -> Mapping[str, Any]:
-        """What can be carried out, by id: the decisions of speakers who wait for no other one."""
+        """The decisions to carry out, by interrupt id, of speakers without open interrupts."""
         suspended_speakers = [
             interrupt.get("speaker")
             for interrupt in self.interrupts.values()
@@ -159,7 +159,7 @@ class SessionState:
         }
 
     def open_questions_html(self) -> list[str]:
-        """Return rows that show whom or what the session waits for."""
+        """Return table rows that show whom the session waits for, and its open interrupts."""
         questions = {
             key: interrupt
             for key, interrupt in self.interrupts.items()
@@ -174,7 +174,7 @@ class SessionState:
         return rows
 
     def detached_copy(self) -> SessionState:
-        """Return a copy that shares nothing mutable: whoever gets it may write into it."""
+        """Return a copy that shares nothing mutable, so that the caller may change it."""
         mutable = (
             *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
             *("used", "account", "held", "effects", "undoing"),
@@ -182,13 +182,13 @@ class SessionState:
         return replace(self, **{name: deepcopy(getattr(self, name)) for name in mutable})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as JSON has it."""
+        """Return the state as a JSON object."""
         values = {item.name: getattr(self, item.name) for item in _FIELDS}
         return {**values, "conversation": self.conversation.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionState:
-        """Read a state; `TypeError` where a key is none of its fields."""
+        """Read a state; `TypeError` if a key is not a field."""
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -200,7 +200,7 @@ _FIELDS = fields(SessionState)
 
 
 class _Private(SessionState):
-    """A state that nobody else refers to: `replace` changes it, and makes no other one."""
+    """A state that only the fold refers to: `replace` changes it in place."""
 
 
 def fold_in_place(
@@ -208,8 +208,8 @@ def fold_in_place(
 ) -> SessionState:
     """Return the state after a step for each item, made on one private copy.
 
-    A step must make its changes by `replace` of this module, and must not read the state that it
-    was given after it has changed it.
+    A step must make its changes by `replace` of this module, and must not read the state
+    that it was given after it has changed it.
     """
     private: SessionState = _copy(_Private, state, {})
     for item in items:
@@ -221,14 +221,14 @@ def _copy(
     kind: type[SessionState], state: SessionState, changes: Mapping[str, Any]
 ) -> SessionState:
     copy = object.__new__(kind)
-    values = state.__dict__.copy()  # twice as fast as to fill an empty one
+    values = state.__dict__.copy()  # twice as fast as filling an empty dict
     values.update(changes)
     object.__setattr__(copy, "__dict__", values)
     return copy
 
 
-# Type checkers know that of the standard library, and check the names of the fields by it. It is
-# not to be used for states: it sets each of the fields anew, and knows no private state.
+# Type checkers know the `replace` of the standard library, and check field names by it. At run time
+# it must not be used for states: it sets every field again, and knows no private state.
 if TYPE_CHECKING:
     from dataclasses import replace as replace
 else:

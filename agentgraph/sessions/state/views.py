@@ -1,8 +1,9 @@
-"""Views: what a speaker's model is shown of a session, as messages that every provider accepts.
+"""Views: what a speaker's model sees of a session, as messages that every provider accepts.
 
-A speaker's own packets are its messages, with tool calls and their results. What others said are
-lines of human messages, each with its speaker's name. Human and own messages alternate, and a human
-one is first and last, also where an agent speaks twice in a row or before anybody else.
+A speaker's own packets become its own messages, with tool calls and their results. The envelopes of
+other senders become lines of human messages, each with its sender's name. Human and own messages
+alternate, and the first and the last one are human, also if an agent speaks twice in a row or
+first.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class View(Protocol):
     """How far a speaker looks back: `FullTranscript`, `WindowedSummary`, or a class of your own."""
 
     def reach(self, state: SessionState) -> int | None:
-        """Return how many of the last messages are shown as they are; None shows all."""
+        """Return how many of the last messages are shown unchanged; None shows all."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FullTranscript:
-    """Show all that was ever said; the cost of a turn grows with the session."""
+    """Show all messages; the cost of a turn grows with the length of the session."""
 
     def reach(self, state: SessionState) -> int | None:
         return None
@@ -45,11 +46,11 @@ class FullTranscript:
 
 @dataclass(frozen=True, slots=True)
 class WindowedSummary:
-    """Show the last messages, and a line about those before them.
+    """Show the last messages, and one line about the earlier ones.
 
         Team([ann, bob], rules, view=WindowedSummary(6))
 
-    By default two messages for each participant are shown, and four at least.
+    By default, two messages for each participant are shown, but at least four.
     """
 
     recent_n: int | None = None
@@ -65,10 +66,10 @@ class WindowedSummary:
 def render_view(
     envelopes: Sequence[Envelope], reader: str, state: SessionState, *, sees_all: bool = False
 ) -> list[AnyMessage]:
-    """Return envelopes as messages to the model of a reader.
+    """Return envelopes as messages for the model of `reader`.
 
-    The envelopes are substantive and in order; of those before them only a summary line is shown.
-    `sees_all` is for a supervisor, who sees what is addressed to others too.
+    The envelopes must be substantive and in order; for those before the first one a summary line is
+    shown. `sees_all` is for a supervisor, who also sees envelopes that are not addressed to it.
     """
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
     transcript = _Transcript(reader)
@@ -84,7 +85,7 @@ def render_view(
 
 
 def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
-    """Return an id for the line about what came before the first of the envelopes, and the line."""
+    """Return the line about the time before the first envelope, and a message id for it."""
     summary = state.summary
     text = str(summary.get("text") or "") if summary is not None else ""
     earlier = dict(state.said)
@@ -113,7 +114,7 @@ def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Return a text that does not look like another speaker's line, or like a notice of ours."""
+    """Return a text that cannot be taken for another speaker's line, or for one of our notices."""
     for pattern in (_NAME_MARK, _NOTICE):
         text = pattern.sub(r"\1\2(\3)", text)
     return text
@@ -121,7 +122,7 @@ def _without_marks(text: str) -> str:
 
 @dataclass(slots=True)
 class _Transcript:
-    """Messages in the making: lines of others are collected into one human message."""
+    """Builds messages: lines of other senders are collected into one human message."""
 
     reader: str
     messages: list[AnyMessage] = field(default_factory=list)
@@ -144,7 +145,7 @@ class _Transcript:
         return self.messages
 
     def _end_human_turn(self, default_id: str) -> None:
-        """Make one message of the lines, or of a neutral word where there are none."""
+        """Make one human message of the lines; without lines, of a neutral text."""
         text = "\n\n".join(self.lines) or CONTINUE
         self.messages.append(HumanMessage(text, id=self.first_line_id or default_id))
         self.lines, self.first_line_id = [], ""
@@ -182,7 +183,7 @@ def _step_messages(step: Mapping[str, Any], key: str, reader: str) -> list[AnyMe
 
 
 def _closing_words(envelope: Envelope) -> str:
-    """Return words for a turn that has none: providers want some after the result of a tool."""
+    """Return a text for a turn without one: providers want a text after the result of a tool."""
     routing = envelope.event_data.get("routing") or {}
     target = routing.get("target")
     return f"[I handed over to {target}]" if target else "[I have finished my turn]"

@@ -1,1 +1,1 @@
-"""A team's graph: who takes part in it, and what each of its speakers is run on."""
+"""A team: its specification, its graph, and the speakers that its nodes run."""

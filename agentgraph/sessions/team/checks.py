@@ -1,4 +1,4 @@
-"""What is wrong with a team: all of it at once, each fault with what to do about it.
+"""The checks of a team: all faults at once, each with a hint how to fix it.
 
 The checks compile nothing, so that a mistake shows where the team is written.
 """
@@ -27,7 +27,7 @@ _RESERVED_NAMES = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
 
 def faults_of(team: TeamSpec) -> list[str]:
     """Return every fault of a team."""
-    # What cannot take part at all has no name and no guards that could be checked.
+    # A value that cannot take part has no name and no guards to check.
     members, values = [*_member_faults(team)], [*_value_faults(team)]
     if members or isinstance(team.humans, str):
         return [*members, *values]
@@ -42,7 +42,7 @@ def faults_of(team: TeamSpec) -> list[str]:
 
 
 def _member_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield who cannot take part, and why."""
+    """Yield the members that cannot take part, and why."""
     if isinstance(team.agents, str) or not team.agents:
         yield "agents: give a list of at least one agent"
         return
@@ -79,7 +79,7 @@ def _value_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _name_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield names that are illegal, reserved, or taken twice in any letter case."""
+    """Yield names that are illegal, reserved, or used twice in any letter case."""
     names: list[Any] = [participant.name for participant in team.participants]
     if not isinstance(team.supervisor, str | None):
         names.append(team.supervisor_name)
@@ -97,7 +97,7 @@ def _name_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _rule_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield errors of the rules; their warnings are for `check()`."""
+    """Yield errors of the rules; `check()` reports their warnings."""
     try:
         rules = team.rules
     except ConfigurationError as error:
@@ -113,7 +113,7 @@ def _rule_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _guard_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield what the guards ask of agents, stages or tools that are not there."""
+    """Yield the agents, stages and tools that the guards name but the team does not have."""
     if not isinstance(team.guards, Guards):
         return
     yield from stage_faults(team.guards, team.agent_names)
@@ -122,7 +122,7 @@ def _guard_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _present(team: TeamSpec) -> tuple[str, ...]:
-    # The creator is named when a session is opened; "user" is the usual one.
+    # The creator's name is known when a session is opened; "user" is the usual one.
     return (*team.names, *team.humans, "user")
 
 
@@ -135,7 +135,7 @@ def _expectation_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _handoff_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield names in aliases, phases and targets that are none of the team."""
+    """Yield names in aliases, phases and targets that the team does not have."""
     members = (*team.names, *team.humans, HUMAN)
     for field in ("aliases", "phase_map"):
         value = getattr(team, field)

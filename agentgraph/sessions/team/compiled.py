@@ -1,4 +1,4 @@
-"""What a team compiles to: a graph of its participants, each in its place."""
+"""The compiled team: a graph with one node per participant, and the team's lookup of speakers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from agentgraph.sessions.team.spec import TeamSpec
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _STEPS = 1_000
-"""The super-steps of a foreign graph's turn; the team's own limit is far too high for it."""
+"""The step limit of a foreign graph's turn; the limit of the team's own graph is far too high."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledTeam(TeamSpec):
-    """A checked team and its graph, compiled on first use: what a hub drives.
+    """A checked team and its graph, compiled on first use: a hub drives its sessions.
 
     Raises `ConfigurationError` with every fault of the fields. One object may be compiled for any
     number of stores and serve any number of sessions at a time.
@@ -57,7 +57,7 @@ class CompiledTeam(TeamSpec):
 
     @cached_property
     def graph(self) -> AnyCompiledGraph:
-        """The graph, for LangGraph's own tools and as a node; its sessions are in memory."""
+        """The graph, for LangGraph's own tools and as a node; it keeps its sessions in memory."""
         return self.compile(InMemorySaver())
 
     def compile(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
@@ -73,14 +73,14 @@ class CompiledTeam(TeamSpec):
 
     @cached_property
     def supervisor_speaker(self) -> Speaker | None:
-        """The supervisor, ready to be run beside the others."""
+        """The supervisor as a speaker, None if the team has none; it runs beside the others."""
         agent = self.supervising_agent
         return None if agent is None else self._speaker(agent, supervises=True)
 
     def record(self, session_id: str, **fields: Any) -> SessionRecord:
-        """Return what is stored of a new session; takes what `new_record` does.
+        """Return the record of a new session; takes the parameters of `new_record`.
 
-        The supervisor is compiled now: its faults are to show here, and not in a round.
+        Compiles the supervisor now, so that its faults show here and not in a round.
         """
         _ = self.supervisor_speaker
         return new_record(self, session_id, **fields)
@@ -91,12 +91,12 @@ class CompiledTeam(TeamSpec):
 
     @cached_property
     def _store(self) -> BaseStore | None:
-        """The first participant's own: a graph has one, which all its nodes share."""
+        """The store of the first participant that has one: all nodes of a graph share one store."""
         stores = (getattr(participant, "store", None) for participant in self.participants)
         return next((store for store in stores if store is not None), None)
 
     def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
-        """Compile a participant for this team: a team, one of our agents, or a foreign graph."""
+        """Compile a participant for this team: a team, an agent of ours, or a foreign graph."""
         guards = self.active_guards
         view = FullTranscript() if supervises and self.view is None else self.view
         fields: Any = {
@@ -111,7 +111,7 @@ class CompiledTeam(TeamSpec):
             team = participant.under_guards(guards, participant.name)
             fields |= {"graph": team.graph, "team": team, "guards": guards}
             self.effects.update(team.effects_at(participant.name))
-            # Each of its rounds has a deadline; all of them together have none.
+            # Each inner round has a deadline; the inner team as a whole has none.
             return TeamSpeaker(takes_history=False, **{**fields, "deadline_s": None})
         if isinstance(participant, HasTeamGraph):
             graph = participant.graph_in_team(
@@ -122,7 +122,7 @@ class CompiledTeam(TeamSpec):
         return Speaker(graph=foreign, takes_history=False, **fields)
 
     def _membership(self, name: str, supervises: bool) -> Membership:
-        """Return what a participant is told of the others and may do about them."""
+        """Return the membership of a participant: its handoff targets, tools and prompt."""
         peers = {
             participant.name: participant.description
             for participant in self.participants
@@ -136,7 +136,7 @@ class CompiledTeam(TeamSpec):
 
 
 def _longest_turn_s(participant: Participant, guards: Guards | None) -> float | None:
-    """Return how long a turn may take, by the team's guards and by a participant's own."""
+    """Return the longest time that a turn may take, by the team's and the participant's guards."""
     own = getattr(participant, "guards", None)
     policy = own.within(guards) if isinstance(own, Guards) else guards
     if policy is None:
@@ -147,7 +147,7 @@ def _longest_turn_s(participant: Participant, guards: Guards | None) -> float | 
 
 
 def _foreign_graph(name: str, graph: Graph, guards: Guards | None) -> Graph:
-    """Return a copy of a graph that collects notes, and whose models say whose they are."""
+    """Return a copy of a graph that collects notes, and names itself in its model calls."""
     limit = (getattr(graph, "config", None) or {}).get("recursion_limit", _STEPS)
     graph = graph if guards is None else guarded_copy(graph, guards, name)
     if isinstance(graph, CompiledStateGraph):
@@ -158,7 +158,7 @@ def _foreign_graph(name: str, graph: Graph, guards: Guards | None) -> Graph:
 
 
 async def _with_notes(state: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Keep in the graph's state what its tools decide, as our own graphs do."""
+    """Store the notes of the graph's tools in its state, as our own graphs do."""
     notes: list[Note] = []
     with collect_notes(notes):
         result = await call(state)

@@ -1,8 +1,8 @@
-"""A team's graph: the node `admit`, and around it one node for each who may speak.
+"""A team's graph: the node `admit`, and one node for each speaker.
 
-`admit` asks the session who is to speak, each speaker's node runs its participant and commits its
-packet, and all of them lead back to `admit`. Several speakers are one `Send` each: the super-step
-is where they join. What is decided stands in the log, so a run can be begun anew at any time.
+`admit` asks the session who is to speak. A speaker's node runs its participant, commits its packet,
+and leads back to `admit`. For several speakers `admit` returns one `Send` each; they join at the
+end of the super-step. All decisions are in the log, so a run can begin again at any time.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ ASK_HUMAN = "ask_human"
 
 
 class TeamState(TypedDict, total=False):
-    """What a team's graph holds; the log has the rest."""
+    """The state of a team's graph; everything else is in the log."""
 
     messages: Annotated[list[AnyMessage], UntrackedValue]
     listened: Annotated[bool, UntrackedValue]
     """Whether this run has taken its input."""
     place: Annotated[Mapping[str, str], UntrackedValue]
-    """Where in an agent this is, and in which turn."""
+    """The team's place in an agent, and the agent's turn."""
     heard: str | None
-    """The last message that was taken, where messages are kept and have ids."""
+    """The id of the last input message, where messages are stored and have ids."""
     session: str
     team_usage: Annotated[Mapping[str, Any], UntrackedValue]
-    """The tokens that this run has used, by agent."""
+    """The usage of this run, by agent."""
     stopped_by: Annotated[str | None, UntrackedValue]
-    """The guard that has ended its session, if one has."""
+    """The guard that has ended the session, None if no guard has."""
     round: int
-    """The round that is under way: a checkpoint of another one is out of date."""
+    """The round under way: a checkpoint with another round is out of date."""
 
 
 class Sessions(Protocol):
@@ -54,7 +54,7 @@ class Sessions(Protocol):
     async def find(
         self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
     ) -> OwnedSession:
-        """Return the session of a run; `takes_input` writes what the run was given to its log."""
+        """Return the session of a run; `takes_input` writes the run's input to its log."""
         ...
 
 
@@ -67,8 +67,9 @@ class TeamGraph:
     sessions: Sessions
 
     def add_to(self, graph: AnyGraph) -> AnyGraph:
-        """Add the nodes to a graph, which has the state of a team."""
-        state = graph.state_schema  # the nodes' own would clash with another kind of messages
+        """Add the nodes to a graph whose state is that of a team."""
+        # The state of this graph: the nodes' own schema would clash with another type of messages.
+        state = graph.state_schema
         names = [speaker.name for speaker in self.speakers]
         ends = (*names, ASK_HUMAN, END)
         for speaker in self.speakers:
@@ -80,7 +81,7 @@ class TeamGraph:
         return graph
 
     async def admit(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
-        """Admit what waits, and give the turn to all who are to speak now; end where nobody is."""
+        """Admit waiting entries, and send to each speaker who is due; end the run if none is."""
         session = self._of_hub() or await self.sessions.find(state, config, takes_input=True)
         input_note = _input_note(state)
         await session.admit()
@@ -89,14 +90,14 @@ class TeamGraph:
         if not due:
             return await _pause(session, input_note)
         update = {"round": session.state.round, "session": session.id, **input_note}
-        # Several speakers have a task each, so that an interrupt in one leaves the others alone.
+        # Several speakers have a task each, so that an interrupt of one does not stop the others.
         if len(due) == 1:
             return Command(goto=due[0], update=update)
         sent_state = {"round": session.state.round, "session": session.id}
         return Command(goto=[Send(name, sent_state) for name in due], update=update)
 
     async def ask_human(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
-        """Have the graph's caller answer for the human whose turn it is."""
+        """Interrupt the graph, so that its caller answers for the human whose turn it is."""
         session = self._of_hub() or await self.sessions.find(state, config)
         human = session.state.expected_next_speaker
         answer = interrupt({"waits_for": human, "session": session.id})
@@ -104,7 +105,7 @@ class TeamGraph:
         return Command(goto=ADMIT)
 
     def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:
-        """Return the node in which a speaker has its turn."""
+        """Return the node that runs a speaker's turn."""
 
         async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
             session = self._of_hub() or await self.sessions.find(state, config)
@@ -116,20 +117,20 @@ class TeamGraph:
         return speak
 
     def _of_hub(self) -> OwnedSession | None:
-        """Return the session for which a hub, or an outer team, runs this very team's graph."""
-        # The name is compared: a tool may run the graph of another team inside of this one's round.
+        """Return the session if a hub, or an outer team, runs this very team's graph on it."""
+        # The name is compared: a tool may run another team's graph inside this team's round.
         session = current_owned_session()
         return session if session is not None and session.record.team == self.team_name else None
 
 
 def _input_note(state: TeamState) -> dict[str, Any]:
-    """Return the update which says that the run's input was taken, and is not to be taken again."""
+    """Return the update that marks the run's input as taken."""
     messages = convert_to_messages(list(state.get("messages") or ()))
     return {"listened": True, "heard": messages[-1].id if messages else state.get("heard")}
 
 
 async def _pause(session: OwnedSession, input_note: Mapping[str, Any]) -> Command[Any]:
-    """End the run: a caller in the graph gets the last words, a hub reads the log."""
+    """End the run: a caller in a graph gets the last answer, a hub reads the log."""
     if not session.is_in_graph:
         return Command(goto=END, update=dict(input_note))
     state, outer_input = session.state, session.outer_input

@@ -1,4 +1,4 @@
-"""An inner session: a team's session for one round of an outer one, in the same log."""
+"""An inner session: a team's session for one round of an outer session, in the same log."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
 _CREATOR = "caller"
-"""The creator of an inner session where the outer one's is the name of an agent in it."""
+"""The creator of an inner session if its team has an agent with the outer creator's name."""
 
 
 async def open_inner(
     outer: OwnedSession, team: TeamSpec, session_id: str, round: int, speaker: str
 ) -> OwnedSession:
-    """Open a session for a round of another one, or go on with it where an attempt has begun it."""
+    """Open a session for a round of an outer session, or resume that of an earlier attempt."""
     creator = outer.record.creator
     record = new_record(
         team,
         session_id,
         creator=creator if creator not in team.names else _CREATOR,
-        expectations=(),  # the outer session's hold for its round
+        expectations=(),  # the outer session's expectations cover its round
         parent=Parent(outer.id, round, speaker),
     )
     session = await open_session(outer.log, team, record)
@@ -54,30 +54,30 @@ async def open_inner(
 async def close_inner(session: OwnedSession) -> None:
     """Close an inner session: its round is over."""
     if not session.state.is_ended:
-        with suppress(RoundConflict, SessionClosed):  # another process may have closed it meanwhile
+        with suppress(RoundConflict, SessionClosed):  # another process may have closed it
             await session.close("round_over")
     await release_inner(session)
 
 
 async def release_inner(session: OwnedSession) -> None:
-    """Give an inner session back to the store, if it has ended."""
+    """End the ownership of an inner session that has ended, and forget its id."""
     if not session.state.is_ended:
         return
     if session.outer is not None:
-        # There is one for each round, and the outer session must not collect them all.
+        # There is one id per round, and the outer session must not collect all of them.
         session.outer.inner_ids.discard(session.id)
     if session.owner is not None:
         await session.log.release(session.id, session.owner)
 
 
 async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> OwnedSession:
-    """Begin a session that no hub drives, or go on with it where the log has it."""
+    """Begin a session that no hub drives, or resume it if the log has it."""
     rules = team.rules_of(record)
     page = Page(SessionState.initial(record), rules)
     begin_log(page, record)
     await log.create(record, page.envelopes, page.state, runnable=False)
     stored_session = await log.load(record.session_id)
-    assert stored_session is not None  # it was created, or was there
+    assert stored_session is not None  # created above, or stored before
     return OwnedSession(
         log,
         record,
@@ -90,24 +90,24 @@ async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> Owned
 
 
 def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
-    """Return the ids of a team's sessions for a round, one for each try at it."""
+    """Return the ids of a team's sessions for a round, one for each attempt at the round."""
     first = f"{outer_id}/{round}/{name}"
     return [first, *(f"{first}/{attempt}" for attempt in range(2, RETRIES + 2))]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a session has come to, for whoever has opened it inside of something else."""
+    """The result of a session, for the code that opened it as part of an outer run."""
 
     last: Envelope | None
-    """The last words of an agent."""
+    """The last substantive envelope of an agent."""
     usage: Mapping[str, Mapping[str, Any]]
-    """Tokens by agent."""
+    """Usage by the path of an agent: tokens and cost."""
     stopped_by: str | None
-    """The guard that has ended the session, if one has."""
+    """The guard that has ended the session, None if no guard has."""
 
     def record_usage(self, part: str) -> None:
-        """Count the usage in the run around this code, where no packet says so: a round failed."""
+        """Record the usage in the current run, where no packet carries it: the round failed."""
         run = current_run()
         if run is not None:
             with inside_part(part):
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def outcome_of(envelopes: Sequence[Envelope], people: Collection[str]) -> Outcome:
-    """Sum up a session; what people have said is no answer of the team's."""
+    """Summarise a session; envelopes of people do not count as an answer of the team."""
     answers = [
         envelope
         for envelope in envelopes

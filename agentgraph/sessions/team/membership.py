@@ -1,4 +1,4 @@
-"""Membership: what a participant has in its team, to know the others and hand over to them."""
+"""Membership: the tools and the prompt by which a participant hands over to its peers."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ HUMAN = "human"
 
 @dataclass(frozen=True)
 class Membership:
-    """What one participant is given in a team: tools, a prompt, and the check of its handoffs."""
+    """What a team gives to one participant: tools, a prompt, and the check of its handoffs."""
 
     name: str
     peer_descriptions: Mapping[str, str]
-    """The names of the other participants, and what each is good for."""
+    """The names of the other participants, with a description of each."""
     policy: HandoffPolicy
     offers_handoff: bool
     is_supervisor: bool = False
     effects: MutableMapping[str, Effect] = field(default_factory=dict)
-    """How the actions of all in the team are undone: each member adds its own."""
+    """How the actions of all agents of the team are undone: each member adds its own."""
 
     @cached_property
     def peers(self) -> frozenset[str]:
-        """The names to which a `Handoff` of this participant may lead."""
+        """The names that a `Handoff` of this participant may target."""
         return frozenset({*self.policy.participants, *self.policy.aliases, HUMAN})
 
     @cached_property
     def tools(self) -> Sequence[BaseTool]:
-        """The tools that members have beside their own."""
+        """The tools that the participant gets in addition to its own."""
         handoff = [_handoff_tool(self)] if self.offers_handoff or self.is_supervisor else []
         return [*handoff, *([_silence_tool()] if self.is_supervisor else [])]
 
     @cached_property
     def prompt(self) -> str:
-        """What the participant's model must know of the team."""
+        """The text about the team for the participant's model."""
         peers = ", ".join(
             f"{name} ({about})" if about else name for name, about in self.peer_descriptions.items()
         )
@@ -56,14 +56,14 @@ class Membership:
         return f"{text} {_SUPERVISES if self.is_supervisor else _MARKS}"
 
     def refuse(self, guard: str, reason: str) -> Verdict:
-        """Refuse a handoff that a guard does not let through."""
+        """Return the verdict for a handoff that a guard refuses."""
         code: HandoffCode = "hop_limit" if guard == "hop_limit" else "guard"
         return Verdict(to_json(asdict(HandoffResult(False, code, reason))).decode(), None)
 
     def judge(self, handoff: Handoff) -> Verdict:
-        """Accept a handoff to a peer, or say why not; the verdict's text is the tool's result.
+        """Accept a handoff to a peer, or refuse it; the verdict's text is the tool's result.
 
-        Raises `AgentGraphError` outside of a round: only there it is known who takes part.
+        Raises `AgentGraphError` outside of a round: only a round knows who takes part.
         """
         round = current_round()
         if round is None:
@@ -72,7 +72,7 @@ class Membership:
         target_name = self.policy.aliases.get(handoff.target, handoff.target)
         human = target_name if target_name in state.humans else None
         request = HandoffRequest(
-            # Whoever is human can be asked in any phase, by their own name too.
+            # A human can be asked in any phase, also by their own name.
             HUMAN if human is not None else handoff.target,
             handoff.reason,
             handoff.summary,
@@ -100,10 +100,10 @@ _SUPERVISES = (
 
 
 def _handoff_tool(member: Membership) -> BaseTool:
-    """Return the tool that hands the conversation over to one of the targets in its schema."""
+    """Return the tool that hands the conversation over to a target from its schema."""
     targets = [*member.peer_descriptions, *member.policy.aliases, HUMAN]
-    # The model is shown an enum, but any string is taken and checked by `judge`, so that a wrong
-    # target is refused with a typed result. LangChain copies the schema and loses what is no
+    # The model is shown an enum, but the tool accepts any string and `judge` checks it, so that a
+    # wrong target is refused with a typed result. LangChain copies the schema and keeps only the
     # metadata of a field.
     target_schema = WithJsonSchema({"type": "string", "enum": list(dict.fromkeys(targets))})
     about_target = "Who goes on; 'human' asks for a person."
@@ -143,12 +143,12 @@ class _HandoffArguments(BaseModel):
 
 
 def _silence_tool() -> BaseTool:
-    """Return the tool by which a supervisor ends its turn without a word."""
+    """Return the tool by which a supervisor ends its turn without an answer."""
 
     def stay_silent() -> str:
         return ""
 
-    # It returns directly: the model would be asked for words once more, and find some.
+    # `return_direct`: otherwise the model would be asked once more, and answer something.
     return StructuredTool.from_function(
         stay_silent,
         name=SILENCE_TOOL,

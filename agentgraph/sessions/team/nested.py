@@ -1,4 +1,4 @@
-"""A team as a speaker in another team: its inner session's last words are what it says."""
+"""A team as a speaker in another team: the last answer of its inner session is its packet."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from agentgraph.sessions.team.spec import TeamSpec
 
 @dataclass(frozen=True, slots=True)
 class TeamSpeaker(Speaker):
-    """A team that speaks.
+    """A speaker that runs a team in an inner session.
 
-    Its own rounds have deadlines, so the outer one has none.
+    The inner rounds have deadlines, so the outer round has none.
     """
 
     _: KW_ONLY
     team: TeamSpec
     guards: Guards | None = None
-    """The outer team's, which count what it does with all else of their input."""
+    """The outer team's guards, which count the inner session's work with their own input."""
 
     async def speak(self, round: Round) -> None:
-        """Run a round; an inner session that it leaves open is closed with it."""
+        """Run a round; an inner session that is still open afterwards is closed."""
         await Speaker.speak(self, round)
         stored_session = await round.session.log.load(self._id(round))
         if stored_session is not None and not (
@@ -46,13 +46,13 @@ class TeamSpeaker(Speaker):
             await close_inner(await self._open(round))
 
     async def run(self, round: Round) -> TurnOutput:
-        """Run the inner session to its end, or go on with one that a dead attempt has begun."""
+        """Run the inner session to its end, or resume the one that a killed attempt has begun."""
         ledger, account = round.ledger(), None
         if self.guards is not None:
             account = account_of(self.guards, ledger.input_id, None, ledger, ledger.id_scope)
         inner = await self._open(round)
         inner.outer_input = OuterInput(self.name, self.name, ledger, account)
-        # In a later round it has been given its input: by a dead attempt, or before an interrupt.
+        # In a later round the session has its input: from a killed attempt, or before an interrupt.
         if inner.state.round == 0 and not inner.state.is_ended:
             messages = await view_of(round.session.log, self, round)
             await inner.say(str(messages[-1].text), sender=inner.record.creator)
@@ -62,10 +62,10 @@ class TeamSpeaker(Speaker):
                     config = config_with(round.session.listeners())
                     await self.graph.ainvoke({"round": inner.state.round}, config)
             finally:
-                # One that has not ended waits for a human: its round goes on with it.
+                # One that has not ended waits for a human; its round resumes it.
                 await release_inner(inner)
         elif inner.state.pending_close_reason == "round_failed":
-            # An attempt that died has seen it fail, but has not counted what was used.
+            # A killed attempt has seen the inner session fail, but has not counted its usage.
             outcome_of(await inner.log.read(inner.id), inner.people).record_usage(self.name)
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
         outcome = outcome_of(await inner.log.read(inner.id), inner.people)

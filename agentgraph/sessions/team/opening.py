@@ -1,6 +1,6 @@
-"""Opening a session: what is stored of it first, made of the team and of what the caller gives.
+"""Opening a session: its record, made from the team and the caller's values.
 
-All that is wrong with the caller's values is raised at once.
+All faults of the caller's values are raised at once.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def new_record(
     required_acks: int | None = None,
     parent: Parent | None = None,
 ) -> SessionRecord:
-    """Return what is stored of a new session; `expectations` are the team's where none are given.
+    """Return the record of a new session; `expectations` default to those of the team.
 
     Raises `ConfigurationError` with every fault of the values.
     """
-    # The checks of names and rules need values of the right types, so these come first.
+    # The checks of names and rules need values of the right types, so these are read first.
     reader = _Reader()
     reader.faults += _value_faults(session_id, humans, required_acks)
     people = (*team.humans, *([] if reader.faults else humans))
@@ -90,7 +90,7 @@ def new_record(
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads values one by one, and keeps the faults of those that cannot be read."""
+    """Reads values one by one, and collects the faults of those that cannot be read."""
 
     faults: list[str] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ class _Reader:
 
 
 def _value_faults(session_id: object, humans: object, required_acks: object) -> Iterator[str]:
-    """Yield values of the wrong type: they come from outside, whatever the annotations say."""
+    """Yield the values of a wrong type: callers may ignore the annotations."""
     if not isinstance(session_id, str) or not session_id:
         yield f"id={short(session_id)}: give a string"
     if isinstance(humans, str) or not isinstance(humans, Iterable):
@@ -113,7 +113,7 @@ def _value_faults(session_id: object, humans: object, required_acks: object) -> 
 
 
 def _people_faults(team: TeamSpec, creator: object, people: Sequence[object]) -> Iterator[str]:
-    """Yield who cannot be called so: no two may have names that differ by case alone."""
+    """Yield names that people cannot have; two names must not differ by case alone."""
     by_lower = {name.lower(): name for name in (*team.names, team.supervisor_name or HUMAN)}
     names: set[str] = set()
     for name in (*people, *([] if creator in team.names else [creator])):

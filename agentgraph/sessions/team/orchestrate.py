@@ -1,4 +1,4 @@
-"""From rules to a patcher: any graph whose nodes are participants takes turns as the rules say."""
+"""`orchestrate`: a patcher that makes the nodes of any graph take turns by routing rules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agentgraph.sessions.team.spec import Routing
 
 
 def orchestrate(routing: Routing, **options: Any) -> Patcher:
-    """Return a patcher that lets a graph's nodes take turns: each is a participant of its name.
+    """Return a patcher that makes a graph's nodes take turns: each node becomes a participant.
 
-    A node is a compiled graph, an agent's for instance, or a function of messages. The options are
-    those of `Team`; the session of a thread is kept in memory. A graph that has edges of its own is
-    refused: they would run nodes that nobody gave the floor.
+    A node is a compiled graph (an agent's, for instance) or a function of messages. The options are
+    those of `Team`; the session of a thread is kept in memory. A graph with edges of its own is
+    refused: they would run nodes that do not have the floor.
     """
 
     def patch(graph: AnyGraph) -> AnyGraph:
@@ -40,7 +40,7 @@ def orchestrate(routing: Routing, **options: Any) -> Patcher:
 
 
 class _NodeParticipant:
-    """A function of messages as a participant."""
+    """A participant made from a function of messages."""
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class _NodeParticipant:
 
 
 def _participant(name: str, runnable: Any, graph: AnyGraph) -> Participant:
-    # A function is compiled as a graph of one node, since a speaker is run as a graph.
+    # A function is compiled as a graph of one node, since a speaker runs a graph.
     if isinstance(runnable, CompiledStateGraph):
         participant = ForeignGraph(runnable)
         participant.name = name

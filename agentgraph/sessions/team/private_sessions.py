@@ -1,4 +1,4 @@
-"""The sessions of a team whose graph is run without a hub: as a node, in Studio, in a test."""
+"""The sessions of a team whose graph runs without a hub: as a node, in Studio, in a test."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _MOST_SESSIONS = 1_000
 
 @dataclass(slots=True)
 class PrivateSessions:
-    """Sessions in memory, by thread; those of a team inside of an agent by their place in it.
+    """Sessions in memory, by thread; for a team inside an agent also by its place in that agent.
 
-    Where that agent speaks in a session of a hub, they are inner sessions in the hub's log.
+    If that agent speaks in a session of a hub, they are inner sessions in the hub's log.
     """
 
     team: TeamSpec
     counts_in_outer: bool = False
-    """Whether the guards around the graph count what is done here."""
+    """Whether the guards of the outer graph count the work of these sessions."""
     log: MemoryLog = field(default_factory=MemoryLog)
     sessions: dict[str, OwnedSession] = field(default_factory=dict)
     latest_ids: dict[tuple[str, ...], str] = field(default_factory=dict)
-    """The last session at each place: once it has ended, the next input begins another."""
+    """The last session of each place: once it has ended, the next input begins a new session."""
 
     async def find(
         self, state: TeamState, config: RunnableConfig, *, takes_input: bool = False
     ) -> OwnedSession:
-        """Return the session of a run; `takes_input` writes what the run was given to its log."""
+        """Return the session of a run; `takes_input` writes the run's input to its log."""
         texts = _input_texts(state) if takes_input else []
         place = state.get("place") if takes_input and not state.get("listened") else None
-        # A graph without a thread id has a new session for each run, which its state names.
+        # A graph without a thread id has a new session for each run; the run's state names it.
         thread = str(config.get("configurable", {}).get("thread_id") or "")
         ledger = current_ledger()
         outer = ledger if isinstance(ledger, RoundLedger) else None
@@ -59,7 +59,7 @@ class PrivateSessions:
             session = await self._in_memory(key, begins_anew=bool(texts))
         else:
             session = await self._resume(session_id, outer)
-        # A round that is repeated finds its input in the log: only a new inner session takes it.
+        # A repeated round finds its input in the log: only a new inner session takes the input.
         is_repeated = outer is not None and place is not None and session.state.round > 0
         if texts and not is_repeated:
             session.sequence_before_run = session.state.sequence
@@ -72,15 +72,15 @@ class PrivateSessions:
         """Return the session of a place in an agent."""
         if outer is None:
             path, turn = place["path"], place["turn"]
-            # A delegate's is its own each time, any other goes on from turn to turn.
+            # A delegate has a new session for each turn; at any other place the session continues.
             key = (thread, path, turn if "@" in path else "")
             return await self._in_memory(key, begins_anew=True, name=f"{thread}/{path}/{turn}")
         first = f"{outer.session.id}/{outer.round}/{place['path']}"
         for attempt in count(1):
             name = first if attempt == 1 else f"{first}/{attempt}"
             stored_session = await outer.session.log.load(name)
-            # A try that failed is followed by another; any other session of the place goes on, and
-            # one that has ended has its answer in the log.
+            # A failed attempt is followed by a new session; any other session of the place is
+            # resumed, and one that has ended has its answer in the log.
             if stored_session is None or not _has_failed(stored_session):
                 break
         return await self._inner(outer, name)
@@ -106,7 +106,7 @@ class PrivateSessions:
     async def _in_memory(
         self, key: tuple[str, ...], begins_anew: bool, name: str = ""
     ) -> OwnedSession:
-        """Return the last session of a place; `begins_anew`: not one that has ended."""
+        """Return the last session of a place; with `begins_anew` a new one if that has ended."""
         session = self.sessions.get(self.latest_ids.get(key, ""))
         if session is None or (session.state.is_ended and begins_anew):
             first = name = name or key[0]
@@ -127,7 +127,7 @@ class PrivateSessions:
         return session
 
     def _remember(self, session: OwnedSession) -> None:
-        """Keep a session for the nodes of its run; of too many, the oldest that has ended goes."""
+        """Store a session for the nodes of its run; over the limit, drop the oldest ended one."""
         self.sessions[session.id] = session
         if len(self.sessions) > _MOST_SESSIONS:
             candidates = self.sessions.items()
@@ -138,7 +138,7 @@ class PrivateSessions:
                 self.latest_ids = {key: name for key, name in latest_ids if name != oldest}
 
     def _outer_input(self, path: str, outer: RoundLedger | None) -> OuterInput:
-        """Return what a session at a path is a part of, with the account of the guards around."""
+        """Return the outer input of a session at a path, with the account of the outer guards."""
         interceptor = current_interceptor() if self.counts_in_outer else None
         account = interceptor.account if interceptor is not None else None
         part = path.partition("@")[0]
@@ -151,12 +151,12 @@ def _has_failed(stored_session: StoredSession) -> bool:
 
 
 def _input_texts(state: TeamState) -> list[str]:
-    """Return what was said since an assistant has spoken last: the input of a run."""
+    """Return the texts since the last answer of an assistant: the input of a run."""
     texts: list[str] = []
     if state.get("listened"):
         return texts
     for message in reversed(convert_to_messages(list(state.get("messages") or ()))):
-        # Who has only called something, as a supervisor who hands over, has not spoken.
+        # A message with tool calls is no answer: a supervisor's handover, for instance.
         has_spoken = isinstance(message, AIMessage) and not message.tool_calls
         if has_spoken or (message.id and message.id == state.get("heard")):
             break

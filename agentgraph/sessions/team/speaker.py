@@ -1,4 +1,4 @@
-"""A speaker: a participant whose graph is run on its view of the session, for one packet."""
+"""A speaker: runs a participant's graph on its view of the session, and commits one packet."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ from agentgraph.stream import ErrorEvent, emit
 T = TypeVar("T")
 
 _GRACE_S = 5.0
-"""How long cancelled work may clean up, by the loop's own time."""
+"""How long cancelled work may clean up, measured by the event loop's own time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """A participant in its team, ready to run."""
+    """A participant of a team, ready to run a turn."""
 
     name: str
     graph: Graph
     view: View
     takes_history: bool
-    """Whether the history is handed over with the run; else it is the graph's input."""
+    """Whether the run takes the history as an argument; else the history is the graph's input."""
     deadline_s: float | None = None
     sees_all: bool = False
     summarize: Summarize | None = None
     audit: AuditTrail | None = None
 
     async def speak(self, round: Round) -> None:
-        """Run a round, and commit what it comes to or append its failure.
+        """Run a round, and commit its packet or append its failure.
 
-        Only control flow and cancellation get out of here, and what is wrong with the store: an
-        error of a participant must not end the run of the team.
+        Raises only control flow, cancellation and errors of the store: an error of a participant
+        must not end the run of the team.
         """
         ledger = round.ledger()
         round.begin_input(self.audit)
@@ -79,16 +79,16 @@ class Speaker:
             except (GraphBubbleUp, StaleOwner, RoundConflict):
                 raise
             except Exception as error:
-                if error is ledger.fault:  # the store is away: that is no failure of the round
+                if error is ledger.fault:  # the store is unreachable: the round has not failed
                     raise
                 return await self._fail(round, *_failure(error))
         await self._commit(round, turn)
 
     async def run(self, round: Round) -> TurnOutput:
-        """Run the participant on its view of the session, and return what it came to.
+        """Run the participant on its view of the session, and return the output of the turn.
 
-        An agent of ours is handed the history with the run and stores none of it; a foreign graph
-        gets it as input, made legal for every provider.
+        An agent of ours gets the history as an argument and stores none of it; a foreign graph gets
+        the history as input, in a form that every provider accepts.
         """
         session = round.session
         reach = self.view.reach(round.state)
@@ -101,7 +101,8 @@ class Speaker:
         graph_input: dict[str, Any] = {"messages": [], "current_active_agent": active}
         with handed_over(history):
             result = await self.graph.ainvoke(graph_input, config_with(session.listeners()))
-        # `past` has its own messages that a middleware has taken out of the conversation.
+        # `past` holds the participant's own messages that a middleware removed from the
+        # conversation.
         known_ids = {message.id for message in history}
         own = [*(result.get("past") or ()), *result["messages"]]
         fresh = {message.id: message for message in _own_messages(own, known_ids)}
@@ -125,7 +126,7 @@ class Speaker:
         return TurnOutput(fresh, notes, stopped_by=guard, usage=self._take_usage(fresh))
 
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
-        """Commit a packet; a round that was stopped, or came to nothing, has failed."""
+        """Commit a packet; a round that was stopped, or has no output, fails."""
         if turn.stopped_by is not None:
             await round.fail("guard", turn.stopped_by, turn.usage)
             return round.end_input(self.audit)
@@ -137,26 +138,26 @@ class Speaker:
         rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
             await round.commit(packet, rejections)
-        except ConfigurationError as error:  # what no log can hold
+        except ConfigurationError as error:  # the packet has values that no log can store
             return await self._fail(round, "payload", str(error), turn.usage)
         round.end_input(self.audit)
 
     async def _fail(
         self, round: Round, code: str, message: str, usage: Mapping[str, Any] | None = None
     ) -> None:
-        """Emit a failure and append it; what was used is taken from the run where none is given."""
-        if code != "model":  # the model's node has emitted its own
+        """Emit a failure and append it; `usage` defaults to what the run has recorded."""
+        if code != "model":  # the model's node has emitted its own event
             await emit(ErrorEvent(agent=round.speaker, code=code, message=message))
         await round.fail(code, message, self._take_usage(()) if usage is None else usage)
         round.end_input(self.audit)
 
     def _take_usage(self, fresh: Sequence[AnyMessage]) -> Mapping[str, Any]:
-        """Return what this round has used, by agent, and begin a new account."""
+        """Return what this round has used, by agent, and reset the run's account."""
         run = current_run()
         if run is None:
             return {}
         usage = _usage_of(run, self.name)
-        if not usage and not self.takes_history:  # somebody else's graph, which keeps no account
+        if not usage and not self.takes_history:  # a foreign graph, which records no usage
             for message in fresh:
                 if isinstance(message, AIMessage) and message.usage_metadata:
                     model = str(message.response_metadata.get("model_name") or "")
@@ -168,15 +169,15 @@ class Speaker:
 def _own_messages(
     messages: Sequence[AnyMessage], known_ids: Collection[str | None]
 ) -> list[AnyMessage]:
-    """Return what a participant has said itself and what its tools have answered."""
+    """Return the messages that a participant's models and tools have added in this run."""
     fresh = (message for message in messages if message.id not in known_ids)
     return [message for message in fresh if isinstance(message, AIMessage | ToolMessage)]
 
 
 def usage_of_waiting(run: Run, participants: Sequence[str], speaker: str) -> Mapping[str, Any]:
-    """Return what a speaker who waits for a human has used, and begin a new account.
+    """Return what a speaker who waits for a human has used, and reset the run's account.
 
-    Agents whose name no participant has are at work in a team that speaks here: theirs is its.
+    An agent name that no participant has belongs to an inner team: its usage is the speaker's.
     """
     usage = _usage_of(run, speaker)
     heads = dict.fromkeys(path.partition("/")[0] for path in run.usage)
@@ -196,9 +197,9 @@ def _usage_of(run: Run, name: str) -> dict[str, Any]:
 
 
 def _transfers(result: Mapping[str, Any], round: Round) -> int:
-    """Return how often the conversation moved within the participant itself."""
+    """Return how often the conversation moved between agents within the participant."""
     notes = result.get("notes") or ()
-    # A handoff to a peer is a hop that the fold counts itself, from the packet's decision.
+    # The fold counts a handoff to a peer itself, from the packet's decision.
     people = (HUMAN, *round.state.humans)
     targets = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]
     handoffs = sum(target not in people for target in targets)
@@ -207,20 +208,21 @@ def _transfers(result: Mapping[str, Any], round: Round) -> int:
 
 
 def config_with(listeners: Sequence[BaseCallbackHandler]) -> RunnableConfig | None:
-    """Return the config of a turn with listeners, beside those around it."""
+    """Return the config of a turn: the surrounding callbacks and `listeners`."""
     if not listeners:
         return None
-    # A config of one's own replaces the callbacks around it, so these are merged in.
+    # A new config would replace the surrounding callbacks, so they are merged in.
     outer: RunnableConfig = {"callbacks": ensure_config().get("callbacks")}
     return {"callbacks": merge_configs(outer, {"callbacks": [*listeners]})["callbacks"]}
 
 
 async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
-    """Return what a speaker is shown: it ends where its round began, however often it runs."""
+    """Return a speaker's view of the session; in every attempt it ends where the round began."""
     state = replace(round.state, summary=round.session.state.summary)
     reach = speaker.view.reach(state)
     if reach is not None and speaker.summarize is not None:
-        # What no summary has yet is shown, also where a summariser fails; but not without end.
+        # Messages without a summary yet are shown, also if a summariser fails; but not without
+        # limit.
         reach = min(max(reach, count_unsummarised(state)), 2 * reach)
     if reach is None:
         history = await log.read(state.session_id)
@@ -233,7 +235,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
 
 
 async def _as_round_began(log: Log, state: SessionState) -> SessionState:
-    """Return a state that has not counted what was said since its round began."""
+    """Return the state without the counts of envelopes that came after its round began."""
     if not state.spoken:
         return state
     counts = dict(state.said)
@@ -252,7 +254,7 @@ async def cancel_and_wait(work: asyncio.Future[Any]) -> None:
 
 
 async def within(seconds: float | None, work: Awaitable[T]) -> T:
-    """Wait for work as long as it may take; then it is cut off, and that is a `TimeoutError`."""
+    """Wait for work for at most `seconds`; then cancel it and raise `TimeoutError`."""
     if seconds is None:
         return await work
     future = asyncio.ensure_future(work)
@@ -268,7 +270,7 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
 
 
 def _failure(error: Exception) -> tuple[str, str]:
-    """Return a failure's code and message: of a foreign error its kind, as it may hold secrets."""
+    """Return a failure's code and message: of a foreign error only the type (no secrets)."""
     match error:
         case TimeoutError():
             return "deadline", str(error)

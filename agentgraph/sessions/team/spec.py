@@ -1,7 +1,7 @@
-"""What a team is, as data: who takes part, the rules, and what follows from these alone.
+"""The specification of a team, as data: participants, rules, and what follows from these alone.
 
-What a team compiles to stands in `compiled`; the `Team` that users write, which can also run
-itself, in `sessions.hub.team`.
+`compiled` has the graph that a team compiles to; `sessions.hub.team` has the `Team` that users
+write, which can also run itself.
 """
 
 from __future__ import annotations
@@ -36,49 +36,49 @@ from agentgraph.sessions.team.summary import Summarize
 Routing: TypeAlias = TransitionGraph | ConversationRouter | ConversationPipeline
 Durability: TypeAlias = Literal["round", "step"]
 Escalate: TypeAlias = Callable[..., Awaitable[None] | None]
-"""Given the `Session` and the envelope of a handoff, once that stands in the log."""
+"""Called with the `Session` and the envelope of a handoff, after that envelope is in the log."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TeamSpec:
-    """The fields of a `Team`, unchecked, and what follows from them without compiling anything."""
+    """The fields of a `Team`, unchecked, and values that are derived without compiling."""
 
     agents: Sequence[Participant | Graph]
-    """Who may be given the floor: agents, teams, compiled graphs."""
+    """The participants that may have the floor: agents, teams, compiled graphs."""
     routing: Routing
-    """Who speaks next."""
+    """The rules that decide who speaks next."""
     _: KW_ONLY
     name: str = ""
     description: str = ""
     humans: Sequence[str] = ()
-    """The people who are invited to each session, beside its creator."""
+    """The people who are invited to each session, besides its creator."""
     supervisor: Participant | Graph | str | None = None
-    """Who sees all that is said and may intervene; a name is one of the agents."""
+    """A participant that sees every envelope and may intervene; a name means one of the agents."""
     aliases: Mapping[str, str] | None = None
-    """Other names for targets of a handoff."""
+    """Other names for handoff targets."""
     phase_map: Mapping[str, str] | None = None
-    """The phase that a handoff to an agent enters."""
+    """By agent, the phase that a handoff to this agent enters."""
     view: View | None = None
-    """How much of the session a speaker is shown."""
+    """How much of the session a speaker's model is shown."""
     guards: Guards | Default | None = DEFAULT
     expectations: Sequence[Expectation | Mapping[str, Any]] | Default = DEFAULT
     durability: Durability = "round"
     summarize: Summarize | None = None
-    """Sums up what a window no longer shows."""
+    """Summarises the envelopes that a window does not show any more."""
     failure_target: str | None = None
     escalations: Mapping[str, Escalate] = field(default_factory=dict)
     _counts_in_outer: bool = field(default=False, init=False)
-    """Whether guards count what it does with all else of what it is a part of."""
+    """Whether an outer team's guards count this team's work with the rest of their input."""
 
     def __repr__(self) -> str:
         return f"Team([{', '.join(self.names)}])"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self  # immutable; what it has compiled holds locks that cannot be copied
+        return self  # immutable; the compiled graphs hold locks that cannot be copied
 
     @cached_property
     def rules(self) -> TransitionGraph:
-        """The rules, as one graph."""
+        """The routing as one graph of transitions."""
         if isinstance(self.routing, TransitionGraph):
             return self.routing
         if isinstance(self.routing, ConversationRouter):
@@ -87,24 +87,24 @@ class TeamSpec:
 
     @cached_property
     def participants(self) -> tuple[Participant, ...]:
-        """All agents, a supervisor among them if it was given so."""
+        """All agents, including a supervisor that is given as an agent."""
         agents = [as_participant(agent) for agent in self.agents]
         return tuple(agent for agent in agents if agent is not None)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the agents who may be given the floor: no humans, and no supervisor."""
+        """The names of the agents that may have the floor: no humans, and no supervisor."""
         names = (participant.name for participant in self.participants)
         return tuple(name for name in names if name != self.supervisor_name)
 
     @cached_property
     def inner_teams(self) -> tuple[str, ...]:
-        """The names of the participants that are teams themselves."""
+        """The names of the participants that are teams."""
         return tuple(member.name for member in self.participants if isinstance(member, TeamSpec))
 
     @cached_property
     def supervisor_name(self) -> str | None:
-        """The name of the supervisor, also of one whom only the routing names."""
+        """The name of the supervisor, even if only the routing names one."""
         if isinstance(self.supervisor, str):
             return self.supervisor
         if self.supervisor is not None:
@@ -114,7 +114,7 @@ class TeamSpec:
 
     @cached_property
     def supervising_agent(self) -> Participant | None:
-        """The participant that supervises; None where the supervisor is no agent of this team."""
+        """The participant that supervises; None if the supervisor is no agent of this team."""
         by_name = {participant.name: participant for participant in self.participants}
         supervisor = by_name.get(self.supervisor_name or "")
         if supervisor is None and not isinstance(self.supervisor, str | None):
@@ -123,7 +123,7 @@ class TeamSpec:
 
     @cached_property
     def policy(self) -> HandoffPolicy:
-        """What holds for handoffs."""
+        """The policy for handoffs within the team."""
         pipeline = self.routing if isinstance(self.routing, ConversationPipeline) else None
         phases = pipeline.get_phase_map() if pipeline is not None else {}
         return HandoffPolicy(
@@ -135,7 +135,7 @@ class TeamSpec:
         )
 
     def rules_of(self, record: SessionRecord) -> Rules:
-        """Return the rules that a session was begun with; `Quarantined` if they need lost code."""
+        """Return the rules of a session's record; `Quarantined` if they need missing code."""
         lost_names = [name for name in record.agents if name not in self.names]
         if lost_names:
             names = ", ".join(map(repr, lost_names))
@@ -157,26 +157,26 @@ class TeamSpec:
 
     @cached_property
     def stored_rules(self) -> Mapping[str, Any]:
-        """The rules as a session's record has them."""
+        """The rules as a session's record stores them."""
         return canonical(self.rules.to_dict(), "the graph")
 
     @cached_property
     def active_guards(self) -> Guards | None:
-        """The guards that hold for all of it."""
+        """The team's guards, None if none are active."""
         return Guards.interactive() if self.guards is DEFAULT else self.guards
 
     @cached_property
     def effects(self) -> MutableMapping[str, Effect]:
-        """How the actions of its agents are undone, by path and tool, once it is compiled."""
+        """How the agents' actions are undone, by path and tool; compiling fills the mapping."""
         return {}
 
     def effects_at(self, path: str) -> dict[str, Effect]:
-        """Return the same for a place in something else."""
+        """Return the team's effects with their paths prefixed by `path`."""
         return {f"{path}/{name}": effect for name, effect in self.effects.items()}
 
     @property
     def agent_names(self) -> tuple[str, ...]:
-        """The names of all who work in it, within its participants too."""
+        """The names of all agents in the team, including those inside its participants."""
         members = self._members
         within = (
             member.agent_names if isinstance(member, HasAgents) else [member.name]
@@ -185,7 +185,7 @@ class TeamSpec:
         return tuple(dict.fromkeys([*(member.name for member in members), *chain(*within)]))
 
     def faults_under(self, guards: Guards) -> list[str]:
-        """Return what is wrong with the team where another one's guards hold for it."""
+        """Return what is wrong with the team if it runs under another team's guards."""
         policy = self._guards_within(guards)
         members = self._members
         own = (member.faults_under(policy) for member in members if isinstance(member, HasAgents))
@@ -194,7 +194,7 @@ class TeamSpec:
         return list(chain(*own, *theirs))
 
     def gates_under(self, guards: Guards) -> list[GateAt]:
-        """Return the gates that look at tools by name where another team's guards hold for it."""
+        """Return the gates that name tools, if the team runs under another team's guards."""
         policy = self._guards_within(guards)
         gates = (
             member.gates_under(policy)
@@ -205,7 +205,7 @@ class TeamSpec:
         return list(chain(*gates))
 
     def under_guards(self, guards: Guards | None, path: str) -> Self:
-        """Return the team for a place in something else, whose guards its own may tighten."""
+        """Return the team under an outer graph's guards, which the team's own may tighten."""
         if guards is None:
             return self
         own = self.guards
@@ -219,6 +219,6 @@ class TeamSpec:
 
     @property
     def _members(self) -> list[Participant]:
-        """The participants, and a supervisor that is none of them."""
+        """The participants, and a supervisor that is not among them."""
         supervisor = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
         return [*self.participants, *([] if supervisor is None else [supervisor])]

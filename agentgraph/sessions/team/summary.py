@@ -1,6 +1,7 @@
-"""The summary of what is older than a view's window.
+"""The summary of the envelopes that are older than a view's window.
 
-It is made in steps of bounded length, so that a turn costs the same however long the session is.
+Each step of summarising takes a bounded number of envelopes, so that a turn costs the same however
+long the session is.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from agentgraph.sessions.state.state import SessionState
 log = logging.getLogger("agentgraph")
 
 Summarize: TypeAlias = Callable[[str, Sequence[Envelope]], str | Awaitable[str]]
-"""Given the summary so far and what has been said since, returns the next one."""
+"""Takes the summary so far and the envelopes since then, and returns the next summary."""
 
 _BATCH = 100
 
 
 def count_unsummarised(state: SessionState) -> int:
-    """Return how many of the messages no summary has."""
+    """Return the number of substantive envelopes that the summary does not cover."""
     count = int(state.summary["count"]) if state.summary is not None else 0
     return sum(state.said.values()) - count
 
 
 async def summarise(session: OwnedSession, summarize: Summarize, reach: int) -> None:
-    """Bring a session's summary up to the messages before its window, once enough have gone."""
+    """Extend a session's summary up to its window, once enough envelopes have left the window."""
     state = session.state
     count = count_unsummarised(state)
     if count < 2 * reach:
@@ -47,14 +48,14 @@ async def summarise(session: OwnedSession, summarize: Summarize, reach: int) -> 
         draft = Draft(ev.EV_SUMMARY, data, audience=())
     except GraphBubbleUp:
         raise
-    except Exception as error:  # it must not stop the session: it is asked again in the next turn
+    except Exception as error:  # it must not stop the session: the next turn tries again
         log.warning("the summariser of session %s failed: %s", session.id, kind_of(error))
         return
     await session.note(draft)
 
 
 async def _summary(summarize: Summarize, before: str, older: Sequence[Envelope]) -> str:
-    # Everybody is shown a summary, so what only some may see is not in it.
+    # Every speaker is shown the summary, so it must not hold what only some may see.
     public = [envelope for envelope in older if envelope.audience is None]
     if not public:
         return before

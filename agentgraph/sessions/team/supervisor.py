@@ -1,6 +1,6 @@
-"""The supervisor: an agent that is run beside the speakers, on each thing that is said.
+"""The supervisor: an agent that runs beside the speakers, on each substantive envelope.
 
-It holds nobody up: it looks at a session after a commit, in a task of its own.
+It blocks no speaker: it looks at a session after a commit, in a task of its own.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class Supervisor:
     handle: SessionHandle
     speaker: Speaker
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    """Begins a task outside of the round whose commit is looked at."""
+    """Begins a task outside of the round that has just been committed."""
     task: asyncio.Task[None] | None = None
     has_news: bool = False
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
-        """Run on what others said, after the run that is under way, if one is."""
+        """Run on envelopes of other senders, after the run that is under way, if there is one."""
         if not any(
             envelope.is_substantive and envelope.sender_id != self.speaker.name
             for envelope in envelopes
         ):
             return
-        # While a run is under way the flag is all it takes: the task looks again before it ends.
+        # While a run is under way the flag is enough: the task checks it again before it ends.
         self.has_news = True
         if self.task is None or self.task.done():
             self.task = self.spawn(self._run_on_news())
 
     async def stop(self) -> None:
-        """Break off the run that is under way."""
+        """Cancel the run that is under way."""
         if self.task is not None and not self.task.done():
             self.task.cancel()
             await asyncio.wait({self.task})
@@ -65,7 +65,7 @@ class Supervisor:
 
     async def _run(self) -> None:
         session, name, state = self.session, self.speaker.name, self.session.state
-        # It is shown all that was said, and not only what was said before the round.
+        # The supervisor is shown all envelopes, and not only those from before the round.
         round = Round(session, name, state.round, 1, replace(state, round_began=state.sequence))
         run = Run(new_id(), session.id)
         with inside_run(run), inside(round), inside_round(f"{session.id}/watch/{state.spoke}"):
