@@ -45,8 +45,18 @@ def public_modules() -> list[str]:
     )
 
 
+def public_names(module: ModuleType) -> list[str]:
+    """The names in `__all__`; without one, those that the module defines for other modules."""
+    own = (name for name, thing in vars(module).items() if is_defined_in(module, thing))
+    return list(getattr(module, "__all__", None) or (n for n in own if not n.startswith("_")))
+
+
+def is_defined_in(module: ModuleType, thing: object) -> bool:
+    return getattr(thing, "__module__", None) == module.__name__
+
+
 def undocumented(module: ModuleType) -> list[str]:
-    """The names in `__all__` that are classes or functions and say nothing of themselves."""
+    """The public names that are classes or functions and say nothing of themselves."""
 
     def says_nothing(name: str) -> bool:
         thing = getattr(module, name)
@@ -56,7 +66,7 @@ def undocumented(module: ModuleType) -> list[str]:
         # A dataclass or named tuple without a docstring is given its signature for one.
         return not doc.strip() or doc.startswith(f"{thing.__name__}(")
 
-    return [name for name in getattr(module, "__all__", ()) if says_nothing(name)]
+    return [name for name in public_names(module) if says_nothing(name)]
 
 
 def test_top_level_names_are_those_of_the_contract() -> None:

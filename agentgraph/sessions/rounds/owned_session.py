@@ -70,6 +70,7 @@ class OwnedSession:
     epoch lets the store refuse an owner that has lost its lease.
     """
 
+    id: str = field(init=False)
     log: Log
     record: SessionRecord
     rules: Rules
@@ -113,12 +114,8 @@ class OwnedSession:
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
+        self.id = self.record.session_id
         self.tasks = Tasks(self.note)
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self.record.session_id
 
     @property
     def people(self) -> frozenset[str]:
