@@ -1,6 +1,7 @@
 """The node `call_model`: one model call on a history that is legal for every provider.
 
-A provider's error is an event and a raised `ModelError`: it never becomes an answer.
+A provider's error is an event and a raised `ModelError`: it never becomes an answer. Below the node
+stands how citations and the provider's own tool calls are read from a message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The calls of one model's message: which are open, how each is answered, and where it runs.
 
 A call runs in the step of `call_tools`, or in a task of its own. A `Send` with a `CallTask` starts
-such a task.
+such a task. The guards against loops compare digests of what calls and texts have led to.
 """
 
 from __future__ import annotations

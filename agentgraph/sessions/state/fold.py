@@ -20,7 +20,7 @@ from agentgraph.sessions.state.input_account import (
     begin_input,
     charge_turn,
 )
-from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, replace
+from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """Applies an event to the state. Its data may be any JSON: a step must never raise."""
@@ -46,7 +46,7 @@ def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
     step = _STEPS.get(envelope.event_type)
     if step is not None:
         state = step(state, envelope)
-    return replace(state, sequence=envelope.sequence, updated_at=envelope.created_at)
+    return with_fields(state, sequence=envelope.sequence, updated_at=envelope.created_at)
 
 
 def apply_decision(
@@ -54,7 +54,7 @@ def apply_decision(
 ) -> SessionState:
     """Return the state after the decision on an envelope: a new round, or the end."""
     if decision.action == "close":
-        return replace(
+        return with_fields(
             state,
             status="closing",
             pending_close_reason=decision.close_reason,
@@ -63,7 +63,7 @@ def apply_decision(
             expected_next_speaker=None,
         )
     waits = decision.action == "wait"
-    return replace(
+    return with_fields(
         state,
         status="waiting_human" if waits else _status(state, state.interrupts, decision.speakers),
         round=state.round + 1,
@@ -161,7 +161,7 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
     elif state.speakers and not state.spoken:
         # Sent between two rounds: the speakers of the next round, not begun yet, will see it.
         changes["round_began"] = envelope.sequence
-    return replace(state, **changes)
+    return with_fields(state, **changes)
 
 
 def _end_turn(
@@ -209,14 +209,14 @@ def _without_interrupts(state: SessionState, speaker: str) -> Mapping[str, Mappi
 
 
 def _on_context_set(state: SessionState, envelope: Envelope) -> SessionState:
-    return replace(state, context_vars=net_context(state.context_vars, envelope.event_data))
+    return with_fields(state, context_vars=net_context(state.context_vars, envelope.event_data))
 
 
 def _on_opened(state: SessionState, envelope: Envelope) -> SessionState:
     """Open the session; if its creator speaks first, that is round 1."""
     first = envelope.event_data.get("initial_speaker")
     waits = first == state.creator_id
-    return replace(
+    return with_fields(
         state,
         status="active",
         opened_at=envelope.created_at,
@@ -229,14 +229,14 @@ def _on_opened(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_invite_ack(state: SessionState, envelope: Envelope) -> SessionState:
-    return replace(state, acks=(*state.acks, envelope.sender_id))
+    return with_fields(state, acks=(*state.acks, envelope.sender_id))
 
 
 def _on_left(state: SessionState, envelope: Envelope) -> SessionState:
     """Remove a participant who has left."""
     participant = envelope.event_data.get("participant")
     order = tuple(name for name in state.participant_order if name != participant)
-    return replace(state, participant_order=order)
+    return with_fields(state, participant_order=order)
 
 
 def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
@@ -248,13 +248,13 @@ def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
     conversation = conversation.transition(
         conversation.phase, agent, "released", at=_instant(envelope)
     )
-    return replace(state, **begin_input(state, envelope), conversation=_trim(conversation))
+    return with_fields(state, **begin_input(state, envelope), conversation=_trim(conversation))
 
 
 def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
     """End the session: no speaker is due, and no interrupt is open."""
     reason = envelope.event_data.get("reason")
-    return replace(
+    return with_fields(
         state,
         status="expired" if state.status == "expired" else "closed",
         pending_close_reason=reason if isinstance(reason, str) else "",
@@ -266,7 +266,7 @@ def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _on_expired(state: SessionState, envelope: Envelope) -> SessionState:
-    return replace(state, status="expired")
+    return with_fields(state, status="expired")
 
 
 def _on_expectation_violated(state: SessionState, envelope: Envelope) -> SessionState:
@@ -274,7 +274,7 @@ def _on_expectation_violated(state: SessionState, envelope: Envelope) -> Session
     key = str(envelope.event_data.get("key"))
     expectation = key.rpartition(":")[0]
     keys = [item for item in state.violated if item.rpartition(":")[0] != expectation]
-    return replace(state, violated=(*keys, key))
+    return with_fields(state, violated=(*keys, key))
 
 
 def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
@@ -288,7 +288,7 @@ def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
         reason if isinstance(reason, str) else "",
         at=_instant(envelope),
     )
-    return replace(state, conversation=_trim(conversation), hops=state.hops + 1)
+    return with_fields(state, conversation=_trim(conversation), hops=state.hops + 1)
 
 
 def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
@@ -298,7 +298,7 @@ def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     text = reason if isinstance(reason, str) else ""
     conversation = state.conversation.transition(phase, KEEP, text, at=_instant(envelope))
-    return replace(state, conversation=_trim(conversation))
+    return with_fields(state, conversation=_trim(conversation))
 
 
 def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
@@ -308,7 +308,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
     if not isinstance(speaker, str) or speaker not in state.due:
         return state
     failures = state.failures.get(speaker, 0)
-    after = replace(
+    after = with_fields(
         state,
         **charge_turn(state, speaker, envelope),
         # A lost checkpoint makes the round ask again; this counts as no failure of the speaker.
@@ -317,13 +317,13 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
     )
     if data.get("final") is True:
         guard = str(data.get("message")) if data.get("code") == "guard" else ""
-        after = replace(
+        after = with_fields(
             after,
             spoken=(*after.spoken, speaker),
             given_up=(*after.given_up, speaker),
             stopped=after.stopped or guard,
         )
-    return replace(after, status=_status(after, after.interrupts, after.due))
+    return with_fields(after, status=_status(after, after.interrupts, after.due))
 
 
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
@@ -332,7 +332,7 @@ def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
     interrupt = {key: value for key, value in data.items() if key not in ("usage", "path")}
     interrupts = {**state.interrupts, str(data.get("id")): interrupt}
     charges = charge_turn(state, str(data.get("speaker")), envelope)
-    return replace(state, **charges, interrupts=interrupts, status="waiting_decision")
+    return with_fields(state, **charges, interrupts=interrupts, status="waiting_decision")
 
 
 def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
@@ -343,11 +343,11 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}
     # `floor_at` is reset: the time that the human took does not count as the speaker's.
-    return replace(state, interrupts=interrupts, floor_at=envelope.created_at)
+    return with_fields(state, interrupts=interrupts, floor_at=envelope.created_at)
 
 
 def _on_summary(state: SessionState, envelope: Envelope) -> SessionState:
-    return replace(state, summary=envelope.event_data)
+    return with_fields(state, summary=envelope.event_data)
 
 
 def _instant(envelope: Envelope) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.state import SessionState, replace
+from agentgraph.sessions.state.state import SessionState, with_fields
 
 ALL_BUDGETS: Final = "*"
 """Means every budget in a reservation, as in the guards."""
@@ -60,14 +60,14 @@ def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
             speaker, share = str(data.get("speaker")), data.get("share")
             if _is_share(share):
                 shares = _reserve(state, speaker, str(data.get("of") or ""), share)
-                return replace(state, held=shares)
+                return with_fields(state, held=shares)
         case "effect":
             entry = data.get("entry")
             if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
-                return replace(state, effects=_add_effect(state, entry, data.get("round")))
+                return with_fields(state, effects=_add_effect(state, entry, data.get("round")))
         case "undoing":
             undo = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
-            return replace(state, undoing=undo)
+            return with_fields(state, undoing=undo)
     return state
 
 

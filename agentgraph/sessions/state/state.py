@@ -14,6 +14,9 @@ from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
 from agentgraph.sessions.state.record import SessionRecord
 
+# `with_fields` is an import to type checkers, which pass on only what is listed.
+__all__ = ["FINAL_STATUSES", "SessionState", "Status", "fold_in_place", "with_fields"]
+
 T = TypeVar("T")
 
 Status: TypeAlias = Literal[
@@ -179,7 +182,7 @@ class SessionState:
             *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
             *("used", "account", "held", "effects", "undoing"),
         )
-        return replace(self, **{name: deepcopy(getattr(self, name)) for name in mutable})
+        return with_fields(self, **{name: deepcopy(getattr(self, name)) for name in mutable})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a JSON object."""
@@ -200,7 +203,7 @@ _FIELDS = fields(SessionState)
 
 
 class _Private(SessionState):
-    """A state that only the fold refers to: `replace` changes it in place."""
+    """A state that only the fold refers to: `with_fields` changes it in place."""
 
 
 def fold_in_place(
@@ -208,7 +211,7 @@ def fold_in_place(
 ) -> SessionState:
     """Return the state after a step for each item, made on one private copy.
 
-    A step must make its changes by `replace` of this module, and must not read the state
+    A step must make its changes by `with_fields`, and must not read the state
     that it was given after it has changed it.
     """
     private: SessionState = _copy(_Private, state, {})
@@ -227,13 +230,13 @@ def _copy(
     return copy
 
 
-# Type checkers know the `replace` of the standard library, and check field names by it. At run time
-# it must not be used for states: it sets every field again, and knows no private state.
+# Type checkers take it for the standard library's `replace`, and check field names by that. At run
+# time that one must not be used for states: it sets every field again, and knows no private state.
 if TYPE_CHECKING:
-    from dataclasses import replace as replace
+    from dataclasses import replace as with_fields
 else:
 
-    def replace(state, **changes):
+    def with_fields(state, **changes):
         """Return a state with other values in some fields."""
         if type(state) is _Private:
             state.__dict__.update(changes)
