@@ -26,7 +26,7 @@ from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.participant import Membership
 from agentgraph.patching import AnyCompiledGraph
-from agentgraph.storage import default_saver, open_saver
+from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import Event
 
 
@@ -235,7 +235,7 @@ class Agent(AgentSpec):
             return default_saver()
         if isinstance(self.checkpointer, str):
             return open_saver(self.checkpointer)
-        return self.checkpointer
+        return with_async_methods(self.checkpointer)
 
     @cached_property
     def _runner(self) -> Runner:

@@ -8,11 +8,12 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph.storage.lazy import LazySaver
+from agentgraph.storage.memory import MemorySaver
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
+from agentgraph.storage.threaded import with_async_methods
 
 __all__ = [
     "MEMORY",
@@ -23,6 +24,7 @@ __all__ = [
     "lasting_url",
     "open_saver",
     "register_saver",
+    "with_async_methods",
 ]
 
 
@@ -75,7 +77,7 @@ def _open_postgres(url: str) -> AbstractAsyncContextManager[Store]:
 
 
 _savers: SchemeRegistry[BaseCheckpointSaver[str]] = SchemeRegistry(
-    InMemorySaver,
+    MemorySaver,
     sqlite=lambda path: LazySaver(lambda: _open_sqlite(path)),
     postgres=lambda url: LazySaver(lambda: _open_postgres(url)),
 )

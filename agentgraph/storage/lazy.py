@@ -133,6 +133,15 @@ class LazySaver(DelegatingSaver):
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         await self._read(config, lambda saver: saver.adelete_thread(thread_id))
 
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self._read(None, lambda saver: saver.acopy_thread(source_thread_id, target_thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self._read(None, lambda saver: saver.adelete_for_runs(run_ids))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        await self._read(None, lambda saver: saver.aprune(thread_ids, strategy=strategy))
+
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return run_sync(self.aget_tuple(config))
 
@@ -169,6 +178,15 @@ class LazySaver(DelegatingSaver):
 
     def delete_thread(self, thread_id: str) -> None:
         run_sync(self.adelete_thread(thread_id))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        run_sync(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        run_sync(self.adelete_for_runs(run_ids))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        run_sync(self.aprune(thread_ids, strategy=strategy))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

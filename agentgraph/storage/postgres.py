@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from agentgraph.storage.pool import (
 )
 from agentgraph.storage.postgres_locks import AdvisoryLocks
 from agentgraph.storage.store import Saver, Store
+from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 SAVERS = 8
 """How many savers and pooled connections an event loop has; one more connection locks threads."""
@@ -59,10 +60,11 @@ class PostgresStore(Store):
         return failure_of(error)
 
 
-class _Saver(AsyncPostgresSaver):
+class _Saver(ThreadUpkeep, AsyncPostgresSaver):
     """A saver that replaces characters that Postgres cannot store: NUL and lone surrogates.
 
-    The saver stores short values of a checkpoint as JSON, such as a system prompt or a reason.
+    The saver stores short values of a checkpoint as JSON, such as a system prompt or a reason. It
+    copies and prunes threads whose channels are stored as changes, which LangGraph's one refuses.
     """
 
     async def aput(
@@ -75,6 +77,71 @@ class _Saver(AsyncPostgresSaver):
         values = {key: _storable(value) for key, value in checkpoint["channel_values"].items()}
         storable: Checkpoint = {**checkpoint, "channel_values": values}
         return await super().aput(config, storable, metadata, new_versions)
+
+    async def _rows(self, thread_id: str) -> list[CheckpointRow]:
+        async with self._cursor() as cursor:
+            await cursor.execute(_SELECT_ROWS, (thread_id,))
+            return [CheckpointRow(**row) for row in await cursor.fetchall()]
+
+    async def _threads_of(self, run_ids: Collection[str]) -> list[str]:
+        async with self._cursor() as cursor:
+            await cursor.execute(_SELECT_THREADS, (list(run_ids),))
+            return [row["thread_id"] for row in await cursor.fetchall()]
+
+    async def _remove(self, thread_id: str, rows: Collection[CheckpointRow]) -> None:
+        places = [(thread_id, row.namespace, row.id) for row in rows]
+        async with self._cursor() as cursor, cursor.connection.transaction():
+            await cursor.executemany(_DELETE_CHECKPOINT, places)
+            await cursor.executemany(_DELETE_WRITES, places)
+            await cursor.execute(_DELETE_UNUSED_BLOBS, (thread_id,))
+
+    async def _copy(self, source_thread_id: str, target_thread_id: str) -> None:
+        async with self._cursor() as cursor, cursor.connection.transaction():
+            for statement in _COPY_ROWS:
+                await cursor.execute(statement, (target_thread_id, source_thread_id))
+
+
+_SELECT_ROWS = """
+    SELECT checkpoint_ns AS namespace, checkpoint_id AS id, parent_checkpoint_id AS parent_id,
+        metadata ->> 'run_id' AS run_id
+    FROM checkpoints WHERE thread_id = %s
+"""
+_SELECT_THREADS = """
+    SELECT DISTINCT thread_id FROM checkpoints WHERE metadata ->> 'run_id' = ANY(%s)
+"""
+_DELETE_CHECKPOINT = """
+    DELETE FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
+"""
+_DELETE_WRITES = """
+    DELETE FROM checkpoint_writes
+    WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
+"""
+_DELETE_UNUSED_BLOBS = """
+    DELETE FROM checkpoint_blobs AS blob WHERE thread_id = %s AND NOT EXISTS (
+        SELECT 1 FROM checkpoints AS kept
+        WHERE kept.thread_id = blob.thread_id AND kept.checkpoint_ns = blob.checkpoint_ns
+            AND kept.checkpoint -> 'channel_versions' ->> blob.channel = blob.version
+    )
+"""
+_COPY_ROWS = (
+    """
+    INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type,
+        checkpoint, metadata)
+    SELECT %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata
+    FROM checkpoints WHERE thread_id = %s
+    """,
+    """
+    INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+    SELECT %s, checkpoint_ns, channel, version, type, blob
+    FROM checkpoint_blobs WHERE thread_id = %s
+    """,
+    """
+    INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx,
+        channel, type, blob)
+    SELECT %s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob
+    FROM checkpoint_writes WHERE thread_id = %s
+    """,
+)
 
 
 def _storable(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import cache
 from typing import Any, TypeVar
@@ -16,12 +16,70 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from agentgraph.errors import StorageError
 from agentgraph.storage.sqlite_locks import locks_of
 from agentgraph.storage.store import Store
+from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 T = TypeVar("T")
 
 _TIMEOUT_S = 10.0
 
 _CLOSED_TEXTS = ("no active connection", "Connection closed")
+
+
+class _Saver(ThreadUpkeep, AsyncSqliteSaver):
+    """LangGraph's saver of a file, with copies and deletions of a thread's checkpoints."""
+
+    async def _rows(self, thread_id: str) -> list[CheckpointRow]:
+        rows = await self._select(
+            f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, {_RUN_ID} "
+            "FROM checkpoints WHERE thread_id = ?",
+            [thread_id],
+        )
+        return [CheckpointRow(*row) for row in rows]
+
+    async def _threads_of(self, run_ids: Collection[str]) -> list[str]:
+        marks = ", ".join("?" * len(run_ids))
+        query = f"SELECT DISTINCT thread_id FROM checkpoints WHERE {_RUN_ID} IN ({marks})"
+        return [thread_id for (thread_id,) in await self._select(query, list(run_ids))]
+
+    async def _remove(self, thread_id: str, rows: Collection[CheckpointRow]) -> None:
+        places = [(thread_id, row.namespace, row.id) for row in rows]
+        where = "thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        statements = [f"DELETE FROM {table} WHERE {where}" for table in ("checkpoints", "writes")]
+        await self._change([(statement, places) for statement in statements])
+
+    async def _copy(self, source_thread_id: str, target_thread_id: str) -> None:
+        threads = [(target_thread_id, source_thread_id)]
+        statements = [
+            f"INSERT INTO {table} (thread_id, {columns}) "
+            f"SELECT ?, {columns} FROM {table} WHERE thread_id = ?"
+            for table, columns in _COLUMNS.items()
+        ]
+        await self._change([(statement, threads) for statement in statements])
+
+    async def _select(self, query: str, values: Sequence[str]) -> list[Any]:
+        await self.setup()
+        async with self.lock, self.conn.execute(query, values) as cursor:
+            return [*await cursor.fetchall()]
+
+    async def _change(self, statements: Sequence[tuple[str, Sequence[tuple[str, ...]]]]) -> None:
+        """Run statements with their lists of values in one transaction."""
+        await self.setup()
+        async with self.lock:
+            try:
+                for statement, values in statements:
+                    await self.conn.executemany(statement, values)
+                await self.conn.commit()
+            except BaseException:
+                await self.conn.rollback()
+                raise
+
+
+_RUN_ID = "json_extract(CAST(metadata AS TEXT), '$.run_id')"
+_COLUMNS = {
+    "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
+    "writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
+}
+"""The columns that a copy of a thread takes over; LangGraph's own statements name them too."""
 
 
 class SqliteStore(Store):
@@ -96,7 +154,7 @@ async def open_sqlite(path: str) -> AsyncIterator[Store]:
 
 
 async def _set_up(path: str, connection: aiosqlite.Connection) -> Store:
-    store = SqliteStore(path, saver := AsyncSqliteSaver(connection))
+    store = SqliteStore(path, saver := _Saver(connection))
     try:
         await saver.setup()
     except sqlite3.Error as error:
