@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from langgraph.config import get_stream_writer
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -14,6 +14,7 @@ from agentgraph.running import current_run
 
 __all__ = [
     "AIMessageEvent",
+    "AnyEvent",
     "ErrorEvent",
     "Event",
     "FinalStateEvent",
@@ -67,7 +68,7 @@ class Event:
 class TokenEvent(Event):
     """A piece of text, as the model writes it."""
 
-    type: ClassVar[str] = "token"
+    type: ClassVar[Literal["token"]] = "token"
 
     text: str
     message_id: str = ""
@@ -77,7 +78,7 @@ class TokenEvent(Event):
 class ToolUsageEvent(Event):
     """A model asked for a tool."""
 
-    type: ClassVar[str] = "tool_usage"
+    type: ClassVar[Literal["tool_usage"]] = "tool_usage"
 
     tool: str
     args: Mapping[str, object] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class ToolUsageEvent(Event):
 class ToolResponseEvent(Event):
     """A tool answered."""
 
-    type: ClassVar[str] = "tool_response"
+    type: ClassVar[Literal["tool_response"]] = "tool_response"
 
     tool: str
     content: str
@@ -100,7 +101,7 @@ class ToolResponseEvent(Event):
 class AIMessageEvent(Event):
     """A model finished a text."""
 
-    type: ClassVar[str] = "ai_message"
+    type: ClassVar[Literal["ai_message"]] = "ai_message"
 
     text: str
     message_id: str = ""
@@ -110,7 +111,7 @@ class AIMessageEvent(Event):
 class RoutingEvent(Event):
     """The conversation moved."""
 
-    type: ClassVar[str] = "routing"
+    type: ClassVar[Literal["routing"]] = "routing"
 
     kind: RoutingKind
     source: str
@@ -122,7 +123,7 @@ class RoutingEvent(Event):
 class GuardEvent(Event):
     """A guard made a decision other than to allow."""
 
-    type: ClassVar[str] = "guard"
+    type: ClassVar[Literal["guard"]] = "guard"
 
     decision: Mapping[str, object]
 
@@ -131,10 +132,11 @@ class GuardEvent(Event):
 class InterruptEvent(Event):
     """The run waits for a human's decision."""
 
-    type: ClassVar[str] = "interrupt"
+    type: ClassVar[Literal["interrupt"]] = "interrupt"
 
     id: str
-    payload: object
+    payload: Any
+    """What was given to `interrupt`, as LangGraph's `Interrupt.value`."""
     response_schema: Mapping[str, object] | None = None
 
 
@@ -142,7 +144,7 @@ class InterruptEvent(Event):
 class ErrorEvent(Event):
     """Something failed."""
 
-    type: ClassVar[str] = "error"
+    type: ClassVar[Literal["error"]] = "error"
 
     code: str
     message: str
@@ -152,11 +154,28 @@ class ErrorEvent(Event):
 class FinalStateEvent(Event):
     """The run is over; this is its answer."""
 
-    type: ClassVar[str] = "message"
+    type: ClassVar[Literal["message"]] = "message"
 
     text: str
     usage: Mapping[str, object] = field(default_factory=dict)
     close_reason: str | None = None
+
+
+AnyEvent: TypeAlias = (
+    TokenEvent
+    | ToolUsageEvent
+    | ToolResponseEvent
+    | AIMessageEvent
+    | RoutingEvent
+    | GuardEvent
+    | InterruptEvent
+    | ErrorEvent
+    | FinalStateEvent
+)
+"""Every event of a run. Compare `event.type`, and a type checker knows the fields of the event.
+
+Events of your own classes are on the stream too: find those by `isinstance`.
+"""
 
 
 async def emit(event: Event) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
+from typing_extensions import Unpack
 
 from agentgraph.agents.build import compile_in_team, compile_root
 from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
-from agentgraph.agents.run.reply import Interrupt, Reply
+from agentgraph.agents.run.reply import Interrupt, Output, Reply
 from agentgraph.agents.run.runner import Input, Runner
-from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
+from agentgraph.agents.spec.output import Form, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.agents.spec.tree import names_of
 from agentgraph.contexts import run_sync
@@ -27,11 +30,11 @@ from agentgraph.guards.checks import GateAt
 from agentgraph.participant import Membership
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.storage import default_saver, open_saver, with_async_methods
-from agentgraph.stream import Event
+from agentgraph.stream import AnyEvent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Agent(AgentSpec):
+class Agent(AgentSpec, Generic[Output]):
     """A model with tools and sub-agents.
 
     `handoff="sticky"` moves the conversation to a sub-agent, which keeps it; `"delegate"` runs the
@@ -46,6 +49,53 @@ class Agent(AgentSpec):
     `ConfigurationError` with all faults of its tree at once.
     """
 
+    if TYPE_CHECKING:  # `dataclass` makes it; this says which `response_format` makes which type
+
+        @overload
+        def __init__(
+            self: Agent[None],
+            name: str,
+            description: str = "",
+            *,
+            response_format: None = None,
+            **fields: Unpack[AgentFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Agent[dict[str, Any]],
+            name: str,
+            description: str = "",
+            *,
+            response_format: Mapping[str, Any],
+            **fields: Unpack[AgentFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Agent[Form],
+            name: str,
+            description: str = "",
+            *,
+            response_format: type[Form] | Strategy[Form],
+            **fields: Unpack[AgentFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Agent[Any],
+            name: str,
+            description: str = "",
+            *,
+            response_format: UnionType,
+            **fields: Unpack[AgentFields],
+        ) -> None: ...
+        def __init__(
+            self,
+            name: str,
+            description: str = "",
+            *,
+            response_format: object = None,
+            **fields: Unpack[AgentFields],
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ConfigurationError(f"name={self.name!r}: an agent's name is a string")
@@ -53,7 +103,7 @@ class Agent(AgentSpec):
         if faults:
             raise ConfigurationError(dict.fromkeys(faults))
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Agent:
+    def __deepcopy__(self, memo: dict[int, object]) -> Agent[Output]:
         return self  # immutable; what it has compiled holds locks that cannot be copied
 
     def __repr__(self) -> str:
@@ -65,9 +115,9 @@ class Agent(AgentSpec):
         input: Input,
         *,
         thread_id: str | None = None,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> Reply:
+    ) -> Reply[Output]:
         """Answer, on a thread of the conversation or on a new one.
 
             reply = await agent.ainvoke("I was charged twice", thread_id="42")
@@ -84,9 +134,9 @@ class Agent(AgentSpec):
         input: Input,
         *,
         thread_id: str | None = None,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[AnyEvent, None]:
         """Answer, and yield all that happens as events; closing the iterator ends the run.
 
             async for event in agent.astream("and my invoice?", thread_id="42"):
@@ -106,9 +156,9 @@ class Agent(AgentSpec):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> Reply:
+    ) -> Reply[Output]:
         """Go on with a run that waits for decisions, given by the ids of its interrupts.
 
         It works in any process, with nothing but the thread's checkpoint. Raises `RoutingError`
@@ -134,9 +184,9 @@ class Agent(AgentSpec):
         input: Input,
         *,
         thread_id: str | None = None,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> Reply:
+    ) -> Reply[Output]:
         """Answer; works in a notebook as well as in a script."""
         return run_sync(self.ainvoke(input, thread_id=thread_id, context=context, config=config))
 
@@ -145,13 +195,13 @@ class Agent(AgentSpec):
         input: Input,
         *,
         thread_id: str | None = None,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> Iterator[Event]:
+    ) -> Iterator[AnyEvent]:
         """Answer, and yield all that happens as events."""
         events = self._runner.stream(input, thread_id, context, config)
 
-        async def next_event() -> Event | None:
+        async def next_event() -> AnyEvent | None:
             return await anext(events, None)
 
         async def close() -> None:
@@ -168,9 +218,9 @@ class Agent(AgentSpec):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
-        context: Any = None,
+        context: object = None,
         config: RunnableConfig | None = None,
-    ) -> Reply:
+    ) -> Reply[Output]:
         """Go on with a run that waits for decisions."""
         return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
 
@@ -178,7 +228,33 @@ class Agent(AgentSpec):
         """Return a tool that asks this agent; the agent gets the request and nothing else."""
         return agent_tool(self)
 
-    def replace(self, *, deep: bool = False, **changes: Any) -> Agent:
+    @overload
+    def replace(self, *, deep: bool = False, **changes: Unpack[AgentChanges]) -> Agent[Output]: ...
+    @overload
+    def replace(
+        self, *, deep: bool = False, response_format: None, **changes: Unpack[AgentChanges]
+    ) -> Agent[None]: ...
+    @overload
+    def replace(
+        self,
+        *,
+        deep: bool = False,
+        response_format: Mapping[str, Any],
+        **changes: Unpack[AgentChanges],
+    ) -> Agent[dict[str, Any]]: ...
+    @overload
+    def replace(
+        self,
+        *,
+        deep: bool = False,
+        response_format: type[Form] | Strategy[Form],
+        **changes: Unpack[AgentChanges],
+    ) -> Agent[Form]: ...
+    @overload
+    def replace(
+        self, *, deep: bool = False, response_format: UnionType, **changes: Unpack[AgentChanges]
+    ) -> Agent[Any]: ...
+    def replace(self, *, deep: bool = False, **changes: Any) -> Agent[Any]:
         """Return a changed agent; `deep=True` changes all agents below it too.
 
             offline = support.replace(deep=True, model=ScriptedModel(["hello"]))
@@ -207,10 +283,10 @@ class Agent(AgentSpec):
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return mimebundle_of(self, lambda: self.graph)
 
-    @cached_property
+    @property
     def graph(self) -> AnyCompiledGraph:
         """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools."""
-        return compile_root(self, self._saver)
+        return self._graph
 
     def graph_in_team(self, membership: Membership, guards: Guards | None) -> AnyCompiledGraph:
         """Compile for a place in a team; the run carries the team's history."""
@@ -228,6 +304,11 @@ class Agent(AgentSpec):
     def gates_under(self, guards: Guards) -> list[GateAt]:
         """Return the gates with schemas by tool that apply to the tree under a team's guards."""
         return list(gates_under(self, self.guards_within(guards, self.name)))
+
+    @cached_property
+    def _graph(self) -> AnyCompiledGraph:
+        # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
+        return compile_root(self, self._saver)
 
     @cached_property
     def _saver(self) -> BaseCheckpointSaver[Any]:

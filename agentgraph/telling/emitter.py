@@ -14,12 +14,13 @@ from collections.abc import (
     Callable,
 )
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from agentgraph.errors import AgentGraphError
 from agentgraph.running import Run, current_delegation, waiting_for_reader
 from agentgraph.stream import (
     AIMessageEvent,
+    AnyEvent,
     ErrorEvent,
     Event,
     TokenEvent,
@@ -31,21 +32,21 @@ T = TypeVar("T")
 
 QUEUE_SIZE = 64
 
-PutEvent: TypeAlias = Callable[[Event], Awaitable[None]]
+PutEvent: TypeAlias = Callable[[AnyEvent], Awaitable[None]]
 Position: TypeAlias = tuple[str, int, int]
 """The position in a session: the speaker, the round, and the attempt at it."""
 
 
 async def event_stream(
     produce: Callable[[PutEvent], Awaitable[None]],
-) -> AsyncGenerator[Event, None]:
+) -> AsyncGenerator[AnyEvent, None]:
     """Yield the events that a run puts; raise the error that ends it.
 
     Closing the stream cancels the run and waits until it has cleaned up.
     """
-    queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE_SIZE)
+    queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue(QUEUE_SIZE)
 
-    async def put_event(event: Event) -> None:
+    async def put_event(event: AnyEvent) -> None:
         if not queue.full():
             queue.put_nowait(event)
             return
@@ -126,7 +127,8 @@ class EventEmitter:
             run_id=self.run.id,
             sequence=self.sequence + 1,
         )
-        await self.put_event(stamped_event)
+        # Users' own classes are beside the union: a union cannot have members that are unknown.
+        await self.put_event(cast(AnyEvent, stamped_event))
         if isinstance(event, TokenEvent):
             visit = stamped_event.agent, current_delegation()
             self.run.token_counts[visit] = self.run.token_counts.get(visit, 0) + 1

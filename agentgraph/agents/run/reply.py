@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Interrupt as RawInterrupt
+from typing_extensions import TypeVar
 
 from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
@@ -18,13 +19,17 @@ from agentgraph.running import Run
 from agentgraph.stream import Event, FinalStateEvent, InterruptEvent
 from agentgraph.usage import Usage
 
+Output = TypeVar("Output", covariant=True, default=object)
+"""The type of the objects in which an agent answers: its `response_format`, or None without one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
     """A question that a human must decide before the run goes on."""
 
     id: str
-    payload: object
+    payload: Any
+    """What was given to `interrupt`, as LangGraph's `Interrupt.value`."""
     response_schema: Mapping[str, object] | None = None
     agent: str = ""
     """The path of the agent that asks."""
@@ -34,11 +39,12 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Generic[Output]):
     """An agent's answer, the agent that gave it, and the usage of the run.
 
     reply = support.invoke("I was charged twice", thread_id="42")
     reply.text, reply.agent          # the answer, "support/billing"
+    reply.output                     # the object of the `response_format`, of its type
     for question in reply.interrupts:
         support.resume("42", {question.id: decision})
     """
@@ -46,7 +52,8 @@ class Reply:
     text: str
     agent: str
     thread_id: str
-    output: object | None = None
+    output: Output | None = None
+    """The answer as an object; a sub-agent that answered gives one in its own form."""
     messages: tuple[AnyMessage, ...] = ()
     usage: Usage = field(default_factory=Usage)
     interrupts: tuple[Interrupt, ...] = ()
@@ -92,7 +99,7 @@ class Outcome:
 
 def reply_to(
     agent: AgentSpec, run: Run, outcome: Outcome, known_ids: Collection[str | None]
-) -> Reply:
+) -> Reply[Any]:
     """Read an agent's answer; `known_ids` are the ids of messages from before the run."""
     values = outcome.values
     new_messages = _new_messages(values.get("messages") or [], known_ids)
@@ -143,7 +150,7 @@ def _output(agent: AgentSpec, json: object, path: str | None) -> object | None:
     return json if form is None else OutputFormat(form).load(json)
 
 
-def closing_events(reply: Reply) -> Iterator[Event]:
+def closing_events(reply: Reply[object]) -> Iterator[Event]:
     """Yield the events at the end of a run: its questions, then its final state."""
     for question in reply.interrupts:
         yield InterruptEvent(

@@ -40,7 +40,7 @@ from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, outer_run, record_messages
-from agentgraph.stream import Event
+from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
 MessageInput: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
@@ -71,7 +71,7 @@ class Runner:
 
     async def answer(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Run an input to its end, once the thread is free.
 
         Raises `AgentGraphError("inside_run")` where it is called inside a run on the same thread,
@@ -83,7 +83,7 @@ class Runner:
 
     def stream(
         self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[AnyEvent, None]:
         """Run an input and yield its events; closing the generator cancels the run.
 
         The events of a run that fails end with an `ErrorEvent`, then the error is raised.
@@ -137,7 +137,9 @@ class Runner:
         }
         return Run(new_id(), thread_id, owner), run_config
 
-    async def _turn(self, run: Run, input: Input, context: Any, config: RunnableConfig) -> Reply:
+    async def _turn(
+        self, run: Run, input: Input, context: Any, config: RunnableConfig
+    ) -> Reply[Any]:
         """Run one turn; the caller has acquired the thread."""
         if isinstance(input, Command):
             start = await self._start_from_decisions(input, run)
@@ -236,7 +238,7 @@ class Runner:
             raise GuardStopped(decision) from error
         return Outcome(result.value or {}, result.interrupts)
 
-    def _reply(self, run: Run, outcome: Outcome, start: _Start) -> Reply:
+    def _reply(self, run: Run, outcome: Outcome, start: _Start) -> Reply[Any]:
         """Read the reply; keep a run that waits for a decision, with its journal."""
         queues = self._threads.queues
         if outcome.interrupts:

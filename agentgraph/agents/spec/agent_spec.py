@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
+from typing_extensions import TypedDict
 
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.agents.spec.output import ResponseFormat
@@ -34,6 +35,34 @@ if TYPE_CHECKING:
 
 
 Member: TypeAlias = Participant | AgentTool | Graph
+
+
+class AgentFields(TypedDict, total=False):
+    """The fields of an agent that do not decide on its type, for the signatures of `Agent`."""
+
+    model: BaseChatModel | str | None
+    system_prompt: SystemPrompt
+    tools: Sequence[ToolLike | Member]
+    agents: Sequence[Member]
+    intents: Sequence[Intent]
+    handoff: HandoffMode
+    history: HistoryPolicy
+    middleware: Sequence[AgentMiddleware[Any, Any]]
+    patcher: Patch | Sequence[Patch]
+    guards: Guards | Default | None
+    checkpointer: BaseCheckpointSaver[Any] | str | None
+    store: BaseStore | None
+    durability: Durability
+    context_schema: type | None
+    default_tools: bool
+
+
+class AgentChanges(AgentFields, total=False):
+    """The fields that `Agent.replace` changes without changing the agent's type."""
+
+    name: str
+    description: str
+
 
 _LISTS = ("agents", "tools", "intents", "patcher", "middleware")
 

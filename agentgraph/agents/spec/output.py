@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from types import UnionType
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import TypeAdapter
+
+Form = TypeVar("Form")
+_Form = TypeVar("_Form", covariant=True)
+
+
+class Strategy(Protocol[_Form]):
+    """LangChain's `ToolStrategy` or `ProviderStrategy`, known by its form."""
+
+    @property
+    def schema(self) -> type[_Form] | UnionType | dict[str, Any]:
+        """Return the form."""
+        ...
+
 
 ResponseFormat: TypeAlias = type | Mapping[str, Any]
 """A pydantic model, dataclass or TypedDict; or a JSON schema, which is not enforced."""

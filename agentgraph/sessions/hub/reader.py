@@ -16,7 +16,7 @@ from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.stream import Event
+from agentgraph.stream import AnyEvent
 
 
 class ReaderHub(Protocol):
@@ -102,7 +102,7 @@ class SessionReader:
         """Yield the envelopes after a sequence, and new ones until the session ends."""
         return watch(self._hub.log, self._hub.subscribers, self.id, _sequence(after))
 
-    def stream(self, after: int = 0) -> AsyncGenerator[Envelope | Event, None]:
+    def stream(self, after: int = 0) -> AsyncGenerator[Envelope | AnyEvent, None]:
         """Yield envelopes, and live events from the rounds that this hub runs.
 
         Live events carry their round and attempt: those of an attempt that failed are void.

@@ -18,7 +18,7 @@ from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import current_attempt
 from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
-from agentgraph.stream import Event
+from agentgraph.stream import AnyEvent, Event
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
 
 logger = logging.getLogger("agentgraph")
@@ -26,9 +26,9 @@ logger = logging.getLogger("agentgraph")
 _QUEUE_SIZE = 64
 _BATCH = 200
 
-EventQueue: TypeAlias = asyncio.Queue[Event | None]
+EventQueue: TypeAlias = asyncio.Queue[AnyEvent | None]
 """The live events of a session; None marks the end."""
-Item: TypeAlias = Envelope | Event
+Item: TypeAlias = Envelope | AnyEvent
 Handler: TypeAlias = Callable[[Envelope], Any]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -106,14 +106,14 @@ class Subscribers:
         self.notify()
 
     def _put_in(self, session_id: str) -> PutEvent:
-        async def put_event(event: Event) -> None:
+        async def put_event(event: AnyEvent) -> None:
             for queue in self._queues.get(session_id, ()):
                 _offer(queue, event)
 
         return put_event
 
 
-def _offer(queue: EventQueue, event: Event | None) -> None:
+def _offer(queue: EventQueue, event: AnyEvent | None) -> None:
     """Put an event into a queue; if it is full, drop the oldest event first."""
     if queue.full():
         queue.get_nowait()

@@ -14,7 +14,7 @@ from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.compiled import CompiledTeam
-from agentgraph.stream import Event
+from agentgraph.stream import AnyEvent
 from agentgraph.usage import Usage
 
 Escalate: TypeAlias = Callable[[Session, Envelope], Awaitable[None] | None]
@@ -51,7 +51,7 @@ class Team(CompiledTeam):
 
     async def astream(
         self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[Envelope | Event, None]:
+    ) -> AsyncGenerator[Envelope | AnyEvent, None]:
         """Run one session in memory; yield its envelopes and live events."""
         async with await Hub.open(teams=[self]) as hub:
             session = await self._open(hub, creator, context)
@@ -126,7 +126,7 @@ class TeamResult:
 
 async def _stream_until_settled(
     session: Session, sender: str, text: str
-) -> AsyncGenerator[Envelope | Event, None]:
+) -> AsyncGenerator[Envelope | AnyEvent, None]:
     """Send a text; yield envelopes and events until the session has settled."""
     last = 0
     items = session.stream(after=session.state.sequence)

@@ -55,10 +55,10 @@ class CompiledTeam(TeamSpec):
         if not self.name:
             object.__setattr__(self, "name", "-".join(self.names)[:52])
 
-    @cached_property
+    @property
     def graph(self) -> AnyCompiledGraph:
         """The graph, for LangGraph's own tools and as a node; it keeps its sessions in memory."""
-        return self.compile(InMemorySaver())
+        return self._graph
 
     def compile(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
         """Compile the graph for a store."""
@@ -84,6 +84,11 @@ class CompiledTeam(TeamSpec):
         """
         _ = self.supervisor_speaker
         return new_record(self, session_id, **fields)
+
+    @cached_property
+    def _graph(self) -> AnyCompiledGraph:
+        # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
+        return self.compile(InMemorySaver())
 
     @cached_property
     def _builder(self) -> AnyGraph:

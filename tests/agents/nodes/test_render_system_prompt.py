@@ -339,7 +339,7 @@ async def test_deep_replace_reaches_agents_that_answer_like_tools() -> None:
 
 def test_replace_refuses_what_an_agent_has_not() -> None:
     with pytest.raises(ConfigurationError, match="'colour'"):
-        Agent("Solo", model=ScriptedModel([])).replace(colour="red")
+        Agent("Solo", model=ScriptedModel([])).replace(colour="red")  # type: ignore[call-overload]
 
 
 def test_replace_checks_the_new_agent() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -72,7 +72,7 @@ async def collect_failing(
     raise AssertionError("the stream did not raise")
 
 
-def kinds(events: list[Event]) -> list[str]:
+def kinds(events: Sequence[Event]) -> list[str]:
     """Return the types of events in their order, several tokens in a row as one."""
     types = [event.type for event in events]
     return [one for i, one in enumerate(types) if one != "token" or types[i - 1] != "token"]

@@ -94,7 +94,7 @@ async def test_what_has_failed_for_time_has_all_of_it_again_by_approval(place: s
         limits = Deadlines(step_s=None, stage_s=None, workflow_s=100)
         agent = tree(place, worker, guards=unsure("", deadlines=limits))
         reply = await asked(agent)
-        assert reply.interrupts[0].payload["guard"] == "deadline"  # type: ignore[index]
+        assert reply.interrupts[0].payload["guard"] == "deadline"
         clock.advance(3_600)
         assert await said(place, agent, reply, "approve") == ANSWER
 
@@ -109,7 +109,7 @@ async def test_a_spent_budget_is_granted_once_more_by_approval(place: str) -> No
     grants = 0
     while reply.interrupts:
         [question] = reply.interrupts
-        assert question.payload["guard"] == "cost_budget"  # type: ignore[index]
+        assert question.payload["guard"] == "cost_budget"
         grants += 1
         reply = await agent.aresume("t", {question.id: "approve"})
     assert decided(place, reply) == ANSWER

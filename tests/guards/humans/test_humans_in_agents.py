@@ -216,7 +216,7 @@ async def test_approval_of_what_a_gate_has_blocked_asks_for_another_answer(place
     worker = clerk(Till(), "").replace(model=model)
     agent = tree(place, worker, guards=unsure("", gates=gate("curse")))
     reply = await asked(agent)
-    assert reply.interrupts[0].payload["guard"] == "gate"  # type: ignore[index]
+    assert reply.interrupts[0].payload["guard"] == "gate"
     assert await said(place, agent, reply, "approve") == "a blessing"
 
 
@@ -273,4 +273,4 @@ async def test_an_approval_leaves_what_was_decided_on_another_agent(
         assert reply.close_reason == "loop_detector"
     else:
         [question] = reply.interrupts
-        assert question.payload["guard"] == "loop_detector"  # type: ignore[index]
+        assert question.payload["guard"] == "loop_detector"

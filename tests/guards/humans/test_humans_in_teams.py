@@ -295,7 +295,7 @@ async def test_two_visits_to_one_agent_ask_each_for_itself(way: str, tmp_path: P
     policy = unsure("doubt", escalation=Escalation(0.85, doubts("cook", "cook2")))
     boss = boss.replace(guards=policy, checkpointer=f"sqlite:///{tmp_path / 'a.db'}")
     reply = await boss.ainvoke("go", thread_id="t")
-    answers = [one.payload["answer"] for one in reply.interrupts]  # type: ignore[index]
+    answers = [one.payload["answer"] for one in reply.interrupts]
     assert len(reply.interrupts) == 2
     first, second = reply.interrupts
     reply = await boss.aresume("t", {second.id: {"type": "edit", "edited": "second, edited"}})

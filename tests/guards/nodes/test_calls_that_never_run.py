@@ -142,7 +142,7 @@ async def test_a_regulated_run_whose_calls_never_run_asks_a_human(tmp_path: Path
     model = ScriptedModel([*[asks] * 4, "I have it."])
     agent = solo(model, guards=watched(tier="regulated"), checkpointer=url, **fields)
     (question,) = (await agent.ainvoke("go", thread_id="t")).interrupts
-    assert question.payload["guard"] == "loop_detector"  # type: ignore[index]
+    assert question.payload["guard"] == "loop_detector"
     reply = await agent.aresume("t", {question.id: "approve"})
     assert (reply.text, reply.close_reason) == ("I have it.", None)
     assert is_legal(await agent.ahistory("t"))

@@ -316,7 +316,7 @@ async def test_a_regulated_run_that_is_out_of_steps_asks_for_more() -> None:
     agent = solo(model, guards=watched(tier="regulated", steps=4))
     reply = await agent.ainvoke("go", thread_id="t")
     (question,) = reply.interrupts
-    assert question.payload["guard"] == "max_steps"  # type: ignore[index]
+    assert question.payload["guard"] == "max_steps"
     reply = await agent.aresume("t", {question.id: "approve"})
     (again,) = reply.interrupts
     assert len(model.requests) == 8

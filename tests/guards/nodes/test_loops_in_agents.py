@@ -223,7 +223,7 @@ async def regulated(model: ScriptedModel, tmp_path: Path) -> tuple[Agent, Any]:
     reply = await agent.ainvoke("go", thread_id="t")
     (question,) = reply.interrupts
     assert (reply.text, reply.close_reason) == ("", None)
-    assert question.payload["guard"] == "loop_detector"  # type: ignore[index]
+    assert question.payload["guard"] == "loop_detector"
     assert is_legal(await agent.ahistory("t"))
     return agent, question.id
 

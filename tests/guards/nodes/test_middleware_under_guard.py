@@ -193,7 +193,7 @@ async def test_no_middleware_answers_for_the_human_to_whom_a_guard_has_left_it(
     agent = solo(model, guards=watched(sink, **fields), middleware=around(spare))
     reply = await agent.ainvoke("go", thread_id="t")
     (question,) = reply.interrupts
-    assert question.payload["failure_class"] == failure  # type: ignore[index]
+    assert question.payload["failure_class"] == failure
     assert (reply.text, len(model.requests)) == ("", len(alone.requests))
     assert [action for _, _, action in audited(sink)].count("escalate") == 1
     told = {"type": "respond", "message": "Ann has seen to it."}

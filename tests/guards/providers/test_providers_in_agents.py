@@ -218,7 +218,7 @@ async def test_a_regulated_run_asks_a_human_and_swaps_nothing_in_silence(
     agent = solo(dear.model, guards=guards)
     reply = await agent.ainvoke("hello", thread_id="t")
     (question,) = reply.interrupts
-    assert question.payload["failure_class"] == "provider_error"  # type: ignore[index]
+    assert question.payload["failure_class"] == "provider_error"
     assert (dear.requests, cheap.requests) == (3, 0)
     dear.mend()
     reply = await agent.aresume("t", {question.id: "approve"})

@@ -187,7 +187,7 @@ async def test_a_regulated_run_that_is_cut_asks_a_human_whoever_has_heard_of_it(
     else:
         await agent.ainvoke("go", thread_id="t")
     [question] = await agent.ainterrupts("t")
-    assert question.payload["failure_class"] == "provider_error"  # type: ignore[index]
+    assert question.payload["failure_class"] == "provider_error"
     assert len(model.requests) == (1 if is_heard else 3)
     reply = await agent.aresume("t", {question.id: "approve"})
     assert reply.text == "Whole."
