@@ -285,7 +285,10 @@ class Agent(AgentSpec, Generic[Output]):
 
     @property
     def graph(self) -> AnyCompiledGraph:
-        """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools."""
+        """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools.
+
+        It has a saver only where the agent has a `checkpointer`: whoever runs the graph brings one.
+        """
         return self._graph
 
     def graph_in_team(self, membership: Membership, guards: Guards | None) -> AnyCompiledGraph:
@@ -308,7 +311,9 @@ class Agent(AgentSpec, Generic[Output]):
     @cached_property
     def _graph(self) -> AnyCompiledGraph:
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
-        return compile_root(self, self._saver)
+        if self.checkpointer is not None:
+            return self._own_graph
+        return self._own_graph.copy({"checkpointer": None})
 
     @cached_property
     def _saver(self) -> BaseCheckpointSaver[Any]:
@@ -319,8 +324,13 @@ class Agent(AgentSpec, Generic[Output]):
         return with_async_methods(self.checkpointer)
 
     @cached_property
+    def _own_graph(self) -> AnyCompiledGraph:
+        """The graph of the agent's own runs, with the environment's saver where it has none."""
+        return compile_root(self, self._saver)
+
+    @cached_property
     def _runner(self) -> Runner:
-        return Runner(self, self.graph, self._saver)
+        return Runner(self, self._own_graph, self._saver)
 
 
 def _replaced_member(member: Any, changes: Mapping[str, Any]) -> Any:

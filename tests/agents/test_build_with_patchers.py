@@ -152,7 +152,12 @@ async def test_patchers_are_applied_in_their_order() -> None:
             state=Trail,
         ),
     )
-    agent = Agent("Solo", model=ScriptedModel(["hello"]), patcher=[first, second])
+    agent = Agent(
+        "Solo",
+        model=ScriptedModel(["hello"]),
+        patcher=[first, second],
+        checkpointer=InMemorySaver(),
+    )
 
     await agent.ainvoke("hi", thread_id="t")
 
@@ -231,6 +236,7 @@ async def test_patched_state_crosses_into_sub_agents_and_out_of_them() -> None:
         model=ScriptedModel([call("transfer_to_Sub")]),
         agents=[sub],
         patcher=insert_node("enter", enter, **edge, state=Tenant),
+        checkpointer=InMemorySaver(),
     )
 
     await agent.ainvoke("hi", thread_id="t")
@@ -244,7 +250,11 @@ async def test_patched_state_passes_through_a_level_that_does_not_know_it() -> N
     leaf = Agent("Leaf", model=ScriptedModel(["leaf answers"]), patcher=marks("leaf"))
     mid = Agent("Mid", model=ScriptedModel([call("transfer_to_Leaf")]), agents=[leaf])
     agent = Agent(
-        "Root", model=ScriptedModel([call("transfer_to_Mid")]), agents=[mid], patcher=marks("root")
+        "Root",
+        model=ScriptedModel([call("transfer_to_Mid")]),
+        agents=[mid],
+        patcher=marks("root"),
+        checkpointer=InMemorySaver(),
     )
 
     await agent.ainvoke("hi", thread_id="t")
@@ -259,7 +269,14 @@ async def test_patched_state_of_parallel_delegates_is_merged() -> None:
         for name in ("One", "Two")
     ]
     model = ScriptedModel([[call("transfer_to_One"), call("transfer_to_Two")], "done"])
-    agent = Agent("Root", model=model, agents=below, handoff="delegate", patcher=marks("root"))
+    agent = Agent(
+        "Root",
+        model=model,
+        agents=below,
+        handoff="delegate",
+        patcher=marks("root"),
+        checkpointer=InMemorySaver(),
+    )
 
     await agent.ainvoke("hi", thread_id="t")
 

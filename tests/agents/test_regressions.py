@@ -27,6 +27,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedStore
 from langgraph.store.base import BaseStore
@@ -550,7 +551,12 @@ async def test_hook_of_a_sub_agent_that_rewrites_and_jumps_is_not_half_applied()
             return {"jump_to": "end", "messages": [wiped, AIMessage("replaced", id="r")]}
 
     sub = Agent("sub", model=ScriptedModel([]), middleware=[Replace()])
-    agent = Agent("root", model=ScriptedModel([call("transfer_to_sub")]), agents=[sub])
+    agent = Agent(
+        "root",
+        model=ScriptedModel([call("transfer_to_sub")]),
+        agents=[sub],
+        checkpointer=InMemorySaver(),
+    )
     seen: list[bool] = []
 
     async for namespace, update in agent.graph.astream(

@@ -40,7 +40,7 @@ print(agent.invoke(text, thread_id="t").text)
 """
 
 TREE = """
-import json, sys
+import asyncio, json, sys
 from langgraph.types import interrupt
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
@@ -55,8 +55,7 @@ leaf = Agent("leaf", model=ScriptedModel(["done"] if decisions else [call("appro
 mid = Agent("mid", model=ScriptedModel([call("transfer_to_leaf")]), agents=[leaf])
 root = Agent("root", model=ScriptedModel([call("transfer_to_mid")]), agents=[mid])
 reply = root.resume("t", decisions) if decisions else root.invoke("go", thread_id="t")
-state = root.graph.get_state({"configurable": {"thread_id": "t"}})
-texts = [m.text for m in state.values["messages"]]
+texts = [m.text for m in asyncio.run(root.ahistory("t"))]
 print(json.dumps([reply.text, reply.agent, [i.id for i in reply.interrupts], texts]))
 """
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
@@ -57,10 +56,13 @@ class CompiledTeam(TeamSpec):
 
     @property
     def graph(self) -> AnyCompiledGraph:
-        """The graph, for LangGraph's own tools and as a node; it keeps its sessions in memory."""
+        """The graph, for LangGraph's own tools and as a node; it keeps its sessions in memory.
+
+        It has no saver: whoever runs it brings one, which a team that asks a human needs.
+        """
         return self._graph
 
-    def compile(self, saver: BaseCheckpointSaver[Any]) -> AnyCompiledGraph:
+    def compile(self, saver: BaseCheckpointSaver[Any] | None = None) -> AnyCompiledGraph:
         """Compile the graph for a store."""
         return self._builder.compile(saver, store=self._store, name=self.name)
 
@@ -88,7 +90,7 @@ class CompiledTeam(TeamSpec):
     @cached_property
     def _graph(self) -> AnyCompiledGraph:
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
-        return self.compile(InMemorySaver())
+        return self.compile()
 
     @cached_property
     def _builder(self) -> AnyGraph:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.base import BaseStore
@@ -265,7 +266,7 @@ def note(text: str, call_id: Annotated[str, InjectedToolCallId]) -> Command[str]
 async def test_a_tool_updates_the_state_with_a_command() -> None:
     keep = Patcher(lambda graph: graph, state=Notes)
     model = ScriptedModel([call("note", text="buy milk"), "Noted."])
-    agent = Agent("desk", model=model, tools=[note], patcher=keep)
+    agent = Agent("desk", model=model, tools=[note], patcher=keep, checkpointer=InMemorySaver())
     reply = await agent.ainvoke("note it", thread_id="1")
     state = await agent.graph.aget_state({"configurable": {"thread_id": "1"}})
     assert state.values["notes"] == "buy milk"

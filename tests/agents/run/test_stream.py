@@ -427,7 +427,7 @@ def test_mermaid_shows_sub_agents_at_all_levels() -> None:
 
 
 async def test_state_is_read_with_langgraphs_own_call() -> None:
-    agent = deep()
+    agent = deep().replace(checkpointer=InMemorySaver())
     await agent.ainvoke("hi", thread_id="t")
 
     state = agent.graph.get_state(CONFIG)

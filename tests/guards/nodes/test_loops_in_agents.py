@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
@@ -320,7 +321,8 @@ async def test_what_is_stored_of_loops_does_not_grow_with_the_visits_to_a_worker
         asks = [call("worker", request=f"part {n}") for n in range(visits)]
         model = ScriptedModel([*asks, "All done."])
         guards = watched(steps=1_000)
-        boss = Agent("boss", model=model, agents=[worker.as_tool()], guards=guards)
+        fields: dict[str, Any] = {"guards": guards, "checkpointer": InMemorySaver()}
+        boss = Agent("boss", model=model, agents=[worker.as_tool()], **fields)
         assert (await boss.ainvoke("go", thread_id="t")).text == "All done."
         state = await boss.graph.aget_state({"configurable": {"thread_id": "t"}})
         answered = [m for m in await boss.ahistory("t") if isinstance(m, ToolMessage)]

@@ -16,6 +16,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, effect
@@ -420,7 +421,14 @@ async def test_an_action_is_stored_before_it_runs_though_middleware_catches_all(
         return f"paid for {item}"
 
     model = ScriptedModel([call("pay", item="tea"), "Done."])
-    agent = solo(model, pay, guards=watched(), middleware=[Swallows()], durability="sync")
+    agent = solo(
+        model,
+        pay,
+        guards=watched(),
+        middleware=[Swallows()],
+        durability="sync",
+        checkpointer=InMemorySaver(),
+    )
     reply = await agent.ainvoke("go", thread_id="t")
     assert (reply.text, answers(reply.messages)) == ("Done.", ["paid for tea"])
     (kept,) = stored

@@ -266,10 +266,11 @@ async def test_a_teams_graph_asks_a_human_by_an_interrupt() -> None:
     one = agent("a", call("ask_human", what="?"), "so", tools=[ask_human])
     team = pair(one, agent("b"))
     config: Any = {"configurable": {"thread_id": "t"}}
-    result = await team.graph.ainvoke({"messages": [HumanMessage("hello")]}, config)
+    graph = team.compile(InMemorySaver())
+    result = await graph.ainvoke({"messages": [HumanMessage("hello")]}, config)
     (question,) = result["__interrupt__"]
     assert question.value == "?"
-    result = await team.graph.ainvoke(Command(resume="yes"), config)
+    result = await graph.ainvoke(Command(resume="yes"), config)
     assert result["messages"][-1].text == "b speaks"
     assert any("decided: yes" in str(m.text) for m in asked(one)[-1].messages)
 
