@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from agentgraph.agents.build import compile_in_team, compile_root
 from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.reply import Interrupt, Output, Reply
-from agentgraph.agents.run.runner import Input, Runner
+from agentgraph.agents.run.runner import Continuation, Input, Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
 from agentgraph.agents.spec.output import Form, Strategy
@@ -166,6 +166,23 @@ class Agent(AgentSpec, Generic[Output]):
         """
         command: Command[Any] = Command(resume=decisions)
         return await self._runner.answer(command, thread_id, context, config)
+
+    async def acontinue(
+        self,
+        thread_id: str,
+        *,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> Reply[Output]:
+        """Go on with a run that was cut off, without a new message.
+
+            reply = await agent.acontinue("42")  # after a crash, a cancellation or a `ModelError`
+
+        What finished before does not run again; a tool call that was under way does, and an
+        `@effect` whose outcome is unknown is looked up or reported as unknown. Raises
+        `RoutingError` where no run was cut off, or where it waits for decisions.
+        """
+        return await self._runner.answer(Continuation(), thread_id, context, config)
 
     async def ahistory(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, those of an unfinished run included."""

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AnyMessage, convert_to_messages
+from langchain_core.messages import AnyMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.errors import GraphRecursionError
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from agentgraph.agents.run.decisions import Questions, check_storable
-from agentgraph.agents.run.recovery import is_finished, unsaved_messages
+from agentgraph.agents.run.recovery import Recovery, is_finished, unsaved_messages
 from agentgraph.agents.run.reply import (
     Interrupt,
     Outcome,
@@ -47,6 +47,10 @@ MessageInput: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
 Input: TypeAlias = MessageInput | Command[Any]
 
 
+class Continuation:
+    """Stands for an input where a run that was cut off is to go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Start:
     """The start of a turn: new messages, or decisions on a waiting run."""
@@ -70,7 +74,11 @@ class Runner:
         self._audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
 
     async def answer(
-        self, input: Input, thread_id: str | None, context: Any, config: RunnableConfig | None
+        self,
+        input: Input | Continuation,
+        thread_id: str | None,
+        context: Any,
+        config: RunnableConfig | None,
     ) -> Reply[Any]:
         """Run an input to its end, once the thread is free.
 
@@ -138,10 +146,12 @@ class Runner:
         return Run(new_id(), thread_id, owner), run_config
 
     async def _turn(
-        self, run: Run, input: Input, context: Any, config: RunnableConfig
+        self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig
     ) -> Reply[Any]:
         """Run one turn; the caller has acquired the thread."""
-        if isinstance(input, Command):
+        if isinstance(input, Continuation):
+            start = await self._start_from_cut_off_run(run)
+        elif isinstance(input, Command):
             start = await self._start_from_decisions(input, run)
         else:
             start = await self._start_from_messages(input, run, context, config)
@@ -172,26 +182,44 @@ class Runner:
             await self._run_audited(compensation, run, context, config)
             latest = await self._threads.checkpoint(run.thread_id, run)
         recovery = await self._threads.recovery(run.thread_id, latest)
-        values = {**recovery.values, "messages": [*recovery.messages, *messages]}
-        if recovery.active is not None:
-            values["current_active_agent"] = recovery.active
-        run.journal.clear()  # all of its messages are in the input now
-        run.results.clear()
-        record_messages(values["messages"])
-        return _Start(values, frozenset(message.id for message in values["messages"]))
+        return _start_of_turn(run, recovery, messages)
+
+    async def _start_from_cut_off_run(self, run: Run) -> _Start:
+        """Go on with a run that was cut off, from its last checkpoint.
+
+        A task that had no result runs again from its start. Raises `RoutingError` where no run was
+        cut off, or where it waits for decisions.
+        """
+        snapshot = await self._threads.snapshot(run.thread_id)
+        self._refuse_other_agent(run.thread_id, snapshot)
+        latest = await self._threads.checkpoint(run.thread_id, run)
+        if latest is None or is_finished(latest):
+            # Its first checkpoint was not stored; this process may know its messages all the same.
+            recovery = await self._threads.recovery(run.thread_id, latest)
+            if not recovery.messages:
+                raise RoutingError(
+                    f"no run on thread {run.thread_id!r} was cut off: go on with a message",
+                    code="not_cut_off",
+                )
+            return _start_of_turn(run, recovery, [])
+        if open_ids := sorted(Questions.of(snapshot, latest).open_ids):
+            raise RoutingError(
+                f"the run on thread {run.thread_id!r} was not cut off, it waits for decisions on "
+                f"{', '.join(open_ids)}: resume it with them",
+                code="waits_for_decisions",
+            )
+        run.is_resumed = True
+        messages = snapshot.values.get("messages") or []
+        asked = max((n for n, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
+        known_ids = frozenset(message.id for message in messages[: asked + 1])
+        earlier = unsaved_messages(snapshot, run.journal)
+        return _Start(None, known_ids, earlier, turn_id_of(latest) or run.id)
 
     async def _start_from_decisions(self, command: Command[Any], run: Run) -> _Start:
         """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
         run.is_resumed = True
         snapshot = await self._threads.snapshot(run.thread_id)
-        turn = snapshot.values.get("turn") or {}
-        owner = turn.get("agent", self._agent.name)
-        if owner != self._agent.name:
-            raise RoutingError(
-                f"on thread {run.thread_id!r} the agent {owner!r} is at work, not "
-                f"{self._agent.name!r}: give it the decision",
-                code="other_agent",
-            )
+        turn = self._refuse_other_agent(run.thread_id, snapshot)
         latest = await self._threads.checkpoint(run.thread_id, run)
         known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
@@ -201,6 +229,18 @@ class Runner:
         check_storable(decisions, self._threads.saver)
         earlier = unsaved_messages(snapshot, run.journal)
         return _Start(Command(resume=decisions), known_ids, earlier, turn.get("id", ""))
+
+    def _refuse_other_agent(self, thread_id: str, snapshot: StateSnapshot) -> Mapping[str, Any]:
+        """Return the turn of a thread; raise `RoutingError` where it is another agent's."""
+        turn: Mapping[str, Any] = snapshot.values.get("turn") or {}
+        owner = turn.get("agent", self._agent.name)
+        if owner != self._agent.name:
+            raise RoutingError(
+                f"on thread {thread_id!r} the agent {owner!r} is at work, not "
+                f"{self._agent.name!r}: let {owner!r} go on with it",
+                code="other_agent",
+            )
+        return turn
 
     async def _run_audited(
         self, start: _Start, run: Run, context: Any, config: RunnableConfig
@@ -257,6 +297,17 @@ class Runner:
         latest = await self._threads.checkpoint(run.thread_id)
         if isinstance(account, Account) and has_actions and latest is not None:
             await note_actions(account, PendingWrites(self._threads.saver, latest.config))
+
+
+def _start_of_turn(run: Run, recovery: Recovery, messages: Sequence[AnyMessage]) -> _Start:
+    """Return the start of a turn with new messages, after what an unfinished run has left."""
+    values = {**recovery.values, "messages": [*recovery.messages, *messages]}
+    if recovery.active is not None:
+        values["current_active_agent"] = recovery.active
+    run.journal.clear()  # all of its messages are in the input now
+    run.results.clear()
+    record_messages(values["messages"])
+    return _Start(values, frozenset(message.id for message in values["messages"]))
 
 
 def _decisions(command: Command[Any]) -> Any:
