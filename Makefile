@@ -1,4 +1,6 @@
 # Needed beforehand: make, git and Python 3.11 or newer. Everything else goes into .venv.
+# `make check` runs pyright by the node that is installed (18 or newer); without one, pyright's
+# package loads a node of its own at the first run, into the user's cache.
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -27,6 +29,7 @@ check: .venv/.stamp  ## Check format, lint, types, import directions and public 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/python -m tests.check_types
 	$(BIN)/pytest -q tests/test_layers.py tests/test_public_names.py
 
 format: .venv/.stamp  ## Format, and mend what can be mended
