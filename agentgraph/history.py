@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
+    BaseMessage,
     HumanMessage,
     InvalidToolCall,
+    RemoveMessage,
     SystemMessage,
     ToolCall,
     ToolMessage,
+    convert_to_messages,
 )
+
+from agentgraph.whole_calls import LEGAL_NAME, legal_name, with_call_ids, with_whole_calls
+
+M = TypeVar("M", bound=BaseMessage)
 
 OUTCOME_UNKNOWN = (
     "Outcome unknown: the run was interrupted before this call answered. "
@@ -22,32 +29,41 @@ OUTCOME_UNKNOWN = (
 )
 
 HistoryPolicy = int | Callable[[list[AnyMessage]], list[AnyMessage]] | None
-"""None keeps all messages, a number keeps the last ones, a function returns those to keep."""
+"""None keeps all messages, a number at least the last ones, a function returns those to keep."""
 
 
 def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     """Make a history legal: each call is answered exactly once, directly after its message.
 
-    Calls without an answer get one that says so. Answers without a call and empty assistant
-    messages are removed. A repeated call id is renamed, together with its answer. A history that
-    would be empty or end with the assistant gets a neutral "Continue." at the end.
+    Calls without an answer get one that says so, and malformed ones get whole arguments. Answers
+    without a call, and empty messages of the human and of the assistant, are left out. A repeated
+    call id is renamed, together with its answer. A history that would be empty or end with the
+    assistant gets a neutral "Continue." at the end.
     """
     messages = list(messages)
     answers = _answers_by_call(messages)
     call_ids: set[str] = set()
     legal: list[AnyMessage] = []
     for position, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
-            continue
-        if not isinstance(message, AIMessage):
-            legal.append(message)
-        elif message.tool_calls or message.invalid_tool_calls:
+        if isinstance(message, AIMessage):
             legal.extend(_with_answers(message, position, answers, call_ids))
-        elif message.content:
-            legal.append(message)
+        elif not isinstance(message, ToolMessage) and not is_blank(message):
+            legal.append(_without_blank_text(message))
     if not legal or isinstance(legal[-1], AIMessage):
         legal.append(HumanMessage("Continue."))
     return legal
+
+
+def is_blank(message: BaseMessage) -> bool:
+    """Tell whether a message says nothing; many providers refuse one of a human that is empty."""
+    if isinstance(message, ToolMessage | RemoveMessage):
+        return False
+    if isinstance(message, AIMessage) and calls_of(message):
+        return False
+    content = message.content
+    if isinstance(content, str):
+        return not content.strip()
+    return all(_is_blank_text(block) or _is_thought(block) for block in content)
 
 
 def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
@@ -98,14 +114,19 @@ def apply_policy(messages: list[AnyMessage], policy: HistoryPolicy) -> list[AnyM
         return messages
     if isinstance(policy, int):
         return window(messages, policy)
-    return list(policy(list(messages)))
+    return convert_to_messages(list(policy(list(messages))))  # type: ignore[return-value]
 
 
 def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
-    """Return the last `size` messages, or more where that would split a call from its answer."""
-    start = max(len(messages) - size, 0)
-    while 0 < start < len(messages) and isinstance(messages[start], ToolMessage):
-        start -= 1
+    """Return at least the last `size` messages and all of this turn, from a human message on.
+
+    The window's begin moves by `size` messages at a time, and never within a turn: in between, each
+    prompt begins with the one before it, so that a provider finds it in its cache.
+    """
+    asked = _turn_begin(messages)
+    start = _human_at(messages, max(asked + 1 - size, 0) // size * size)
+    while (call := _call_before(messages, start)) is not None:
+        start = _human_at(messages, call)
     return messages[start:]
 
 
@@ -164,6 +185,7 @@ def _with_answers(
     answers: dict[tuple[int, int], ToolMessage],
     call_ids: set[str],
 ) -> list[AnyMessage]:
+    """Return a message of the assistant as it can be sent, with the answers to its calls."""
     replies: list[ToolMessage] = []
     new_ids: dict[int, str] = {}
     for index, call in enumerate(calls_of(message)):
@@ -174,7 +196,85 @@ def _with_answers(
             new_ids[index] = call_id
             reply = reply.model_copy(update={"tool_call_id": call_id})
         replies.append(reply)
-    return [_rename(message, new_ids) if new_ids else message, *replies]
+    if new_ids:
+        message = with_call_ids(message, new_ids)
+    if not _is_plain(message):
+        message = _without_blank_text(with_whole_calls(message))
+        replies = [
+            m if _is_legal_name(m.name) else m.model_copy(update={"name": legal_name(m.name)})
+            for m in replies
+        ]
+    return [] if is_blank(message) else [message, *replies]
+
+
+def _is_plain(message: AIMessage) -> bool:
+    """Tell whether a message can be sent as it is: a text, and calls that can be read."""
+    is_text = isinstance(message.content, str) and not message.invalid_tool_calls
+    return is_text and all(_is_legal_name(call["name"]) for call in message.tool_calls)
+
+
+def _is_legal_name(name: str | None) -> bool:
+    return name is None or LEGAL_NAME.fullmatch(name) is not None
+
+
+def _without_blank_text(message: M) -> M:
+    """Return a message without its blocks of empty text, the same one where it has none."""
+    content = message.content
+    if isinstance(content, str) or not any(map(_is_blank_text, content)):
+        return message
+    kept = [block for block in content if not _is_blank_text(block)]
+    return message.model_copy(update={"content": kept or ""})
+
+
+def _is_blank_text(block: str | dict[Any, Any]) -> bool:
+    if isinstance(block, str):
+        return not block.strip()
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
+
+
+def _is_thought(block: str | dict[Any, Any]) -> bool:
+    # Thoughts alone are no answer: providers refuse a message with nothing after them.
+    return isinstance(block, dict) and block.get("type") in _THOUGHTS
+
+
+_THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
+
+
+def _turn_begin(messages: Sequence[AnyMessage]) -> int:
+    """Return the position of the first of the last human messages that stand side by side."""
+    begin = len(messages) - 1
+    while begin > 0 and not _is_said(messages[begin]):
+        begin -= 1
+    while begin > 0 and _is_said(messages[begin - 1]):
+        begin -= 1
+    return begin
+
+
+def _human_at(messages: Sequence[AnyMessage], start: int) -> int:
+    """Return the position of the last human message up to `start`, 0 where there is none."""
+    while start > 0 and not _is_said(messages[start]):
+        start -= 1
+    return start
+
+
+def _is_said(message: AnyMessage) -> bool:
+    return isinstance(message, HumanMessage) and not is_blank(message)
+
+
+def _call_before(messages: Sequence[AnyMessage], start: int) -> int | None:
+    """Return where a call stands that is before `start` but answered after it, None if nowhere."""
+    seen: set[str | None] = set()
+    for message in messages[start:]:
+        if isinstance(message, AIMessage):
+            seen.update(call["id"] for call in calls_of(message))
+        elif isinstance(message, ToolMessage) and message.tool_call_id not in seen:
+            for position in range(start - 1, -1, -1):
+                earlier = messages[position]
+                if isinstance(earlier, AIMessage) and any(
+                    call["id"] == message.tool_call_id for call in calls_of(earlier)
+                ):
+                    return position
+    return None
 
 
 def _unique_id(call_id: str, call_ids: set[str]) -> str:
@@ -184,35 +284,6 @@ def _unique_id(call_id: str, call_ids: set[str]) -> str:
     while f"{call_id}_{count}" in call_ids:
         count += 1
     return f"{call_id}_{count}"
-
-
-def _rename(message: AIMessage, new_ids: dict[int, str]) -> AIMessage:
-    """Replace the ids of calls, by the positions of the calls, in the content blocks too."""
-    calls = calls_of(message)
-    new_calls = [{**call, "id": new_ids.get(i, call["id"])} for i, call in enumerate(calls)]
-    valid_count = len(message.tool_calls)
-    ids_by_old: dict[str, deque[str]] = {}
-    for old, new in zip(calls, new_calls, strict=True):
-        ids_by_old.setdefault(old["id"] or "", deque()).append(str(new["id"]))
-    content = message.content
-    if isinstance(content, list):
-        content = [_rename_block(block, ids_by_old) for block in content]
-    return message.model_copy(
-        update={
-            "tool_calls": new_calls[:valid_count],
-            "invalid_tool_calls": new_calls[valid_count:],
-            "content": content,
-        }
-    )
-
-
-def _rename_block(block: str | dict[str, Any], new_ids: dict[str, deque[str]]) -> Any:
-    # Anthropic repeats the call id in its content blocks, OpenAI's `responses/v1` as `call_id`.
-    for key in ("call_id", "id"):
-        old = block.get(key) if isinstance(block, dict) else None
-        if old and new_ids.get(old):
-            return {**block, key: new_ids[old].popleft()}  # type: ignore[dict-item]  # a dict
-    return block
 
 
 def _unknown_outcome(call: ToolCall | InvalidToolCall) -> ToolMessage:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ call_ids = st.sampled_from(["a", "b", "c", "a_2", "call", "", None])
 numbers = st.integers(0, 10**9)
 messages = st.one_of(
     st.builds(HumanMessage, st.text(max_size=5)),
+    st.builds(HumanMessage, st.sampled_from([[], [{"type": "text", "text": " "}]])),
     st.builds(
         lambda content, calls, malformed: AIMessage(
             content, tool_calls=calls, invalid_tool_calls=malformed
@@ -114,7 +116,7 @@ def test_repair_keeps_every_call_and_what_the_human_said(history: list[AnyMessag
     spoken = [m for m in history if isinstance(m, AIMessage)]
     kept = [m for m in repaired if isinstance(m, AIMessage)]
     assert sum(len(calls_of(m)) for m in kept) == sum(len(calls_of(m)) for m in spoken)
-    said = [m.text for m in history if isinstance(m, HumanMessage)]
+    said = [m.text for m in history if isinstance(m, HumanMessage) and m.text.strip()]
     assert [m.text for m in repaired if isinstance(m, HumanMessage)][: len(said)] == said
 
 
@@ -177,13 +179,39 @@ def test_a_renamed_call_is_renamed_in_its_content_block_too(key: str) -> None:
     assert isinstance(renamed, AIMessage)
     ids = [one["id"] for one in renamed.tool_calls]
     assert ids == [m.tool_call_id for m in repaired[3:] if isinstance(m, ToolMessage)]
-    assert renamed.content == [text, {**block, key: ids[0]}, {**block, key: ids[1]}, block]
+    whole = {**block, "input": {}}
+    # A block of no call would stay without an answer.
+    assert renamed.content == [text, {**whole, key: ids[0]}, {**whole, key: ids[1]}]
 
 
 def test_a_block_without_an_id_gets_none_when_a_call_without_one_does() -> None:
     text = {"type": "text", "text": "looking"}
     (asked, _) = repair([AIMessage([text], tool_calls=[good(None)])])
     assert asked.content == [text]
+
+
+@pytest.mark.parametrize("content", ["", "  \n", [], [{"type": "text", "text": ""}]])
+def test_an_empty_message_of_the_human_goes(content: Any) -> None:
+    history: list[AnyMessage] = [HumanMessage(content), AIMessage("Yes?"), HumanMessage("hi")]
+    assert repair(history) == history[1:]
+
+
+def test_an_image_without_a_text_is_no_empty_message() -> None:
+    image = {"type": "image", "url": "https://pictures.example/cat.png"}
+    history: list[AnyMessage] = [HumanMessage([image])]
+    assert repair(history) == history
+
+
+def test_blocks_of_empty_text_go_and_the_others_stay() -> None:
+    image = {"type": "image", "url": "https://pictures.example/cat.png"}
+    (kept,) = repair([HumanMessage([{"type": "text", "text": ""}, image])])
+    assert kept.content == [image]
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "thinking"])
+def test_thoughts_alone_are_no_answer(kind: str) -> None:
+    thought = AIMessage([{"type": kind, kind: "hm"}])
+    assert [m.text for m in repair([HumanMessage("hi"), thought])] == ["hi"]
 
 
 # -- windows
@@ -195,33 +223,86 @@ def test_a_window_of_a_legal_history_is_legal(history: list[AnyMessage], size: i
 
 
 @given(histories, st.integers(1, 15))
-def test_a_window_is_the_end_and_no_longer_than_its_pairs_need(
+def test_a_window_is_the_end_of_the_history_and_begins_with_a_human(
     history: list[AnyMessage], size: int
 ) -> None:
     legal = repair(history)
     seen = window(legal, size)
     assert seen == legal[len(legal) - len(seen) :]
     assert len(seen) >= min(size, len(legal))
-    surplus = seen[: max(len(seen) - size, 0)]
-    assert all(isinstance(m, AIMessage | ToolMessage) for m in surplus)
-    assert sum(isinstance(m, AIMessage) for m in surplus) <= 1
+    assert isinstance(seen[0], HumanMessage) or len(seen) == len(legal)
 
 
-def test_a_window_that_would_begin_with_an_answer_begins_with_its_call() -> None:
+@given(histories, st.integers(1, 15))
+def test_a_window_keeps_the_last_question(history: list[AnyMessage], size: int) -> None:
+    legal = repair(history)
+    asked = [m for m in legal if isinstance(m, HumanMessage)]
+    assert not asked or asked[-1] in window(legal, size)
+
+
+def conversation(turns: int, rounds: int = 0) -> list[AnyMessage]:
+    """Return a conversation of turns with some tool rounds each, the last one just asked."""
+    messages: list[AnyMessage] = []
+    for turn in range(turns):
+        messages.append(HumanMessage(f"question {turn}"))
+        if turn < turns - 1:
+            for step in range(rounds):
+                messages += [asking(f"{turn}_{step}"), told(f"{turn}_{step}")]
+            messages.append(AIMessage(f"answer {turn}"))
+    return messages
+
+
+@given(st.integers(1, 60), st.integers(1, 25), st.integers(0, 3))
+def test_a_window_holds_less_than_two_blocks_and_a_turn(turns: int, size: int, rounds: int) -> None:
+    seen = window(conversation(turns, rounds), size)
+    assert len(seen) < 2 * size + 2 * (rounds + 1)
+
+
+@given(st.integers(1, 60), st.integers(1, 25), st.integers(0, 3))
+def test_a_window_does_not_move_within_a_turn(turns: int, size: int, rounds: int) -> None:
+    history = conversation(turns)
+    begin = window(history, size)[0]
+    for step in range(rounds):
+        history += [asking(f"now_{step}"), told(f"now_{step}")]
+        assert window(history, size)[0] is begin
+
+
+@given(st.integers(2, 25), st.integers(0, 3))
+def test_a_window_begins_as_before_in_most_turns(size: int, rounds: int) -> None:
+    begins = [window(conversation(turns, rounds), size)[0].text for turns in range(1, 51)]
+    moves = sum(one != other for one, other in pairwise(begins))
+    # One move for each block that the conversation has grown by.
+    assert moves <= 50 * 2 * (rounds + 1) // size
+
+
+@pytest.mark.parametrize("size", [1, 6])
+def test_a_window_after_many_tool_rounds_still_has_the_question(size: int) -> None:
+    rounds = [m for step in range(9) for m in (asking(f"{step}"), told(f"{step}"))]
+    history = [*conversation(5), *rounds]
+    seen = window(history, size)
+    assert isinstance(seen[0], HumanMessage)
+    assert "question 4" in [m.text for m in seen]
+
+
+def test_a_window_keeps_all_messages_of_one_question() -> None:
     history: list[AnyMessage] = [
-        HumanMessage("go"),
-        asking("a", "b"),
-        told("a"),
-        told("b"),
-        HumanMessage("so?"),
+        HumanMessage("before"),
+        AIMessage("yes"),
+        HumanMessage("look at this"),
+        HumanMessage("what is it?"),
     ]
-    assert window(history, 2) == history[1:]
+    assert window(history, 1) == history[2:]
+
+
+def test_a_window_goes_back_to_a_call_that_was_answered_late() -> None:
+    history: list[AnyMessage] = [HumanMessage("go"), asking("a"), HumanMessage("so?"), told("a")]
+    assert window(history, 1) == history
 
 
 def test_a_policy_is_everything_a_number_or_a_function() -> None:
-    history: list[AnyMessage] = [HumanMessage("one"), HumanMessage("two")]
+    history: list[AnyMessage] = [HumanMessage("one"), AIMessage("1"), HumanMessage("two")]
     assert apply_policy(history, None) == history
-    assert apply_policy(history, 1) == history[1:]
+    assert apply_policy(history, 1) == history[2:]
     assert apply_policy(history, lambda given: given[:1]) == history[:1]
 
 
@@ -249,3 +330,110 @@ def test_plain_chat_has_neither_calls_nor_answers_and_loses_no_text(
     assert not any(isinstance(m, ToolMessage) for m in plain)
     assert not any(calls_of(m) for m in plain if isinstance(m, AIMessage))
     assert all(one.text in other.text for one, other in zip(legal, plain, strict=True))
+
+
+# -- malformed calls
+
+
+def malformed(arguments: str, content: Any = "", name: str = "look") -> AIMessage:
+    broken = InvalidToolCall(
+        name=name, args=arguments, id="a", error=None, type="invalid_tool_call"
+    )
+    return AIMessage(content, invalid_tool_calls=[broken])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole"),
+    [
+        ('{"order": "A7", "reas', {"order": "A7"}),
+        ('{"order": oops}', {}),
+        ('["no", "object"]', {}),
+        ("", {}),
+    ],
+)
+def test_a_malformed_call_gets_the_arguments_that_can_be_read(
+    arguments: str, whole: dict[str, Any]
+) -> None:
+    stored = malformed(arguments)
+    asked, answered = repair([stored, told("a")])
+    assert isinstance(asked, AIMessage)
+    assert asked.invalid_tool_calls == []
+    assert [(c["name"], c["args"], c["id"]) for c in asked.tool_calls] == [("look", whole, "a")]
+    assert answered.text == "seen"
+    assert stored.invalid_tool_calls[0]["args"] == arguments
+
+
+@pytest.mark.parametrize("name", ["multi_tool_use.parallel", "look up", "", None])
+def test_a_call_gets_a_name_that_providers_accept_as_does_its_answer(name: str | None) -> None:
+    call = InvalidToolCall(name=name, args="{", id="a", error=None, type="invalid_tool_call")
+    answer = ToolMessage("no such tool", tool_call_id="a", name=name)
+    asked, answered = repair([AIMessage("", invalid_tool_calls=[call]), answer])
+    assert isinstance(asked, AIMessage)
+    sent = asked.tool_calls[0]["name"]
+    assert sent
+    assert sent.replace("_", "").isalnum()
+    assert answered.name in (sent, None, "")
+
+
+BROKEN = '{"order": "A7", "reas'
+WHOLE = {"order": "A7"}
+
+
+@pytest.mark.parametrize(
+    ("block", "sent"),
+    [
+        (  # Anthropic's, not streamed and streamed
+            {"type": "tool_use", "id": "a", "name": "look", "input": BROKEN},
+            {"type": "tool_use", "id": "a", "name": "look", "input": WHOLE},
+        ),
+        (
+            {"type": "tool_use", "id": "a", "name": "look", "input": {}, "partial_json": BROKEN},
+            {"type": "tool_use", "id": "a", "name": "look", "input": WHOLE},
+        ),
+        (  # OpenAI's `responses/v1`
+            {"type": "function_call", "call_id": "a", "name": "look", "arguments": BROKEN},
+            {
+                "type": "function_call",
+                "call_id": "a",
+                "name": "look",
+                "arguments": '{"order": "A7"}',
+            },
+        ),
+        (  # LangChain's `v1`
+            {"type": "invalid_tool_call", "id": "a", "name": "look", "args": BROKEN, "error": "?"},
+            {"type": "tool_call", "id": "a", "name": "look", "args": WHOLE},
+        ),
+        (
+            {"type": "tool_call_chunk", "id": "a", "name": "look", "args": BROKEN, "index": 1},
+            {"type": "tool_call", "id": "a", "name": "look", "args": WHOLE},
+        ),
+    ],
+    ids=lambda block: block["type"],
+)
+def test_the_content_block_of_a_malformed_call_is_made_whole(
+    block: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    text = {"type": "text", "text": "Let me look."}
+    asked, _ = repair([malformed(BROKEN, [text, block]), told("a")])
+    assert asked.content == [text, sent]
+
+
+def test_the_block_of_a_call_that_langchain_has_mended_is_made_whole_too() -> None:
+    block = {"type": "function_call", "call_id": "a", "name": "look", "arguments": BROKEN}
+    mended = ToolCall(name="look", args=WHOLE, id="a", type="tool_call")
+    asked, _ = repair([AIMessage([block], tool_calls=[mended]), told("a")])
+    assert asked.content == [{**block, "arguments": '{"order": "A7"}'}]
+
+
+def test_a_block_of_a_call_that_was_never_read_goes() -> None:
+    piece = {"type": "input_json_delta", "partial_json": "{", "index": 1}
+    block = {"type": "tool_use", "id": "b", "name": "look", "input": {}}
+    said = AIMessage([{"type": "text", "text": "Hm."}, block, piece])
+    assert repair([said, HumanMessage("so?")])[0].content == [{"type": "text", "text": "Hm."}]
+
+
+def test_raw_calls_beside_a_message_are_not_sent() -> None:
+    stored = malformed(BROKEN)
+    stored.additional_kwargs["tool_calls"] = [{"function": {"arguments": BROKEN}}]
+    asked, _ = repair([stored, told("a")])
+    assert asked.additional_kwargs == {}

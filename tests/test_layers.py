@@ -30,6 +30,7 @@ LEAVES = frozenset(
         "stream",
         "telling",
         "usage",
+        "whole_calls",
     }
 )
 MAY_IMPORT = {

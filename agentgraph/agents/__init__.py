@@ -5,8 +5,8 @@ Imports point one way: `spec`, `nodes`, `build`, `run`, and on top `agent`, the 
 
 from agentgraph.agents.agent import Agent
 from agentgraph.agents.nodes.call_model import Citation
+from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.run.reply import Interrupt, Reply
-from agentgraph.agents.run.runner import Input
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.usage import Usage
 

@@ -16,8 +16,9 @@ from typing_extensions import Unpack
 
 from agentgraph.agents.build import compile_in_team, compile_root
 from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
+from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.run.reply import Interrupt, Output, Reply
-from agentgraph.agents.run.runner import Continuation, Input, Runner
+from agentgraph.agents.run.runner import Continuation, Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
 from agentgraph.agents.spec.output import Form, Strategy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import openai
@@ -91,6 +92,28 @@ async def test_malformed_arguments_are_answered_and_tried_again(wire: Wire) -> N
     answers = [m for m in reply.messages if isinstance(m, ToolMessage)]
     assert [answer.status for answer in answers] == ["error", "success"]
     assert reply.text == "Done."
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("is_guarded", [True, False])
+async def test_malformed_arguments_are_whole_in_every_later_request(
+    wire: Wire, is_streamed: bool, is_guarded: bool
+) -> None:
+    wire.script(malformed("refund"), call("refund", reason="r"), text("Done."), text("Yes."))
+    model = chat_openai(wire, streaming=is_streamed)
+    guards = Guards.interactive() if is_guarded else None
+    agent = Agent("billing", model=model, tools=[refund], guards=guards)
+
+    await agent.ainvoke("refund me", thread_id="t")
+    await agent.ainvoke("really?", thread_id="t")
+
+    for body in wire.requests[1:]:
+        made = [c for m in body["messages"] for c in m.get("tool_calls") or ()]
+        assert all(isinstance(json.loads(c["function"]["arguments"]), dict) for c in made)
+        answered = [m["tool_call_id"] for m in body["messages"] if m["role"] == "tool"]
+        assert answered == [c["id"] for c in made]
+    stored = [m for m in await agent.ahistory("t") if isinstance(m, AIMessage)]
+    assert str(stored[0].invalid_tool_calls[0]["args"]).startswith("[")
 
 
 @pytest.mark.parametrize(

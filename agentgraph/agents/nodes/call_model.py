@@ -27,6 +27,7 @@ from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
 from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
+from agentgraph.whole_calls import with_call_ids
 
 Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
 Ask: TypeAlias = Callable[
@@ -71,7 +72,8 @@ def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[Any
     if policy is None or isinstance(policy, int):
         return system, repair(apply_policy(view, policy))
     # A function of the user gets a legal history too, or it would have to repair one itself.
-    return system, repair(apply_policy(repair(view), policy))
+    more, view = split_system(apply_policy(repair(view), policy))
+    return [*system, *more], repair(view)
 
 
 def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
@@ -157,19 +159,19 @@ def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> A
         earlier_calls = (c for m in history if isinstance(m, AIMessage) for c in calls_of(m))
         call_ids = {str(call["id"]) for call in earlier_calls}
         call_ids |= {m.tool_call_id for m in history if isinstance(m, ToolMessage)}
-        for key, calls in (
-            ("tool_calls", message.tool_calls),
-            ("invalid_tool_calls", message.invalid_tool_calls),
-        ):
-            update[key] = [_with_fresh_id(dict(call), call_ids) for call in calls]
+        if new_ids := _fresh_ids(message, call_ids):
+            message = with_call_ids(message, new_ids)
     return message.model_copy(update=update)
 
 
-def _with_fresh_id(call: dict[str, Any], call_ids: set[str]) -> dict[str, Any]:
-    if not call["id"] or call["id"] in call_ids:
-        call["id"] = f"call_{new_id()}"
-    call_ids.add(call["id"])
-    return call
+def _fresh_ids(message: AIMessage, call_ids: set[str]) -> dict[int, str]:
+    """Return new ids for calls, by position, that have none or one of `call_ids`."""
+    new_ids: dict[int, str] = {}
+    for position, call in enumerate(calls_of(message)):
+        if not call["id"] or call["id"] in call_ids:
+            new_ids[position] = f"call_{new_id()}"
+        call_ids.add(new_ids.get(position) or str(call["id"]))
+    return new_ids
 
 
 async def _report(level: Level, message: AIMessage) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from langchain_core.messages import AnyMessage, SystemMessage
 
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id, utc_now
+from agentgraph.errors import ConfigurationError
 from agentgraph.running import current_round_key, current_run
 
 
@@ -42,20 +43,31 @@ def render_system_prompt(
 
 async def _render(level: Level, messages: list[AnyMessage]) -> str:
     """Return the agent's own prompt with the team's part, the supervisor's block and the date."""
-    prompt = level.agent.system_prompt
-    if isinstance(prompt, SystemMessage):
-        own = str(prompt.text)
-    elif callable(prompt):
+    prompt: object = level.agent.system_prompt
+    if callable(prompt):
         result = prompt(messages)
-        own = await result if inspect.isawaitable(result) else result
-    else:
-        own = prompt
+        prompt = await result if inspect.isawaitable(result) else result
+    own = _text_of(level.agent.name, prompt)
     if level.membership is not None and level.tree is not None:
         own = f"{own}\n\n{level.membership.prompt}".lstrip()
     if level.supervisor is not None and "SUPERVISOR SYSTEM PROMPT:" not in own:
         help = " Use `request_help` if uncertain." if level.toolset.offers_help else ""
         own = _SUB_AGENT_PROMPT.format(supervisor=level.supervisor, help=help, own=own)
     return _with_date(own)
+
+
+def _text_of(name: str, prompt: object) -> str:
+    """Return the text of a prompt, or of several, as a function of the user returns them."""
+    parts: Sequence[object] = prompt if isinstance(prompt, list | tuple) else [prompt]
+    texts = [str(part.text) if isinstance(part, SystemMessage) else part for part in parts]
+    for text in texts:
+        if not isinstance(text, str):
+            raise ConfigurationError(
+                f"the system_prompt of agent {name!r} returned a {type(text).__name__}: return a "
+                "text, a SystemMessage or a list of them",
+                code="system_prompt",
+            )
+    return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 _SUB_AGENT_PROMPT = """SUPERVISOR SYSTEM PROMPT:

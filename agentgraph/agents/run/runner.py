@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from langchain_core.messages import AnyMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command, StateSnapshot
 
 from agentgraph.agents.run.decisions import Questions, check_storable
+from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, messages_of
 from agentgraph.agents.run.recovery import Recovery, is_finished, unsaved_messages
 from agentgraph.agents.run.reply import (
     Interrupt,
@@ -27,7 +28,6 @@ from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import new_id
 from agentgraph.errors import (
     AgentGraphError,
-    ConfigurationError,
     GuardStopped,
     RoutingError,
     kind_of,
@@ -42,9 +42,6 @@ from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, outer_run, record_messages
 from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
-
-MessageInput: TypeAlias = str | AnyMessage | Sequence[AnyMessage]
-Input: TypeAlias = MessageInput | Command[Any]
 
 
 class Continuation:
@@ -171,7 +168,7 @@ class Runner:
         self, input: MessageInput, run: Run, context: Any, config: RunnableConfig
     ) -> _Start:
         """Take over the work of an unfinished run; undo it first if a guard has ended that run."""
-        messages = _messages(input)  # first, because a bad input must change nothing
+        messages = messages_of(input)  # first, because a bad input must change nothing
         latest = await self._threads.checkpoint(run.thread_id, run)
         if (
             latest is not None
@@ -225,7 +222,7 @@ class Runner:
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
             return _Start(None, known_ids, turn=turn["id"])
         questions = Questions.of(snapshot, latest)
-        decisions = questions.accept(run.thread_id, _decisions(command))
+        decisions = questions.accept(run.thread_id, decisions_of(command))
         check_storable(decisions, self._threads.saver)
         earlier = unsaved_messages(snapshot, run.journal)
         return _Start(Command(resume=decisions), known_ids, earlier, turn.get("id", ""))
@@ -308,23 +305,3 @@ def _start_of_turn(run: Run, recovery: Recovery, messages: Sequence[AnyMessage])
     run.results.clear()
     record_messages(values["messages"])
     return _Start(values, frozenset(message.id for message in values["messages"]))
-
-
-def _decisions(command: Command[Any]) -> Any:
-    if command.goto or command.update or command.graph:
-        raise ConfigurationError(
-            "of a Command only `resume` is an input: Command(resume={interrupt.id: decision})",
-            code="input",
-        )
-    return command.resume
-
-
-def _messages(input: MessageInput) -> list[AnyMessage]:
-    """Return an input as messages with ids; raises `ConfigurationError` for anything else."""
-    raw: Any = [("user", input)] if isinstance(input, str) else input
-    if isinstance(raw, Mapping) or raw is None:
-        raise ConfigurationError(
-            f"the input {input!r} is no text, message or list of messages", code="input"
-        )
-    messages: Any = convert_to_messages(raw if isinstance(raw, list | tuple) else [raw])
-    return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]

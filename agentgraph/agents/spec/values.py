@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from langchain_core.language_models import BaseChatModel
@@ -19,7 +19,10 @@ from agentgraph.guards import Default, Guards
 from agentgraph.participant import as_participant
 from agentgraph.storage import open_saver
 
-SystemPrompt: TypeAlias = str | SystemMessage | Callable[[list[AnyMessage]], str | Awaitable[str]]
+PromptText: TypeAlias = str | SystemMessage | Sequence[str | SystemMessage]
+SystemPrompt: TypeAlias = (
+    str | SystemMessage | Callable[[list[AnyMessage]], PromptText | Awaitable[PromptText]]
+)
 HandoffMode: TypeAlias = Literal["sticky", "delegate"]
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 

@@ -30,6 +30,7 @@ from agentgraph.guards.records.account import ANYWHERE
 from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
+from agentgraph.whole_calls import with_whole_calls
 
 _ALLOW = Decision("allow", "none")
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")
@@ -94,7 +95,8 @@ class GuardedModelCall:
                 return answer.message
             if isinstance(correction, AIMessage):
                 return correction
-            messages = [*messages, answer.message, *_replies(answer.message, correction)]
+            said = with_whole_calls(answer.message)
+            messages = [*messages, said, *_replies(said, correction)]
             await self._admit_again()
             answer = None
 

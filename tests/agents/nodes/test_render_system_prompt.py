@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from langchain.tools import ToolRuntime
@@ -116,6 +117,44 @@ async def test_callable_prompt_may_be_async() -> None:
     assert system_of(model).startswith("The last is hi.")
 
 
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (SystemMessage("Be brief."), "Be brief."),
+        (SystemMessage([{"type": "text", "text": "Be brief."}]), "Be brief."),
+        ([SystemMessage("Be brief."), "Be kind."], "Be brief.\n\nBe kind."),
+        ([], "CURRENT_DATE"),
+    ],
+)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_callable_prompt_may_return_system_messages(
+    returned: Any, text: str, is_async: bool
+) -> None:
+    def prompt(messages: list[AnyMessage]) -> Any:
+        return returned
+
+    async def async_prompt(messages: list[AnyMessage]) -> Any:
+        return returned
+
+    model = ScriptedModel(["hello"])
+    agent = Agent("Solo", model=model, system_prompt=async_prompt if is_async else prompt)
+
+    await agent.ainvoke("hi")
+
+    assert system_of(model).startswith(text)
+
+
+@pytest.mark.parametrize("returned", [None, 3, HumanMessage("hi"), ["a", HumanMessage("hi")]])
+async def test_callable_prompt_that_returns_no_text_is_an_error(returned: Any) -> None:
+    agent = Agent("Solo", model=ScriptedModel([]), system_prompt=lambda _: returned)
+
+    advice = r"agent 'Solo' returned a .*: return a text"
+    with pytest.raises(ConfigurationError, match=advice) as error:
+        await agent.ainvoke("hi")
+
+    assert error.value.code == "system_prompt"
+
+
 async def test_callable_prompt_of_a_sub_agent_is_given_the_parents_history_too() -> None:
     seen: list[list[str]] = []
 
@@ -177,7 +216,7 @@ async def test_history_as_a_number_shows_the_last_messages() -> None:
     for text in ("first", "second", "third"):
         await agent.ainvoke(text, thread_id="t")
 
-    assert [m.text for m in model.requests[-1].messages[1:]] == ["two", "third"]
+    assert [m.text for m in model.requests[-1].messages[1:]] == ["second", "two", "third"]
     assert len(await agent.ahistory("t")) == 6
 
 
@@ -188,7 +227,7 @@ async def test_history_as_a_number_keeps_calls_and_answers_together() -> None:
 
     await agent.ainvoke("hi")
 
-    assert [m.type for m in model.requests[-1].messages[1:]] == ["ai", "tool", "tool"]
+    assert [m.type for m in model.requests[-1].messages[1:]] == ["human", "ai", "tool", "tool"]
 
 
 async def test_history_as_a_function_decides_itself() -> None:
@@ -215,6 +254,19 @@ async def test_history_as_a_function_that_tears_a_pair_apart_is_mended() -> None
 
     assert reply.text == "done"
     assert "Outcome unknown" in model.requests[-1].messages[-1].text
+
+
+async def test_history_as_a_function_may_add_a_system_message() -> None:
+    def summed_up(messages: list[AnyMessage]) -> list[AnyMessage]:
+        return [SystemMessage("Earlier: greetings."), *messages[-1:]]
+
+    model = ScriptedModel(["one"])
+    agent = Agent("Solo", model=model, system_prompt="Be brief.", history=summed_up)
+
+    await agent.ainvoke("first")
+
+    assert [m.type for m in model.requests[-1].messages] == ["system", "human"]
+    assert "Earlier: greetings." in system_of(model)
 
 
 async def test_history_is_cut_for_a_sub_agent_as_well() -> None:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from agentgraph import Agent
+from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Deadlines, MemorySink, Saga
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.guards.escalating_agents import ANSWER, PLACES, Till, asked, clerk, pays, tree, unsure
@@ -176,8 +177,8 @@ async def test_what_was_rejected_is_undone_though_a_question_beside_it_is_never_
     [doubtful] = [one.id for one in reply.interrupts if one.agent == f"{above}/clerk"]
     reply = await boss.aresume("t", {doubtful: "reject"})
     assert [one.agent for one in reply.interrupts] == [f"{above}/cook"]
-    with pytest.raises(ValueError, match="nobody"):
-        await boss.ainvoke([{"role": "nobody", "content": "?"}], thread_id="t")  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="nobody"):
+        await boss.ainvoke([{"role": "nobody", "content": "?"}], thread_id="t")
     assert (len(await boss.ainterrupts("t")), len(till.tries)) == (1, 2)
     if is_elsewhere:
         boss = make(another_process(saver))
