@@ -19,7 +19,7 @@ help:  ## Show this list
 demo: .venv/.stamp  ## Hold a conversation with the example support desk, without a key or a network
 	$(BIN)/python -m agentgraph_server.demo
 
-test: .venv/.stamp  ## Run the tests; with CI=true the random ones repeat exactly
+test: .venv/.stamp .venv/.langgraph  ## Run the tests; with CI=true the random ones repeat exactly
 	$(BIN)/pytest -q -n 2
 
 soak: .venv/.stamp  ## Kill processes a thousand times while they hold sessions: ten minutes
@@ -43,6 +43,7 @@ pins: .venv/.stamp  ## Resolve the pins in requirements/ again; UPGRADE=--upgrad
 	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra cedar --extra notebook \
 		-o requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) $(UPGRADE) -o requirements/bench.txt requirements/bench.in
+	$(COMPILE) $(UPGRADE) -o requirements/langgraph.txt pyproject.toml requirements/langgraph.in
 
 clean:  ## Remove caches and built files, not .venv
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -53,6 +54,13 @@ clean:  ## Remove caches and built files, not .venv
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -r requirements/dev.txt
 	$(PIP) --no-deps -e .
+	@touch $@
+
+# An environment of its own: `langgraph dev` wants older packages than dev.txt. Half a minute.
+.venv/.langgraph: pyproject.toml requirements/langgraph.txt .venv/.stamp
+	test -x .venv/langgraph/bin/python || $(BIN)/python -m venv .venv/langgraph
+	$(PIP:$(BIN)%=.venv/langgraph/bin%) -r requirements/langgraph.txt
+	$(PIP:$(BIN)%=.venv/langgraph/bin%) --no-deps -e .
 	@touch $@
 
 .venv/.bench: requirements/bench.txt .venv/.stamp

@@ -1,0 +1,1 @@
+"""Agents and teams in LangGraph's own development server, and remote agents on it."""
