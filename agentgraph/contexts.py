@@ -1,24 +1,22 @@
-"""`scope` sets a context variable for a block; `run_sync` runs a coroutine from sync code."""
+"""Context variables: `scope` sets one for a block, `own_context` keeps a generator's apart.
+
+A leaf below all others: it imports nothing of the project.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-from collections.abc import Coroutine
-from contextvars import Context, ContextVar, Token, copy_context
-from functools import lru_cache
+from collections.abc import Generator, Iterator
+from contextvars import Context, ContextVar, Token
 from typing import Generic, TypeVar
 
-from agentgraph.errors import AgentGraphError
-
 T = TypeVar("T")
-
-_LOOP_THREAD = "agentgraph-sync"
 
 
 class scope(Generic[T]):
     """Give a context variable another value inside of a `with` block.
+
+        with scope(variable, value):
+            work()  # and all that it calls, and the tasks that it starts
 
     It is a class and no generator because each call of a run enters several of them.
     """
@@ -38,35 +36,27 @@ class scope(Generic[T]):
         self._variable.reset(self._token)
 
 
-def run_sync(work: Coroutine[object, object, T]) -> T:
-    """Run a coroutine to its end from synchronous code, also where a loop is already running.
+def own_context(generator: Generator[T, None, None], context: Context) -> Iterator[T]:
+    """Yield what a generator yields, and run the generator in a context of its own.
 
-    All calls share one loop in a thread of its own: savers and pools bind to their loop, so a loop
-    per call would cost a connection per call. Raises `AgentGraphError` if called on that loop,
-    which would wait for itself.
+    Without this a generator runs in the context of the code that reads it: a variable that one of
+    them sets between two items has the new value in the other, too.
+
+        with scope(variable, value):
+            context = copy_context()
+        yield from own_context(generator, context)
+
+    Closing the iterator closes the generator, in the same context, so that its `finally` blocks
+    see the variables that it has set itself.
     """
-    loop = _background_loop()
-    if threading.current_thread().name == _LOOP_THREAD:
-        work.close()
-        raise AgentGraphError("a synchronous call inside an asynchronous run: await the async one")
-    future = asyncio.run_coroutine_threadsafe(_in_context(work, copy_context()), loop)
     try:
-        return future.result()
-    except BaseException:
-        future.cancel()  # Ctrl-C must end the run, not only this wait
-        raise
+        while (item := context.run(_next, generator)) is not None:
+            yield item[0]
+    finally:
+        context.run(generator.close)
 
 
-async def _in_context(work: Coroutine[object, object, T], context: Context) -> T:
-    return await asyncio.get_running_loop().create_task(work, context=context)
-
-
-@lru_cache(maxsize=1)
-def _background_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=_LOOP_THREAD, daemon=True).start()
-    return loop
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_background_loop.cache_clear)  # a fork inherits no thread
+def _next(generator: Generator[T, None, None]) -> tuple[T] | None:
+    for item in generator:
+        return (item,)
+    return None

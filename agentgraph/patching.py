@@ -24,13 +24,16 @@ from langgraph._internal._constants import (
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
 )
+from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict, is_typeddict
 
+from agentgraph.blocking import LoopedGraph, in_caller, is_synchronous, run_node
 from agentgraph.errors import ConfigurationError
+from agentgraph.storage import with_async_methods
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
@@ -95,9 +98,16 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
         async def run(state: Any, config: RunnableConfig) -> Any:
             return await wrapper(state, partial(inner.ainvoke, config=config))
 
-        # A scratch graph turns the function into what a node holds, by public means.
-        scratch = StateGraph(graph.state_schema).add_node(name, run)
-        graph.nodes[name] = replace(spec, runnable=scratch.nodes[name].runnable)
+        def run_synchronously(state: Any, config: RunnableConfig) -> Any:
+            async def call(state: Any) -> Any:
+                if _has_sync(inner):
+                    return await in_caller(inner.invoke, state, config)
+                return await inner.ainvoke(state, config)
+
+            return run_node(_awaited(wrapper(state, call)))
+
+        runnable: Any = RunnableCallable(run_synchronously, run, name=name, trace=False)
+        graph.nodes[name] = replace(spec, runnable=runnable)
         return graph
 
     return Patcher(patch, state=state)
@@ -119,14 +129,49 @@ def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
 
 
 def _unless(flag: str, path: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    def is_set(config: RunnableConfig) -> bool:
+        return bool(config[CONF][CONFIG_KEY_READ]([flag], True).get(flag))
+
     async def goes(state: Any, config: RunnableConfig) -> Any:
-        values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ]([flag], True)
-        return [] if values.get(flag) else await path.ainvoke(state, config)
+        return [] if is_set(config) else await path.ainvoke(state, config)
 
-    def never(state: Any) -> Any:
-        raise TypeError("its nodes are asynchronous: await ainvoke")
+    def goes_synchronously(state: Any, config: RunnableConfig) -> Any:
+        return [] if is_set(config) else path.invoke(state, config)
 
-    return RunnableLambda(never, goes)
+    return RunnableLambda(goes_synchronously, goes)
+
+
+def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGraph:
+    """Compile a graph that can be run synchronously too, its asynchronous nodes included."""
+    for name, spec in graph.nodes.items():
+        graph.nodes[name] = replace(spec, runnable=_with_sync(spec.runnable))
+    for branches in graph.branches.values():
+        for name, branch in branches.items():
+            branches[name] = branch._replace(path=_with_sync(branch.path))
+    compiled = graph.compile(*args, **kwargs)
+    compiled.__class__ = LoopedGraph
+    return compiled
+
+
+def _with_sync(runnable: Any) -> Any:
+    """Return a node or a path that can be run synchronously."""
+    if _has_sync(runnable):
+        return runnable
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return run_node(runnable.afunc(*args, **kwargs))
+
+    twin = copy.copy(runnable)
+    twin.func = run
+    return twin
+
+
+def _has_sync(runnable: object) -> bool:
+    return not isinstance(runnable, RunnableCallable) or runnable.func is not None
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
 
 
 def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
@@ -157,7 +202,8 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
     for extra in states_of(patchers):
         add_state(builder, extra)
     builder = apply_patchers(builder, patchers)
-    copy = builder.compile(
+    copy = compile_graph(
+        builder,
         compiled.checkpointer,
         cache=compiled.cache,
         store=compiled.store,
@@ -239,6 +285,8 @@ def begun_from(
     if checkpoint_id is None or not isinstance(saver, BaseCheckpointSaver):
         return None
     at = {CONFIG_KEY_CHECKPOINT_NS: level, CONFIG_KEY_CHECKPOINT_ID: checkpoint_id}
+    if is_synchronous():
+        saver = with_async_methods(saver)
     return saver, {CONF: {CONFIG_KEY_THREAD_ID: values[CONFIG_KEY_THREAD_ID], **at}}
 
 

@@ -24,6 +24,7 @@ LEAVES = frozenset(
         "participant",
         "patching",
         "running",
+        "blocking",
         "contexts",
         "interception",
         "storage",

@@ -24,7 +24,7 @@ from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
 from agentgraph.agents.spec.output import Form, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.agents.spec.tree import names_of
-from agentgraph.contexts import run_sync
+from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
@@ -225,11 +225,12 @@ class Agent(AgentSpec, Generic[Output]):
         async def close() -> None:
             await events.aclose()
 
-        try:
-            while (event := run_sync(next_event())) is not None:
-                yield event
-        finally:
-            run_sync(close())
+        with background_loop() as loop:  # one loop for all: the run goes on between two events
+            try:
+                while (event := run_sync(next_event(), loop)) is not None:
+                    yield event
+            finally:
+                run_sync(close(), loop)
 
     def resume(
         self,

@@ -29,7 +29,14 @@ from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, HasGuards, Membership, Participant
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
+from agentgraph.patching import (
+    AnyCompiledGraph,
+    AnyGraph,
+    apply_patchers,
+    compile_graph,
+    merge_states,
+    states_of,
+)
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
@@ -43,7 +50,7 @@ def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompil
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
-    compiled_graph = graph.compile(saver, store=store, name=agent.name)
+    compiled_graph = compile_graph(graph, saver, store=store, name=agent.name)
     return _with_recursion_limit(compiled_graph, guards)
 
 
@@ -59,7 +66,7 @@ def compile_in_team(
     states = (NotesState, *_states_of(guards))
     tree, effects = Tree.of(agent), membership.effects
     graph = _build(agent, agent.name, None, guards, tree, states, effects, membership)
-    return _with_recursion_limit(graph.compile(name=agent.name), guards)
+    return _with_recursion_limit(compile_graph(graph, name=agent.name), guards)
 
 
 def _build(
@@ -194,7 +201,7 @@ def _sub_agent_node(
     guards = child.guards_within(level.guards, path)
     above, effects = level.agent.name, level.effects
     graph = _build(child, path, above, guards, None, states, effects, level.membership)
-    return sub_agent(level, name, graph.compile(name=name), channels)
+    return sub_agent(level, name, compile_graph(graph, name=name), channels)
 
 
 def _foreign_graph(level: Level, participant: Participant, path: str) -> Graph:

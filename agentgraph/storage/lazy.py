@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph.contexts import run_sync
+from agentgraph.blocking import run_sync
 from agentgraph.running import outer_run
 from agentgraph.storage.delegating import DelegatingSaver
 from agentgraph.storage.store import Claim, Saver, Store

@@ -7,7 +7,7 @@ from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph.contexts import run_sync
+from agentgraph.blocking import run_sync
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 

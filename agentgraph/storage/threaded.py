@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from copy import copy
@@ -18,6 +17,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from agentgraph.blocking import in_thread
 from agentgraph.storage.store import Saver
 
 
@@ -108,7 +108,7 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         return self.saver.get_delta_channel_history(config=config, channels=channels)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await asyncio.to_thread(self.get_tuple, config)
+        return await in_thread(self.get_tuple, config)
 
     async def alist(
         self,
@@ -121,7 +121,7 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         def collect() -> Sequence[CheckpointTuple]:
             return [*self.list(config, filter=filter, before=before, limit=limit)]
 
-        for checkpoint in await asyncio.to_thread(collect):
+        for checkpoint in await in_thread(collect):
             yield checkpoint
 
     async def aput(
@@ -131,7 +131,7 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await in_thread(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self,
@@ -140,23 +140,21 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+        await in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await asyncio.to_thread(self.delete_thread, thread_id)
+        await in_thread(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
+        await in_thread(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+        await in_thread(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
+        await in_thread(self.prune, thread_ids, strategy=strategy)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await asyncio.to_thread(
-            self.get_delta_channel_history, config=config, channels=channels
-        )
+        return await in_thread(self.get_delta_channel_history, config=config, channels=channels)

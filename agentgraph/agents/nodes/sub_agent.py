@@ -26,6 +26,7 @@ from agentgraph.agents.nodes.calls import (
 )
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState, own_messages
+from agentgraph.blocking import run_graph
 from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, kind_of
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
@@ -54,7 +55,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
             visit = inside_visit(str(state.get("asked", 0)))
             with shared_run(turn_id), handed_over(messages), visit:
                 path = _path_below(state, name)
-                result = await graph.ainvoke({**values, "current_active_agent": path})
+                result = await run_graph(graph, {**values, "current_active_agent": path})
             new_messages = _new_messages(result, messages)
             update = _changes(values, result, channels)
             return await _return(level, name, new_messages, result, update)
@@ -62,7 +63,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
         own, inherited_messages = _task_messages(call_task, messages)
         visit = inside_visit(call_task["position"])
         with shared_run(turn_id), handed_over(inherited_messages, call_id), visit:
-            result = await graph.ainvoke({**values, "messages": own, "errand": call_id})
+            result = await run_graph(graph, {**values, "messages": own, "errand": call_id})
         own_ids = {message.id for message in own}
         new_messages = _new_messages(result, [*inherited_messages, *own])
         new_messages = [m for m in new_messages if m.id not in own_ids]
@@ -174,7 +175,7 @@ async def _run_foreign(
 ) -> Result:
     try:
         with nullcontext() if timer is None else timer.time_limit():
-            result: Result = await graph.ainvoke(values)
+            result: Result = await run_graph(graph, values)
     except GraphBubbleUp:
         raise
     except Exception as error:

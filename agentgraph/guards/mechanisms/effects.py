@@ -13,9 +13,9 @@ from inspect import Parameter
 from types import FunctionType
 from typing import TypeAlias, TypeVar, overload
 
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 
+from agentgraph.blocking import in_thread
 from agentgraph.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -219,5 +219,5 @@ async def _call(function: Function, arguments: Mapping[str, object]) -> object:
     names = _argument_names(function)
     accepted = {name: v for name, v in arguments.items() if names is None or name in names}
     call = partial(function, **accepted)
-    outcome = call() if inspect.iscoroutinefunction(function) else await run_in_executor(None, call)
+    outcome = call() if inspect.iscoroutinefunction(function) else await in_thread(call)
     return await outcome if inspect.isawaitable(outcome) else outcome

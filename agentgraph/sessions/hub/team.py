@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from agentgraph.contexts import run_sync
+from agentgraph.blocking import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Session

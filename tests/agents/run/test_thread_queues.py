@@ -144,17 +144,17 @@ async def test_forget_deletes_a_thread() -> None:
     assert (await agent.ainvoke("2", thread_id="t")).text == "2"
 
 
-async def test_sync_call_inside_the_sync_loop_is_refused() -> None:
-    def inner() -> str:
-        """Call synchronously from an async tool's loop."""
-        return agent.invoke("inner").text
+async def test_an_asynchronous_tool_may_call_synchronously() -> None:
+    inner = Agent("inner", model=ScriptedModel(["from inside"] * 2))
 
     async def blocking() -> str:
         """Block the loop."""
-        return inner()
+        return inner.invoke("inner").text
 
-    agent = Agent("a", model=ScriptedModel([call("blocking"), "done"]), tools=[blocking])
+    model = ScriptedModel([call("blocking"), "done"] * 2)
+    agent = Agent("a", model=model, tools=[blocking])
 
-    reply = await asyncio.to_thread(agent.invoke, "outer")
+    replies = [await asyncio.to_thread(agent.invoke, "outer"), await agent.ainvoke("outer")]
 
-    assert any("await" in m.text for m in reply.messages if m.type == "tool")
+    answers = [m.text for reply in replies for m in reply.messages if m.type == "tool"]
+    assert answers == ["from inside"] * 2

@@ -1,0 +1,20 @@
+"""Synchronous code that waits for asynchronous code, and the other way round, without deadlocks.
+
+Every synchronous call has an event loop for itself, and every blocking function a thread for
+itself: neither ever waits until another call has finished.
+"""
+
+from agentgraph.blocking.calls import in_caller, in_thread, run_sync
+from agentgraph.blocking.graphs import LoopedGraph, is_synchronous, run_graph, run_node
+from agentgraph.blocking.loops import background_loop
+
+__all__ = [
+    "LoopedGraph",
+    "background_loop",
+    "in_caller",
+    "in_thread",
+    "is_synchronous",
+    "run_graph",
+    "run_node",
+    "run_sync",
+]

@@ -1,0 +1,178 @@
+"""Calls between synchronous and asynchronous code; a cancellation reaches the calls inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from agentgraph.blocking.loops import BackgroundLoop, loops, threads
+from agentgraph.contexts import scope
+from agentgraph.errors import AgentGraphError
+from agentgraph.timeouts import without_limits
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run_sync(work: Coroutine[Any, Any, T], loop: BackgroundLoop | None = None) -> T:
+    """Run a coroutine to its end from synchronous code, also where a loop is already running.
+
+    It runs in another thread, on a loop of its own or on the given one, which no other code may
+    block. Ctrl-C in the caller's thread cancels it. An end by anything else than an `Exception`,
+    such as a `KeyboardInterrupt` on that loop, is raised as an `AgentGraphError`.
+    """
+    call = _Call(work, loop)
+    with _part_of_outer_call(call):
+        call.start()
+        return call.wait()
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking function in a thread, without waiting for other blocking functions.
+
+    A cancellation cancels what the function waits for in `run_sync`, but not the function itself.
+    """
+    calls = _Calls()
+    work = calls.containing(partial(function, *args, **kwargs))
+    with _part_of_outer_call(calls):
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads(), work)
+        except asyncio.CancelledError:
+            calls.cancel()
+            raise
+
+
+async def in_caller(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking function in the thread that waits in `run_sync` for this code.
+
+    That thread has nothing else to do. It runs one function at a time.
+    """
+    call, calls = _waiting_call.get(), _Calls()
+    work = calls.containing(partial(function, *args, **kwargs))
+    with _part_of_outer_call(calls):
+        try:
+            return await asyncio.wrap_future(call.lend_thread_to(work))
+        except asyncio.CancelledError:
+            calls.cancel()
+            raise
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class _Calls:
+    """The calls under way inside of a call or of a blocking function."""
+
+    def __init__(self) -> None:
+        self.members: set[_Cancellable] = set()
+
+    def cancel(self) -> None:
+        """Cancel them all, also where a loop is blocked by a call further inside."""
+        for member in list(self.members):
+            member.cancel()
+
+    def containing(self, function: Callable[[], T]) -> Callable[[], T]:
+        """Return a function that runs in the present context, its calls being part of these."""
+        with scope(_outer_calls, self):
+            context = copy_context()
+
+        def run() -> T:
+            try:
+                return context.run(function)
+            except StopIteration as error:  # a future refuses it, and would never be done
+                raise RuntimeError(f"a blocking function raised {error!r}") from error
+
+        return run
+
+
+class _Call(_Calls, Generic[T]):
+    """One call of `run_sync`."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: BackgroundLoop | None) -> None:
+        super().__init__()
+        self._work = work
+        self._is_lent = loop is None
+        self._loop = loops().take() if loop is None else loop
+        self._task: asyncio.Task[T] | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Start the coroutine in the caller's context, without limits: their loop is another."""
+        with without_limits(), scope(_waiting_call, self), scope(_outer_calls, self):
+            context = copy_context()
+        self._loop.call_soon_threadsafe(self._start, context)
+
+    def wait(self) -> T:
+        """Return the result; run in this thread meanwhile what the coroutine gives to it."""
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        except BaseException:
+            self.cancel()  # Ctrl-C must end the run, not only this wait
+            raise
+        assert self._task is not None
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise CancelledError from None
+        except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+            raise AgentGraphError(f"the run was ended by {error!r}", code="aborted") from error
+
+    def cancel(self) -> None:
+        super().cancel()
+        with suppress(RuntimeError):  # it has ended, and its loop too
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def lend_thread_to(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function in the waiting thread."""
+        future: Future[T] = Future()
+        self._jobs.put(partial(_settle, future, function))
+        return future
+
+    def _start(self, context: Context) -> None:
+        self._task = self._loop.create_task(self._work, context=context)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not warn where the caller has left
+        if self._is_lent:
+            loops().give_back(self._loop)
+        self._jobs.put(None)
+
+
+_outer_calls: ContextVar[_Calls | None] = ContextVar("agentgraph_outer_calls", default=None)
+_waiting_call: ContextVar[_Call[Any]] = ContextVar("agentgraph_waiting_call")
+
+
+@contextmanager
+def _part_of_outer_call(calls: _Calls) -> Iterator[None]:
+    outer = _outer_calls.get()
+    if outer is None:
+        yield
+        return
+    outer.members.add(calls)
+    try:
+        yield
+    finally:
+        outer.members.discard(calls)
+
+
+def _settle(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except Exception as error:
+        future.set_exception(error)
