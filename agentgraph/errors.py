@@ -18,7 +18,9 @@ An error that is raised without a message has its docstring as the message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "AgentGraphError",
@@ -33,7 +35,9 @@ __all__ = [
     "SessionError",
     "StaleOwner",
     "StorageError",
+    "in_words",
     "kind_of",
+    "redacted",
 ]
 
 
@@ -127,5 +131,70 @@ class StorageError(AgentGraphError):
 
 def kind_of(error: BaseException) -> str:
     """Return an error's class and HTTP status, without its text, which may hold secrets."""
-    status = getattr(error, "status_code", None)
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     return f"{type(error).__name__}{f' {status}' if status else ''}"
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error's class, its HTTP status and its own text, without the secrets in it.
+
+    Only for the errors of models and of foreign graphs: those of a store or a tool may hold secrets
+    that have no form by which they could be found.
+    """
+    text = redacted(" ".join(_text_of(error).split()))
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 1]}…"
+    return f"{kind_of(error)}: {text}" if text else kind_of(error)
+
+
+def redacted(text: str) -> str:
+    """Return a text with "***" for its keys, tokens, passwords and the credentials of its URLs."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the message in a provider's answer, or an error's text where there is none."""
+    answer = getattr(error, "body", None)
+    if isinstance(answer, Mapping) and isinstance(answer.get("error"), Mapping):
+        answer = answer["error"]
+    if isinstance(answer, Mapping) and isinstance(answer.get("message"), str):
+        return str(answer["message"])
+    return str(error)
+
+
+_LONGEST_TEXT = 400
+_SHORTEST_SECRET = 8
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        # The credentials of a URL.
+        (r"(\b[a-z][a-z0-9+.-]*://)\S*@", r"\1***@"),
+        # Headers, also as they stand in a dict.
+        (r"\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]\s*)[^,;}\n]+", r"\1\2***"),
+        (r"\b(bearer|basic)\s+(?=\S*[\d=+/._-])[\w.~+/=-]{6,}", r"\1 ***"),
+        # A name of a secret, and its value.
+        (
+            r"((?:api|access|private|secret|subscription)[ _-]?key|secret|token|password|passwd|pwd"
+            r"|credential|signature)(s?(?:\s+(?:provided|given|is|was))?['\"]?\s*[:=]\s*['\"]?)"
+            r"(?!\d+\b)[^\s'\",;&}]+",
+            r"\1\2***",
+        ),
+        (r"([?&][\w-]*(?:key|sig|code|auth)=)[^\s&'\"]+", r"\1***"),
+        # Keys as providers write them, and what looks like one.
+        (
+            r"\b(?:sk|pk|rk|gsk|xai|gh[pousr]|github_pat|hf|r8|nvapi|pplx|lsv2|csk|fw|tgp)"
+            r"[-_][\w*.-]{6,}",
+            "***",
+        ),
+        (r"\b(?:AIza[\w-]{10,}|(?:AKIA|ASIA)\w{8,}|eyJ[\w-]{6,}\.[\w.-]+)", "***"),
+        (r"\b(?=[a-z_]*\d)(?=\d*[a-z_])\w{24,}\b", "***"),
+        (r"[a-z0-9+/]{40,}={0,2}", "***"),
+    )
+)

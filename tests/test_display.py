@@ -191,12 +191,15 @@ def test_an_agent_is_shown_as_a_picture_as_mermaid_and_in_a_line() -> None:
     }
 
 
-def test_an_agent_that_cannot_be_built_says_why_and_raises_nothing() -> None:
-    bundle = Agent("a", model="<img>")._repr_mimebundle_()
+def test_an_agent_that_cannot_be_built_says_why_and_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    bundle = Agent("a", model="openai:<img>")._repr_mimebundle_()
 
     assert bundle.keys() == {"text/plain", "text/html"}
     assert "Agent('a') cannot be drawn: ConfigurationError" in bundle["text/plain"]
-    assert "'<img>' names no model" in text_of(bundle["text/html"])
+    assert "Model 'openai:<img>'" in text_of(bundle["text/html"])
     assert Tags(bundle["text/html"]).seen == {"div", "b"}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.models.names import name_fault, split_name
 from agentgraph.models.offline import OfflineModel
 
 
@@ -68,13 +69,11 @@ def _named_model(model: str) -> BaseChatModel:
     """Return the model of a name; raise `ConfigurationError` for an unknown one."""
     if model == "offline":
         return OfflineModel()
-    provider, _, name = model.partition(":")
-    if not provider or not name:
-        raise ConfigurationError(
-            f"{model!r} names no model: write 'provider:name', as in 'openai:<name>', or 'offline'."
-        )
+    if fault := name_fault(model):
+        raise ConfigurationError(fault)
+    provider, name = split_name(model)
     try:
-        return _openai_model(name) if provider == "openai" else _langchain_model(model)
+        return _openai_model(name) if provider == "openai" else _langchain_model(provider, name)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(f"Model {model!r}: {error}") from error
 
@@ -90,16 +89,15 @@ def _openai_model(name: str) -> BaseChatModel:
         raise ValueError(str(error)) from error
 
 
-def _langchain_model(model: str) -> BaseChatModel:
+def _langchain_model(provider: str, name: str) -> BaseChatModel:
     """Return a model of any provider that LangChain knows and that is installed."""
-    try:
-        from langchain.chat_models import init_chat_model
-    except ImportError as error:
-        raise ImportError("it needs LangChain: pip install langchain") from error
-    chat_model = init_chat_model(model)
+    from langchain.chat_models import init_chat_model
+
+    # Not by the whole name: from "mistral:large" LangChain guesses a provider.
+    chat_model = init_chat_model(name, model_provider=provider)
     # Not every provider's class has the field, and a class without it refuses the argument.
     if "max_retries" in type(chat_model).model_fields:
-        return init_chat_model(model, max_retries=0)
+        return init_chat_model(name, model_provider=provider, max_retries=0)
     return chat_model
 
 

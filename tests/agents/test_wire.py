@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
+from llmock.scenarios import Fail, Plan
 
 from agentgraph import Agent, Guards
 from agentgraph.errors import ModelError
@@ -162,11 +163,22 @@ async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_asks(wire: Wir
     assert (reply.text, wire.left) == ("Here.", 0)
 
 
-async def test_error_texts_hold_nothing_of_the_provider_s_answer(wire: Wire) -> None:
+async def test_a_model_error_says_the_provider_s_error_in_words(wire: Wire) -> None:
     wire.script(*[fail(500)] * 3)
     at_once = Guards.interactive(backoff=Backoff(base_s=0))
 
     with pytest.raises(ModelError) as failed:
         await Agent("a", model=chat_openai(wire), guards=at_once).ainvoke("hello")
 
-    assert str(failed.value) == "the model of agent 'a' failed: OpenAIAPIError 500"
+    assert str(failed.value).startswith("the model of agent 'a' failed: OpenAIAPIError 500: ")
+
+
+async def test_a_model_error_says_no_key_that_the_provider_repeats(wire: Wire) -> None:
+    refused = Plan(fail=Fail(401, message="Incorrect API key provided: wire-secret."))
+    wire.script(refused)
+    model = chat_openai(wire, api_key="wire-secret")
+
+    with pytest.raises(ModelError) as failed:
+        await Agent("a", model=model).ainvoke("hello")
+
+    assert "401: Incorrect API key provided: ***" in str(failed.value)

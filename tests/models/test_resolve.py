@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 
 import pytest
 from langchain_openai import ChatOpenAI
 
+from agentgraph import Agent
 from agentgraph.errors import ConfigurationError
-from agentgraph.models import OfflineModel, resolve, resolve_model
+from agentgraph.models import OfflineModel, names, resolve, resolve_model
 from agentgraph.testing import ScriptedModel
 
 
@@ -25,9 +25,10 @@ def test_an_instance_is_itself() -> None:
     assert resolve_model(model) is model
 
 
-def test_openai_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["openai:gpt-4o", "OpenAI:gpt-4o"])
+def test_openai_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")
-    model = resolve_model("openai:gpt-4o")
+    model = resolve_model(name)
     assert isinstance(model, ChatOpenAI)
     assert model.model_name == "gpt-4o"
 
@@ -39,22 +40,83 @@ def test_openai_without_a_key_says_so() -> None:
 
 def test_another_provider_goes_through_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel([])
-    monkeypatch.setattr("langchain.chat_models.init_chat_model", {"acme:x:1": model}.get)
+
+    def of_a_later_version(name: str, model_provider: str) -> ScriptedModel:
+        assert (name, model_provider) == ("x:1", "acme")
+        return model
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", of_a_later_version)
     assert resolve_model("acme:x:1") is model
 
 
-def test_another_provider_without_langchain_names_the_package(
-    monkeypatch: pytest.MonkeyPatch,
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Make it look as if these packages were not installed, and all others were."""
+    monkeypatch.setattr(names, "find_spec", lambda name: None if name in packages else True)
+
+
+@pytest.mark.parametrize(
+    ("packages", "advice"),
+    [
+        (["langchain"], "pip install langchain$"),
+        (["langchain_anthropic"], "pip install langchain-anthropic$"),
+        (["langchain", "langchain_anthropic"], "pip install langchain langchain-anthropic$"),
+    ],
+)
+def test_a_provider_whose_package_is_missing_names_that_package(
+    monkeypatch: pytest.MonkeyPatch, packages: list[str], advice: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
-    with pytest.raises(ConfigurationError, match="pip install langchain"):
+    without(monkeypatch, *packages)
+    with pytest.raises(ConfigurationError, match=f"'anthropic:claude' needs a package: {advice}"):
         resolve_model("anthropic:claude")
 
 
-@pytest.mark.parametrize("name", ["nobody:knows", "anthropic:claude"])
-def test_a_provider_that_is_unknown_or_not_installed(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"Model '{name}'"):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("opnai:gpt-4o", "openai:gpt-4o"),
+        ("antropic:claude", "anthropic:claude"),
+        ("mistral:large", "mistralai:large"),
+    ],
+)
+def test_an_unknown_provider_is_named_with_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
         resolve_model(name)
+    provider = name.partition(":")[0]
+    assert f"there is no provider {provider!r}; do you mean {meant!r}?" in str(error.value)
+    assert "pip install" not in str(error.value)
+
+
+def test_a_provider_like_no_other_is_told_which_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"no provider 'nobody', only anthropic, .*openai"):
+        resolve_model("nobody:knows")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpt-4o", "openai:gpt-4o"),
+        ("claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+        ("gemini-2.5-pro", "google_genai:gemini-2.5-pro"),
+        ("", "openai:<name>"),
+    ],
+)
+def test_a_name_without_a_provider_is_told_with_one(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"write 'provider:name', as in '{meant}'"):
+        resolve_model(name)
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "opnai:gpt-4o", "anthropic:claude"])
+def test_an_agent_refuses_a_name_when_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    without(monkeypatch, "langchain_anthropic")
+    with pytest.raises(ConfigurationError, match=f"'{name}'") as error:
+        Agent("desk", model=name, history=0)
+    assert len(error.value.faults) == 2
+
+
+def test_an_agent_takes_a_model_whose_key_is_not_there_yet() -> None:
+    assert Agent("desk", model="openai:gpt-4o").name == "desk"
 
 
 @pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":gpt-4o", "Offline"])

@@ -20,7 +20,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
+from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, in_words
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
 from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
@@ -137,8 +137,8 @@ class _Binding:
 
 
 async def _model_error(level: Level, error: Exception) -> ModelError:
-    """Emit a failure; return it as an error that names its kind, but not its text: secrets."""
-    detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
+    """Emit a failure; return it as an error that says it in words, but without secrets."""
+    detail = str(error) if isinstance(error, AgentGraphError) else in_words(error)
     code = error.code if isinstance(error, ModelError) else None
     failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}", code=code)
     await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))

@@ -28,7 +28,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.blocking import run_graph
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, ModelError, kind_of
+from agentgraph.errors import AgentGraphError, ModelError, in_words
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph
@@ -182,7 +182,7 @@ async def _run_foreign(
         if isinstance(error, AgentGraphError) and not isinstance(error, TimeoutError):
             raise
         # The boundary to foreign graphs: users catch one type for all of their errors.
-        detail = str(error) if isinstance(error, AgentGraphError) else kind_of(error)
+        detail = str(error) if isinstance(error, AgentGraphError) else in_words(error)
         failure = ModelError(f"the graph of agent {name!r} failed: {detail}")
         path = f"{level.path}/{name}"
         await emit(ErrorEvent(agent=path, code=failure.code, message=str(failure)))

@@ -16,6 +16,7 @@ from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.agents.spec.tools import AgentTool, as_base_tool
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
+from agentgraph.models import name_fault
 from agentgraph.participant import as_participant
 from agentgraph.storage import open_saver
 
@@ -37,6 +38,9 @@ def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
     for name, (fits, advice) in _VALUES.items():
         if not fits(fields[name]):
             yield f"{name}={_display(fields[name])}: {advice}"
+    model = fields["model"]
+    if isinstance(model, str) and (fault := name_fault(model)) is not None:
+        yield fault
 
 
 def _display(value: object) -> str:

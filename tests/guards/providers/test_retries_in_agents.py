@@ -63,7 +63,10 @@ async def test_each_attempt_and_each_retry_stands_in_the_trail(clock: Hurried) -
     assert retry.data["retry"] == 1
     assert retry.decision is not None
     assert (retry.decision["guard"], retry.decision["action"]) == ("retry", "allow")
-    assert retry.decision["cause"] == "the provider failed: InternalServerError 500"
+    assert (
+        retry.decision["cause"]
+        == "the provider failed: InternalServerError 500: Scripted answer 500"
+    )
     assert retry.decision["failure_class"] == "provider_error"
 
 
@@ -74,7 +77,10 @@ async def test_an_agent_tries_three_times_and_then_fails_with_a_typed_error(
     with pytest.raises(ModelError) as failed:
         await solo(model).ainvoke("hello")
     assert len(model.requests) == 3
-    assert str(failed.value) == "the model of agent 'a' failed: InternalServerError 500"
+    assert (
+        str(failed.value)
+        == "the model of agent 'a' failed: InternalServerError 500: Scripted answer 500"
+    )
     assert type(failed.value.__cause__).__name__ == "InternalServerError"
 
 
