@@ -93,6 +93,11 @@ class Interceptor(Protocol):
         """Whether an answer may still be refused once the model has given it."""
         ...
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the last answer of `ask_model` is the guards' or a human's, and no model's."""
+        ...
+
     async def ask_model(self, call: ModelCall) -> AIMessage:
         """Ask a model, again where guards decide so, and return the answer that passes.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
-from langchain_core.messages import AnyMessage, ToolMessage, UsageMetadata
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, UsageMetadata
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -94,6 +94,11 @@ class Run:
             path = f"{_part.get()}{agent}"
             self.usage[path] = add_usage(self.usage.get(path), usage)
             self.models[path] = model
+
+    def record_usage_of(self, agent: str, message: AIMessage) -> None:
+        """Add the usage of a model's message to the figures of its agent."""
+        model = str(message.response_metadata.get("model_name") or "")
+        self.record_usage(agent, message.usage_metadata, model)
 
     def record_figures(self, agent: str, figures: Mapping[str, Any]) -> None:
         """Add an agent's usage from the figures that a session reports."""

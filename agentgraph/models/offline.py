@@ -98,14 +98,14 @@ def _answer(
     messages: Sequence[BaseMessage], tools: Sequence[Tool], tool_choice: bool | str
 ) -> AIMessage:
     """Return a call of a tool, else the results of earlier calls, else that no tool fits."""
-    start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=None)
+    start = max((i for i, m in enumerate(messages) if _is_prompt(m)), default=None)
     if start is None:
         return _text("there is no message to answer.")
     prompt, since = messages[start].text, messages[start + 1 :]
     tool_calls = [call for m in since if isinstance(m, AIMessage) for call in m.tool_calls]
     calls = {call["id"]: call["name"] for call in tool_calls}
     results = [m for m in since if isinstance(m, ToolMessage) and _is_result(m, calls)]
-    if results:
+    if results and tool_choice is not True:
         return _text(" ".join(_result_text(m, calls) for m in results))
     unused_tools = [tool for tool in tools if tool.name not in calls.values()]
     call = choose_call(prompt, unused_tools, tool_choice=tool_choice)
@@ -116,6 +116,12 @@ def _answer(
 
 def _text(text: str) -> AIMessage:
     return AIMessage(_SELF + text, response_metadata=_METADATA)
+
+
+def _is_prompt(message: BaseMessage) -> bool:
+    """Tell whether a human's message is one, and not what corrects an answer."""
+    is_correction = message.text.startswith("Your answer does not fit")
+    return isinstance(message, HumanMessage) and not is_correction
 
 
 def _is_result(message: ToolMessage, calls: Mapping[str | None, str]) -> bool:

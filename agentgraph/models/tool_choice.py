@@ -37,15 +37,21 @@ ON_REQUEST = {
 def choose_call(prompt: str, tools: Sequence[Tool], *, tool_choice: bool | str) -> ToolCall | None:
     """Return a call of the best tool whose arguments the prompt can fill; of equal ones the first.
 
-    With `tool_choice` True a tool is called even if no word fits; a name forces that tool. Returns
-    None where no tool can be called.
+    With `tool_choice` True a tool is called even if no word fits, and the last one, the form of an
+    agent's answer, even if the prompt cannot fill it; a name forces that tool. Returns None where
+    no tool can be called.
     """
     for tool in _candidates(prompt, tools, tool_choice):
         args = arguments_of(tool, prompt)
         if args is not None:
-            call_id = f"call_{new_id()[-24:]}"
-            return ToolCall(name=tool.name, args=args, id=call_id, type="tool_call")
+            return _call(tool, args)
+    if tool_choice is True and tools:
+        return _call(tools[-1], arguments_of(tools[-1], prompt, fills=True) or {})
     return None
+
+
+def _call(tool: Tool, args: dict[str, object]) -> ToolCall:
+    return ToolCall(name=tool.name, args=args, id=f"call_{new_id()[-24:]}", type="tool_call")
 
 
 def _candidates(prompt: str, tools: Sequence[Tool], tool_choice: bool | str) -> list[Tool]:
@@ -115,10 +121,21 @@ _QUOTATION = re.compile(r"[\"“]([^\"”]+)[\"”]")
 _PROPER_NAME = re.compile(r"(?<=[a-z,] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
 
 
-def arguments_of(tool: Tool, prompt: str) -> dict[str, object] | None:
+_EMPTY: Mapping[str, object] = {
+    "integer": 0,
+    "number": 0,
+    "boolean": False,
+    "array": [],
+    "object": {},
+}
+"""The values for what a prompt says nothing about."""
+
+
+def arguments_of(tool: Tool, prompt: str, *, fills: bool = False) -> dict[str, object] | None:
     """Return the arguments found in the prompt; None if a required one is missing.
 
-    Each number of the prompt is used for one argument only.
+    Each number of the prompt is used for one argument only. With `fills` what is required and
+    missing is filled in.
     """
     numbers = [float(number.replace(",", "")) for number in _NUMBER.findall(prompt)]
     args: dict[str, object] = {}
@@ -126,6 +143,8 @@ def arguments_of(tool: Tool, prompt: str) -> dict[str, object] | None:
         required = name in tool.required
         is_wanted = required or _is_mentioned(name, schema, prompt)
         value = _value(name, schema, prompt, numbers) if is_wanted else None
+        if value is None and required and fills:
+            value = schema.get("enum", [_EMPTY.get(schema.get("type", ""), prompt)])[0]
         if value is not None:
             args[name] = value
         elif required:

@@ -6,8 +6,9 @@ stands how citations and the provider's own tool calls are read from a message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -16,6 +17,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from agentgraph.agents.nodes.formed_answer import ask_in_form
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import AgentState
@@ -31,7 +33,7 @@ from agentgraph.whole_calls import with_call_ids
 
 Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
 Ask: TypeAlias = Callable[
-    [list[AnyMessage], str, AgentState, Runtime[Any]], Awaitable[tuple[AIMessage, dict[str, Any]]]
+    [str, AgentState, Runtime[Any], list[AnyMessage]], Awaitable[tuple[AIMessage, dict[str, Any]]]
 ]
 
 
@@ -44,14 +46,18 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         system_texts, view = _view(level, messages)
         texts = (state.get("system_prompt", ""), *system_texts)
         system = "\n\n".join(text for text in texts if text)
-        response, update = await ask(view, system, state, runtime)
+        output = level.toolset.output
+        if output is None:
+            response, update = await ask(system, state, runtime, view)
+        else:
+            ask_again = partial(ask, system, state, runtime)
+            response, update = await ask_in_form(level, output, messages, view, ask_again)
         message = _adopt(level, response, messages)
         record_messages([message])
         await _report(level, message)
         update = {**update, "messages": [*update.get("messages", ()), message]}
         if calls_of(message):
             update["asked"] = state.get("asked", 0) + 1
-        output = level.toolset.output
         if output is not None and not calls_of(message):
             update["output"] = output.read(str(message.text))
         goto = level.exits[0] if level.exits else after_model(level, message)
@@ -85,14 +91,16 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
     binding = _Binding(level, model)
 
     async def ask(
-        view: list[AnyMessage], system: str, state: AgentState, runtime: Runtime[Any]
+        system: str, state: AgentState, runtime: Runtime[Any], view: list[AnyMessage]
     ) -> tuple[AIMessage, dict[str, Any]]:
         if binding.is_plain:
             await emit(_no_tools(level, model))
             view = as_plain_chat(view)
+            if (output := level.toolset.output) is not None:
+                system = f"{system}\n\n{output.request}".lstrip()
         try:
             if middleware.wraps_model:
-                specs = [] if binding.is_plain else level.toolset.specs
+                specs = [] if binding.is_plain else binding.specs
                 request = middleware.request(
                     model, view, system, specs, {**state, "messages": view}, runtime
                 )
@@ -113,7 +121,12 @@ class _Binding:
 
     def __init__(self, level: Level, model: BaseChatModel) -> None:
         self.specs = level.toolset.specs
-        self.choice: dict[str, Any] = {} if level.toolset.output is None else {"tool_choice": "any"}
+        self.choice: Mapping[str, Any] = {}
+        output = level.toolset.output
+        if output is not None and output.provider_settings and _has_forms(model):
+            self.choice = output.provider_settings
+        elif output is not None:
+            self.specs, self.choice = [*self.specs, *output.specs], {"tool_choice": "any"}
         self.tag: dict[str, object] = {AGENT_TAG: level.path, FOREIGN_TAG: False}
         self.is_plain = False
         self._own = self._bind(model)
@@ -124,7 +137,9 @@ class _Binding:
             try:
                 runnable = model.bind_tools(self.specs, **self.choice)
             except NotImplementedError:  # LangChain's sign that a model supports no tools
-                self.is_plain = True
+                self.is_plain, self.choice = True, {}
+        elif self.choice:
+            runnable = model.bind(**self.choice)
         return runnable.with_config(metadata=self.tag)
 
     async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
@@ -134,6 +149,11 @@ class _Binding:
             model = self._bind(attempting_once(resolve_model(answerer)))
         answer: AIMessage = await model.ainvoke(list(messages))
         return answer
+
+
+def _has_forms(model: BaseChatModel) -> bool:
+    """Tell whether a model's provider answers in a form itself, as far as that is known."""
+    return (model.profile or {}).get("structured_output") is not False
 
 
 async def _model_error(level: Level, error: Exception) -> ModelError:
@@ -176,11 +196,9 @@ def _fresh_ids(message: AIMessage, call_ids: set[str]) -> dict[int, str]:
 
 async def _report(level: Level, message: AIMessage) -> None:
     """Record the usage of a message, and emit its content: native calls, a text, calls."""
-    usage = message.usage_metadata
     run = current_run()
     if run is not None:
-        model = str(message.response_metadata.get("model_name") or "")
-        run.record_usage(level.path, usage, model)
+        run.record_usage_of(level.path, message)
     for native in native_calls_of(message):
         await emit(
             ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)

@@ -200,8 +200,10 @@ async def _return_or_loop(level: Level, pending: PendingCalls) -> Command[str]:
     if output is not None:
         for call in calls:
             reply = pending.answers.get(call["id"] or "")
-            if call["name"] == output.name and reply is not None and reply.status == "success":
-                return Command(goto=level.end, update={"output": output.dump(call["args"])})
+            if call["name"] in output.names and reply is not None and reply.status == "success":
+                return Command(
+                    goto=level.end, update={"output": output.of_call(call["name"], call["args"])}
+                )
     ordinary = [c for c in calls if c["name"] in toolset.ordinary]
     is_direct = (
         bool(ordinary)

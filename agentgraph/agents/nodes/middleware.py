@@ -112,8 +112,8 @@ class Middleware:
                 settings["tool_choice"] = request.tool_choice
             if request.tools:
                 model = model.bind_tools(request.tools, **settings)
-            elif request.model_settings:
-                model = model.bind(**request.model_settings)
+            elif settings:
+                model = model.bind(**settings)
             system = [request.system_message] if request.system_message else []
 
             async def ask(answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:

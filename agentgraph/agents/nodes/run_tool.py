@@ -39,6 +39,7 @@ from agentgraph.agents.nodes.calls import (
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
+from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.errors import RoutingError
 from agentgraph.interception import ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
@@ -75,8 +76,8 @@ class ToolRunner:
         outcome: CallOutcome = {"call_id": call["id"] or ""}
         attempt = ToolAttempt(call, call_task["position"], task, outcome, progress, run)
         output = self._level.toolset.output
-        if output is not None and call["name"] == output.name:
-            checked_output = _check_output(output.dump, call)
+        if output is not None and call["name"] in output.names:
+            checked_output = _check_output(output, call)
             attempt.has_run = checked_output.status != "error"
             result: Any = {"messages": [checked_output]}
         else:
@@ -302,12 +303,12 @@ def _explain(error: ToolInvocationError) -> str:
     return f"Error: {type(error).__name__}: {error}\nMend the call, or do without it."
 
 
-def _check_output(dump: Callable[[object], object], call: ToolCall) -> ToolMessage:
+def _check_output(output: OutputFormat, call: ToolCall) -> ToolMessage:
     """Check the call that contains the agent's answer in a form, and answer it without a tool."""
     try:
-        dump(call["args"])
+        output.of_call(call["name"], call["args"])
     except ValueError as error:
-        text, status = f"The answer does not fit its form: {error}\nMend it.", "error"
+        text, status = f"The answer does not fit its form: {error}. Correct it.", "error"
     else:
-        text, status = "Answered in the form that was asked for.", "success"
+        text, status = output.accepted, "success"
     return ToolMessage(text, tool_call_id=call["id"] or "", name=call["name"], status=status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -20,8 +20,7 @@ from langgraph.channels import DeltaChannel, Topic
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
-Json: TypeAlias = Any
-"""A JSON value: an exact type would be a recursive alias, which LangGraph rejects."""
+from agentgraph.agents.spec.output import StoredAnswer
 
 
 class Turn(TypedDict, total=False):
@@ -142,7 +141,7 @@ class AgentState(TypedDict, total=False):
     current_active_agent: str | None
     turn: Annotated[Turn, merge_turn]
     outcomes: Annotated[list[CallOutcome], Topic(CallOutcome)]
-    output: Json
+    output: StoredAnswer | None
     help_reason: str | None
     errand: str | None
     """The id of the call that this level answers as a delegate; the name is stored, keep it."""

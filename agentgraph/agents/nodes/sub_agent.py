@@ -69,7 +69,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
         new_messages = [m for m in new_messages if m.id not in own_ids]
         update = _changes(values, result, channels)
         if result.get("output") is not None:
-            new_messages = [AIMessage(to_json(result["output"]).decode())]
+            new_messages = [AIMessage(to_json(result["output"]["value"]).decode())]
         return await _answer_call(
             level, name, call_task, new_messages, update, result.get("help_reason")
         )
@@ -232,8 +232,7 @@ def _record_usage(path: str, new_messages: Sequence[AnyMessage], team_usage: obj
     journal_ids = {message.id for messages in run.journal.values() for message in messages}
     for message in new_messages:
         if isinstance(message, AIMessage) and message.id not in journal_ids:
-            model = str(message.response_metadata.get("model_name") or "")
-            run.record_usage(path, message.usage_metadata, model)
+            run.record_usage_of(path, message)
     for below, figures in team_usage.items() if isinstance(team_usage, Mapping) else ():
         run.record_figures(f"{path}/{below}", figures)
 

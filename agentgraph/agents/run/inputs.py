@@ -34,10 +34,10 @@ def messages_of(input: MessageInput) -> list[AnyMessage]:
     Content blocks are one message of the human. Raises `ConfigurationError` for an empty input, and
     for what is no input.
     """
-    given: Any = input
-    if isinstance(given, Mapping) and set(given) == {"messages"}:
-        given = given["messages"]
-    parts = list(given) if isinstance(given, list | tuple) else [given]
+    raw: Any = input
+    if isinstance(raw, Mapping) and set(raw) == {"messages"}:
+        raw = raw["messages"]
+    parts = list(raw) if isinstance(raw, list | tuple) else [raw]
     try:
         if any(map(_is_block, parts)):
             parts = [HumanMessage(parts)]

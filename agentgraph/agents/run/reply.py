@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
-from agentgraph.agents.spec.output import OutputFormat
+from agentgraph.agents.spec.output import OutputFormat, StoredAnswer
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
 from agentgraph.participant import Participant
 from agentgraph.running import Run
@@ -138,16 +138,16 @@ def _new_messages(
     return [message for message in messages[start:] if message.id not in known_ids]
 
 
-def _output(agent: AgentSpec, json: object, path: str | None) -> object | None:
+def _output(agent: AgentSpec, answer: StoredAnswer | None, path: str | None) -> object | None:
     """Return the answer's object, in the form of the agent at the end of the path."""
-    if json is None:
+    if answer is None:
         return None
     speaker: Participant | AgentSpec = agent
     for name in path.split("/") if path else ():
         members = speaker.sub_agents if isinstance(speaker, AgentSpec) else ()
         speaker = next(member for member in members if member.name == name)
     form = speaker.response_format if isinstance(speaker, AgentSpec) else None
-    return json if form is None else OutputFormat(form).load(json)
+    return answer["value"] if form is None else OutputFormat(form).load(answer)
 
 
 def closing_events(reply: Reply[object]) -> Iterator[Event]:

@@ -17,11 +17,10 @@ from agentgraph.agents.spec.intents import Intent
 from agentgraph.agents.spec.output import ResponseFormat
 from agentgraph.agents.spec.tools import AgentTool, ToolLike, as_base_tool
 from agentgraph.agents.spec.values import (
-    FORM_ADVICE,
     Durability,
     HandoffMode,
     SystemPrompt,
-    is_form,
+    form_fault,
     member_fault,
     value_faults,
 )
@@ -152,8 +151,9 @@ class AgentSpec:
             faults = [(member, member_fault(name, member)) for member in getattr(self, name)]
             object.__setattr__(self, name, tuple(m for m, fault in faults if fault is None))
             yield from (fault for _, fault in faults if fault is not None)
-        if self.response_format is not None and not is_form(self.response_format):
-            yield f"response_format={self.response_format!r}: {FORM_ADVICE}"
+        fault = None if self.response_format is None else form_fault(self.response_format)
+        if fault is not None:
+            yield fault
             object.__setattr__(self, "response_format", None)
         yield from value_faults(vars(self))
 

@@ -148,7 +148,7 @@ def _implied_names(agent: AgentSpec, toolset: Toolset) -> Iterator[str]:
     for native in toolset.native:
         yield str(native.get("name") or native.get("function", {}).get("name") or native)
     if toolset.output is not None:
-        yield toolset.output.name
+        yield from toolset.output.names
     if agent.default_tools:
         yield from (*ALWAYS, *WITH_OTHERS)
 

@@ -1,75 +1,154 @@
-"""The form of an answer: shown to the model as a tool, and checked when the model calls it."""
+"""The answer that a `response_format` asks for: a call of a form's tool, or its JSON as a text."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from contextlib import suppress
 from types import UnionType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from langchain_core.messages import AIMessage
-from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from agentgraph.agents.spec.forms import AnswerForm, alternatives
+from agentgraph.history import calls_of
 
 Form = TypeVar("Form")
 _Form = TypeVar("_Form", covariant=True)
 
 
 class Strategy(Protocol[_Form]):
-    """LangChain's `ToolStrategy` or `ProviderStrategy`, known by its form."""
+    """LangChain's `ToolStrategy` or `ProviderStrategy`, known by its `schema`.
+
+    `langchain` is an extra, and may not be installed.
+    """
 
     @property
     def schema(self) -> type[_Form] | UnionType | dict[str, Any]:
-        """Return the form."""
+        """Return the form, or the union of several."""
         ...
 
 
-ResponseFormat: TypeAlias = type | Mapping[str, Any]
-"""A pydantic model, dataclass or TypedDict; or a JSON schema, which is not enforced."""
+ResponseFormat: TypeAlias = type | UnionType | Mapping[str, Any] | Strategy[Any]
+"""A pydantic model, dataclass, `TypedDict` or JSON Schema, a union of them, or a strategy."""
+
+
+_FENCE = re.compile(r"^```(?:json)?\s*(.*?)\s*```$", re.DOTALL)
+"""The fence in which a model may write JSON."""
+
+
+class StoredAnswer(TypedDict):
+    """An answer as it is stored: JSON values, and the form that they are in."""
+
+    form: str
+    value: Any
 
 
 class OutputFormat:
-    """A form that answers must have: `spec` is the tool that the model sees, under `name`.
+    """The forms that an answer may have, each of them a tool that the model may call.
 
-    Answers are stored as JSON values; `load` converts them back to the object.
+    An answer that fits none of them is asked for once more, unless the strategy says otherwise.
+    Raises `ValueError` or `TypeError` for what is no `response_format`.
     """
 
-    def __init__(self, form: ResponseFormat) -> None:
-        self.spec: dict[str, Any] = convert_to_openai_tool(
-            dict(form) if isinstance(form, Mapping) else form
+    def __init__(self, response_format: ResponseFormat) -> None:
+        is_plain = isinstance(response_format, type | UnionType | Mapping)
+        schema = (
+            response_format if is_plain else getattr(response_format, "schema", response_format)
         )
-        self.name: str = self.spec["function"]["name"]
-        self._adapter: TypeAdapter[Any] = TypeAdapter(
-            dict[str, Any] if isinstance(form, Mapping) else form
+        forms = [AnswerForm(kind) for kind in alternatives(schema)]
+        self._forms = {form.name: form for form in forms}
+        if len(self._forms) < len(forms):
+            raise ValueError("each form has to have a name of its own")
+        settings = getattr(response_format, "to_model_kwargs", None)
+        self.provider_settings: Mapping[str, Any] = {} if settings is None else settings()
+        """What asks the provider itself for the form, with a `ProviderStrategy`."""
+        self.asks_again: bool = getattr(response_format, "handle_errors", True) is not False
+        self.accepted: str = (
+            getattr(response_format, "tool_message_content", None)
+            or "Answered in the form that was asked for."
         )
+        """The text that answers a call with a fitting answer."""
 
-    def dump(self, value: object) -> object:
-        """Check an answer and return it as JSON values; raises `ValueError` if it does not fit."""
-        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json")
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools by which the model answers."""
+        return tuple(self._forms)
+
+    @property
+    def specs(self) -> list[dict[str, Any]]:
+        """The tools by which the model answers."""
+        return [form.spec for form in self._forms.values()]
+
+    @property
+    def request(self) -> str:
+        """The request for an answer as a text."""
+        schemas = [form.schema for form in self._forms.values()]
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        return f"Answer with JSON alone, which fits this schema: {json.dumps(schema)}"
+
+    def of_call(self, name: str, args: object) -> StoredAnswer:
+        """Return the answer that a call gives; raises `ValueError` with what does not fit."""
+        return {"form": name, "value": self._forms[name].with_defaults(args)}
+
+    def of_text(self, text: str) -> StoredAnswer:
+        """Return the answer that a text gives; raises `ValueError` with what does not fit."""
+        try:
+            value = json.loads(_FENCE.sub(r"\1", text.strip()))
+        except ValueError:
+            raise ValueError("it is a text, and no JSON") from None
+        problems = []
+        for form in self._forms.values():
+            try:
+                return self.of_call(form.name, value)
+            except ValueError as error:
+                problems.append(f"{form.name}: {error}")
+        raise ValueError("; ".join(problems))
+
+    def answer_of(self, message: AIMessage) -> StoredAnswer | None:
+        """Return the answer in a message, None where it calls other tools only.
+
+        Raises `ValueError` with what does not fit.
+        """
+        calls = [call for call in message.tool_calls if call["name"] in self._forms]
+        bad_calls = [c for c in message.invalid_tool_calls if c["name"] in self._forms]
+        if not calls and not bad_calls:
+            return None if calls_of(message) else self.of_text(str(message.text))
+        problems = []
+        for call in calls:
+            try:
+                return self.of_call(call["name"], call["args"])
+            except ValueError as error:
+                problems.append(f"{call['name']}: {error}")
+        problems += [f"{call['name']}: the arguments are not valid JSON" for call in bad_calls]
+        raise ValueError("; ".join(problems))
 
     def text_of(self, message: AIMessage) -> str | None:
-        """Return a message's answer in this form as JSON, None where no call in it fits."""
-        for call in message.tool_calls:
-            if call["name"] == self.name:
-                with suppress(ValueError):
-                    return json.dumps(self.dump(call["args"]), ensure_ascii=False)
-        return None
+        """Return the answer that a message's call gives as JSON, None where no call gives one."""
+        try:
+            answer = self.answer_of(message)
+        except ValueError:
+            return None
+        return None if answer is None else json.dumps(answer["value"], ensure_ascii=False)
 
     def fits(self, text: str) -> bool:
-        """Tell whether a text is an answer in this form."""
+        """Tell whether a text is an answer."""
         return self.read(text) is not None
 
-    def load(self, json: object) -> object:
-        """Return the object for dumped values.
+    def read(self, text: str) -> StoredAnswer | None:
+        """Return the answer that a text gives, None where it gives none."""
+        try:
+            return self.of_text(text)
+        except ValueError:
+            return None
+
+    def load(self, answer: StoredAnswer) -> object:
+        """Return the object for a stored answer.
 
         Raises `ValueError` where the form has changed and the stored values do not fit it.
         """
-        return self._adapter.validate_python(json)
-
-    def read(self, text: str) -> object | None:
-        """Parse a text in this form; return None if it is not in this form."""
-        try:
-            return self.dump(json.loads(text))
-        except ValueError:
-            return None
+        form = self._forms.get(answer["form"])
+        if form is None:
+            raise ValueError(f"the answer has the form {answer['form']!r}, which is not known here")
+        return form.load(answer["value"])

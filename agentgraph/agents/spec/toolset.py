@@ -48,9 +48,8 @@ class Toolset:
 
     @property
     def specs(self) -> list[Any]:
-        """Return all tools to bind to the model."""
-        own = [*self.ordinary.values(), *self.signals, *self.native]
-        return own if self.output is None else [*own, self.output.spec]
+        """Return all tools to bind to the model, without those of the answer's form."""
+        return [*self.ordinary.values(), *self.signals, *self.native]
 
 
 def toolset_of(

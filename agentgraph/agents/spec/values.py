@@ -10,10 +10,12 @@ from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
+from pydantic import PydanticUserError
 
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.agents.spec.tools import AgentTool, as_base_tool
+from agentgraph.display import shortened
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
 from agentgraph.models import name_fault
@@ -27,7 +29,7 @@ SystemPrompt: TypeAlias = (
 HandoffMode: TypeAlias = Literal["sticky", "delegate"]
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 
-FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict, or a JSON schema with a title"
+_FORM_ADVICE = "give a pydantic model, a dataclass, a TypedDict or a JSON Schema"
 
 
 def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
@@ -54,13 +56,14 @@ def member_fault(name: str, member: object) -> str | None:
     return _MEMBER_FAULTS[name](member)
 
 
-def is_form(value: Any) -> bool:
-    """Tell whether a value is a form for answers that a model can see as a tool."""
+def form_fault(value: Any) -> str | None:
+    """Return what is wrong with a `response_format`, None if it fits."""
     try:
         OutputFormat(value)
-    except (ValueError, TypeError):
-        return False
-    return True
+    except (ValueError, TypeError, PydanticUserError) as error:
+        reason = str(error).partition("\n")[0]
+        return f"response_format={shortened(repr(value))}: {_FORM_ADVICE} ({reason})"
+    return None
 
 
 def _is_saver(value: object) -> bool:

@@ -67,6 +67,8 @@ class NodeInterceptor:
         is_current = answer and answer.get("input") == self.account.input_id and "by" in answer
         self._answer = answer if is_current else None
         self._has_asked = False
+        self.has_answered = False
+        """Whether the last answer is the guards' or a human's, and no model's."""
         self._failures: list[tuple[ModelCall, Exception]] = []
 
     @property
@@ -96,10 +98,13 @@ class NodeInterceptor:
         if answer is not None and message is not None and answer["by"] != _BY_TOOLS:
             if answer["by"] == "edit":
                 await check_edit(self.site, answer["text"], call.messages)
+            self.has_answered = True
             return message
         guarded_call = GuardedModelCall(self.site, call)
         try:
-            return await guarded_call.run(message)
+            response = await guarded_call.run(message)
+            self.has_answered = response is not guarded_call.model_message
+            return response
         finally:
             if guarded_call.failure is not None and self.retries_models:
                 self._failures.append((call, guarded_call.failure))

@@ -72,6 +72,8 @@ class GuardedModelCall:
         self._call = call
         self._name = model_name_of(call.model)
         self._has_given_up = False
+        self.model_message: AIMessage | None = None
+        """The last message that a model has given."""
         self.failure: Exception | None = None
         """The provider's error, once all attempts have failed; None before."""
 
@@ -243,7 +245,7 @@ class GuardedModelCall:
                 raise await self._refusal(request.decision)
             permit = request
             payment.record_seq = site.record("model", model=name, **payment.worst_case())
-            message = await self._call_in_time(answerer, messages)
+            message = self.model_message = await self._call_in_time(answerer, messages)
         except BaseException as error:
             _settle_permit(error, permit)
             fail(site, error, payment)

@@ -110,7 +110,7 @@ class Speaker:
             list(fresh.values()),
             result.get("notes") or (),
             result.get("current_active_agent"),
-            result.get("output"),
+            (result.get("output") or {}).get("value"),
             (result.get("turn") or {}).get("closed"),
             self._take_usage([*fresh.values()]),
             _transfers(result, round),

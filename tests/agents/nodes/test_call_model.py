@@ -271,7 +271,7 @@ async def test_an_answer_in_a_form_is_the_output(
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize(("form", "name", "args", "output"), FORMS[:2])
+@forms
 async def test_a_misfit_answer_is_answered_with_the_error_and_corrected(
     form: Any, name: str, args: dict[str, Any], output: object
 ) -> None:
@@ -290,15 +290,8 @@ async def test_a_text_answer_that_is_json_is_read(
     assert (reply.output, reply.text) == (output, text)
 
 
-@pytest.mark.parametrize("text", ["Three.", '{"amount": "much"}', "[]"])
-async def test_a_text_answer_that_is_something_else_stays_a_text(text: str) -> None:
-    reply = await Agent("desk", model=ScriptedModel([text]), response_format=Price).ainvoke("?")
-    assert (reply.output, reply.text) == (None, text)
-
-
-@pytest.mark.parametrize("second", ["No.", call("transfer_to_clerk")])
-async def test_the_output_of_a_turn_does_not_stay_for_the_next(second: Any) -> None:
-    model = ScriptedModel([call("Price", amount=3), second])
+async def test_the_output_of_a_turn_does_not_stay_for_the_next() -> None:
+    model = ScriptedModel([call("Price", amount=3), call("transfer_to_clerk")])
     clerk = Agent("clerk", model=ScriptedModel(["No."]))
     agent = Agent("desk", model=model, agents=[clerk], response_format=Price)
     await agent.ainvoke("how much?", thread_id="1")

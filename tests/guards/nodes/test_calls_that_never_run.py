@@ -60,7 +60,6 @@ def forbidden(subject: Subject) -> bool:
 UNRUN: dict[str, tuple[Scripted, dict[str, Any]]] = {
     "denied by a gate": (call("look", what="it"), {"gates": Gate(policy=forbidden)}),
     "malformed": ([bad_call("look")], {}),
-    "no answer in its form": (call("Page", number="x"), {}),
     "too many hops": (call("transfer_to_sub"), {"hops": 0}),
     "too deep for a delegate": (call("transfer_to_sub"), {"depth": 0}),
     "too deep for an agent as a tool": (call("sub", request="do it"), {"depth": 0}),
@@ -79,8 +78,6 @@ def unrun(kind: str) -> tuple[Scripted, dict[str, Any], dict[str, Any]]:
 
     asks, policy = UNRUN[kind]
     sub = solo(ScriptedModel(lambda _: "Done."), name="sub")
-    if kind == "no answer in its form":
-        return asks, {"response_format": Page}, policy
     if kind == "a wish to go too far":
         return asks, {"agents": [sub], "tools": [move_on]}, policy
     if "too" not in kind:
@@ -107,8 +104,7 @@ async def test_an_agent_whose_calls_never_run_is_corrected_then_stopped(kind: st
 @pytest.mark.parametrize("kind", UNRUN)
 async def test_an_agent_that_heeds_the_correction_of_such_calls_goes_on(kind: str) -> None:
     asks, fields, policy = unrun(kind)
-    after = call("Page", number=1) if "response_format" in fields else "I give up."
-    model = ScriptedModel([asks, asks, asks, after])
+    model = ScriptedModel([asks, asks, asks, "I give up."])
     agent = solo(model, guards=watched(**policy), **fields)
     events = await streamed(agent)
     assert loops(events) == STOPPED[:1]
@@ -263,7 +259,7 @@ async def test_calls_that_are_mended_are_no_loop() -> None:
     for n in range(6):
         wrong = [bad_call("look", f'{{"what": {n}{part}}}') for part in ("oops", "!")]
         asks += [*([one] for one in wrong), call("look", what=f"{n}")]
-    asks += [call("Page", number="x"), call("Page", number="y"), call("Page", number=1)]
+    asks += [call("Page", number="x"), call("Page", number=1)]
     agent = solo(ScriptedModel(asks), guards=watched(), response_format=Page)
     events = await streamed(agent)
     assert (closed_by(events), decided(events)) == (None, [])
