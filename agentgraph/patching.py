@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, get_type_hints
 
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langgraph._internal._config import ensure_config
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_ID,
@@ -21,13 +23,17 @@ from langgraph._internal._constants import (
     CONFIG_KEY_DURABILITY,
     CONFIG_KEY_READ,
     CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_STREAM,
+    CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
 )
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command
 from typing_extensions import TypedDict, is_typeddict
 
@@ -198,7 +204,7 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
     Nodes, edges, saver, store and config are copied. Raises `ConfigurationError` where a patcher
     does not fit the graph.
     """
-    builder = _copy(compiled.builder)
+    builder = copy_of(compiled.builder)
     for extra in states_of(patchers):
         add_state(builder, extra)
     builder = apply_patchers(builder, patchers)
@@ -213,6 +219,8 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
         name=compiled.name,
         transformers=compiled.stream_transformers,
     )
+    if type(compiled) is not type(copy):  # a class of its own has its own public surface
+        copy.__class__ = type(compiled)
     return copy.with_config(compiled.config) if compiled.config else copy
 
 
@@ -300,12 +308,79 @@ def stores_meanwhile(config: RunnableConfig) -> bool:
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "async"
 
 
+def is_node(*configs: RunnableConfig | None) -> bool:
+    """Tell whether a graph that is run with these configs is inside of a node of another graph."""
+    return CONFIG_KEY_TASK_ID in ensure_config(*configs)[CONF]
+
+
+def is_part_of_snapshot(config: RunnableConfig) -> bool:
+    """Tell whether a state is read as a part of the state of the graph around it."""
+    return CONFIG_KEY_CHECKPOINTER in config.get(CONF, {})
+
+
+def concatenates(config: RunnableConfig | None, key: str) -> bool:
+    """Tell whether the graph around a node only adds to a list of messages, as `+` does.
+
+    Then a message with the id of an earlier one does not replace that one.
+    """
+    read = ensure_config(config)[CONF].get(CONFIG_KEY_READ)
+    channel = None if read is None else read.args[1].get(key)
+    reducer = getattr(channel, "operator", None)
+    if reducer is None or reducer is add_messages:
+        return False
+    try:
+        return len(reducer([_PROBE], [_PROBE])) == 2
+    except Exception:  # a function of the user, which may expect other values
+        return False
+
+
+_PROBE = HumanMessage("", id="probe")
+
+
+def hide_in_stream(
+    config: RunnableConfig | None, channels: frozenset[str]
+) -> RunnableConfig | None:
+    """Return the config for a nested graph of which the stream shows no such channels.
+
+    It concerns the streams of values and updates of the nested graph itself, not of graphs below.
+    """
+    values = ensure_config(config)[CONF]
+    stream: Any = values.get(CONFIG_KEY_STREAM)
+    if stream is None:
+        return config
+    own = tuple(str(values[CONFIG_KEY_CHECKPOINT_NS]).split(NS_SEP))
+
+    def send(chunk: Any) -> None:
+        namespace, mode, payload = chunk
+        # LangGraph numbers the namespaces of the further graphs that one task runs.
+        is_own = namespace[: len(own)] == own and all(map(str.isdigit, namespace[len(own) :]))
+        if is_own and mode == "values":
+            payload = _without(channels, payload)
+        elif is_own and mode == "updates":
+            payload = {node: _without(channels, update) for node, update in payload.items()}
+        stream((namespace, mode, payload))
+
+    conf = {**(config or {}).get(CONF, {}), CONFIG_KEY_STREAM: StreamProtocol(send, stream.modes)}
+    return {**(config or {}), CONF: conf}
+
+
+def _without(channels: frozenset[str], update: Any) -> Any:
+    """Return an update without some channels; None where nothing is left, as LangGraph has it."""
+    if isinstance(update, list):
+        parts = [_without(channels, part) for part in update]
+        return [part for part in parts if part is not None] or None
+    if not isinstance(update, dict):
+        return update
+    return {key: value for key, value in update.items() if key not in channels} or None
+
+
 def answers_to(config: RunnableConfig) -> int:
     """Return how many of a task's own questions a human has decided before this resumption."""
     return len(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
-def _copy(builder: AnyGraph) -> AnyGraph:
+def copy_of(builder: AnyGraph) -> AnyGraph:
+    """Return a copy of a graph that is not compiled: changes of it do not show in the original."""
     duplicate = copy.copy(builder)
     for attribute in ("nodes", "edges", "channels", "managed", "schemas", "waiting_edges"):
         setattr(duplicate, attribute, copy.copy(getattr(builder, attribute)))

@@ -29,6 +29,7 @@ LEAVES = frozenset(
         "interception",
         "storage",
         "stream",
+        "surface",
         "telling",
         "usage",
         "whole_calls",

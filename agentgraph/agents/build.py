@@ -29,14 +29,8 @@ from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, HasGuards, Membership, Participant
-from agentgraph.patching import (
-    AnyCompiledGraph,
-    AnyGraph,
-    apply_patchers,
-    compile_graph,
-    merge_states,
-    states_of,
-)
+from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
+from agentgraph.surface import publish
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
@@ -50,7 +44,9 @@ def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompil
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
-    compiled_graph = compile_graph(graph, saver, store=store, name=agent.name)
+    inputs, outputs = _surface(agent, states)
+    outputs = ["messages", "current_active_agent", *outputs[1:]]
+    compiled_graph = publish(graph, inputs, outputs, saver, store=store, name=agent.name)
     return _with_recursion_limit(compiled_graph, guards)
 
 
@@ -66,7 +62,8 @@ def compile_in_team(
     states = (NotesState, *_states_of(guards))
     tree, effects = Tree.of(agent), membership.effects
     graph = _build(agent, agent.name, None, guards, tree, states, effects, membership)
-    return _with_recursion_limit(compile_graph(graph, name=agent.name), guards)
+    compiled_graph = publish(graph, *_surface(agent, states), name=agent.name)
+    return _with_recursion_limit(compiled_graph, guards)
 
 
 def _build(
@@ -113,6 +110,20 @@ def _build(
         graph = _with_guards(graph, level, guards)
     level.nodes.update(graph.nodes)
     return graph
+
+
+def _surface(agent: AgentSpec, states: tuple[type, ...]) -> tuple[list[str], list[str]]:
+    """Return the channels of a level that others write, and those that they see.
+
+    These are the messages, and what patchers and middleware declare.
+    """
+    states = (*states, *states_of(agent.patchers))
+    state = merge_states("Declared", *(s for s in states if s not in (GuardedState, NotesState)))
+    keys = [key for key in state.__annotations__ if key not in AgentState.__annotations__]
+    middleware = Middleware(agent.middleware)
+    inputs = ["messages", *keys, *middleware.public_keys("input")]
+    outputs = ["messages", *keys, *middleware.public_keys("output")]
+    return list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs))
 
 
 def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
@@ -201,7 +212,8 @@ def _sub_agent_node(
     guards = child.guards_within(level.guards, path)
     above, effects = level.agent.name, level.effects
     graph = _build(child, path, above, guards, None, states, effects, level.membership)
-    return sub_agent(level, name, compile_graph(graph, name=name), channels)
+    compiled_graph = publish(graph, *_surface(child, states), name=name)
+    return sub_agent(level, name, compiled_graph, channels)
 
 
 def _foreign_graph(level: Level, participant: Participant, path: str) -> Graph:

@@ -22,6 +22,7 @@ from agentgraph import Agent
 from agentgraph.clock import clock
 from agentgraph.storage import LazySaver
 from agentgraph.storage.postgres import SAVERS, open_postgres
+from agentgraph.surface import whole_state
 from agentgraph.testing import ScriptedModel
 from tests.postgres import Database, Way, new_database, new_server, ways
 
@@ -302,6 +303,6 @@ async def test_prompt_with_what_postgres_cannot_hold_is_stored(postgres: Databas
     async with opened(postgres.url) as saver:
         agent = Agent("Solo", model=model, checkpointer=saver, system_prompt=lambda _: odd)
         await agent.ainvoke("first", thread_id="t")
-        state = await agent.graph.aget_state({"configurable": {"thread_id": "t"}})
+        state = await whole_state(agent.graph, {"configurable": {"thread_id": "t"}})
 
     assert state.values["system_prompt"].startswith("\ufffd and ?")

@@ -9,7 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -53,6 +62,20 @@ class Middleware:
     def states(self) -> list[type]:
         """Return the state types that the middleware needs."""
         return [m.state_schema for m in self._stack]
+
+    def public_keys(self, side: Literal["input", "output"]) -> list[str]:
+        """Return the channels of the middleware that LangChain shows in a graph's schema."""
+        if not self._stack:
+            return []
+        from langchain.agents import AgentState as LangChainState
+
+        hints = [get_type_hints(state, include_extras=True) for state in self.states]
+        return [
+            key
+            for state in hints
+            for key, hint in state.items()
+            if key not in LangChainState.__annotations__ and not _is_omitted(hint, side)
+        ]
 
     @property
     def tools(self) -> list[Any]:
@@ -170,6 +193,14 @@ def hook_node(
         return Command(goto=leads_to(merge_messages(own, [changes or []])), update=update)
 
     return run
+
+
+def _is_omitted(hint: Any, side: str) -> bool:
+    """Tell whether an annotation leaves its channel out of the schema; it may be in `Required`."""
+    marks = getattr(hint, "__metadata__", ())
+    if any(getattr(mark, side, False) is True for mark in marks):
+        return True
+    return any(_is_omitted(part, side) for part in get_args(hint))
 
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:

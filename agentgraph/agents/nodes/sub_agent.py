@@ -35,6 +35,7 @@ from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit
+from agentgraph.surface import run_whole
 
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
 Result: TypeAlias = Mapping[str, Any]
@@ -101,7 +102,8 @@ def foreign_agent(
             values["place"] = _place(level, name, state, call_task)
         with handed_over((), call_task and call_task["call"]["id"]):
             timer = None if keeps_time else current_interceptor()
-            result = await _run_foreign(level, name, graph, values, timer)
+            run = run_whole(graph, values) if is_team else graph.ainvoke(values)
+            result = await _run_foreign(level, name, run, timer)
         # Only answers and calls: a summary that the graph makes for itself does not belong here.
         new_messages = answer_malformed(
             message
@@ -171,7 +173,7 @@ async def _answer_call(
 
 
 async def _run_foreign(
-    level: Level, name: str, graph: Graph, values: Mapping[str, Any], timer: Interceptor | None
+    level: Level, name: str, run: Awaitable[Any], timer: Interceptor | None
 ) -> Result:
     try:
         with nullcontext() if timer is None else timer.time_limit():

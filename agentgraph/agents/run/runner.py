@@ -41,6 +41,7 @@ from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, outer_run, record_messages
 from agentgraph.stream import AnyEvent
+from agentgraph.surface import run_whole
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
 
@@ -263,7 +264,8 @@ class Runner:
 
     async def _run(self, graph_input: Any, context: Any, config: RunnableConfig) -> Outcome:
         try:
-            result: Any = await self._graph.ainvoke(
+            result: Any = await run_whole(
+                self._graph,
                 graph_input,
                 config,
                 context=context,

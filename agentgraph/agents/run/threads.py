@@ -29,6 +29,7 @@ from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run
 from agentgraph.storage import LazySaver
+from agentgraph.surface import whole_state
 
 
 class Threads:
@@ -72,13 +73,13 @@ class Threads:
 
     async def messages(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, with those that the next turn would recover."""
-        snapshot = await self._graph.aget_state(thread_config(thread_id))
+        snapshot = await whole_state(self._graph, thread_config(thread_id))
         recovery = await self.recovery(thread_id, await self.checkpoint(thread_id))
         return merge_messages(snapshot.values.get("messages", []), [recovery.messages])
 
     async def snapshot(self, thread_id: str) -> StateSnapshot:
         """Return the state of a thread, with the states of all unfinished levels."""
-        return await self._graph.aget_state(thread_config(thread_id), subgraphs=True)
+        return await whole_state(self._graph, thread_config(thread_id), subgraphs=True)
 
     async def questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
         """Return the open questions of a thread, each with the path of its agent."""
@@ -122,7 +123,7 @@ class Threads:
         # By the checkpoint's id: without it the state would contain the writes of tasks that have
         # finished since, although new input drops them.
         config = thread_config(thread_id) if latest is None else latest.config
-        return recover(await self._graph.aget_state(config, subgraphs=True), journal)
+        return recover(await whole_state(self._graph, config, subgraphs=True), journal)
 
     async def prepare_compensation(self, latest: CheckpointTuple) -> bool:
         """Return whether a broken-off run must be undone next; if so, set its state to do so."""

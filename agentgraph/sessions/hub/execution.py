@@ -25,6 +25,7 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
 from agentgraph.sessions.team.supervisor import Supervisor
+from agentgraph.surface import run_whole, whole_state
 
 _STEPS = 1_000_000
 """LangGraph's limit per run; the session's rules and guards end a run long before."""
@@ -149,7 +150,7 @@ class Execution:
         if self._was_running and session.is_running and not await self._may_try_again():
             return None
         # This reads the store, so it is done once, before the graph runs for the first time.
-        snapshot = await self._hub.graph_of(session.record).aget_state(self._config)
+        snapshot = await whole_state(self._hub.graph_of(session.record), self._config)
         if not snapshot.config["configurable"].get("checkpoint_id"):
             if session.state.status == "waiting_decision":
                 await self._ask_again()
@@ -203,7 +204,8 @@ class Execution:
             self._is_clean = False
         with inside_run(run), inside_session(session):
             task = asyncio.ensure_future(
-                graph.ainvoke(
+                run_whole(
+                    graph,
                     None if graph_input == "next step" else graph_input,
                     self._config,
                     durability=durability,

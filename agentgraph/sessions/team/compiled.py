@@ -30,6 +30,7 @@ from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.private_sessions import PrivateSessions
 from agentgraph.sessions.team.speaker import Speaker
 from agentgraph.sessions.team.spec import TeamSpec
+from agentgraph.surface import publish
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _STEPS = 1_000
@@ -64,7 +65,8 @@ class CompiledTeam(TeamSpec):
 
     def compile(self, saver: BaseCheckpointSaver[Any] | None = None) -> AnyCompiledGraph:
         """Compile the graph for a store."""
-        return compile_graph(self._builder, saver, store=self._store, name=self.name)
+        shown = ["messages"]
+        return publish(self._builder, shown, shown, saver, store=self._store, name=self.name)
 
     def add_to(self, graph: AnyGraph) -> AnyGraph:
         """Add the team's nodes to a graph that has its state."""

@@ -22,6 +22,7 @@ from agentgraph.sessions.team.inner_session import (
 )
 from agentgraph.sessions.team.speaker import Speaker, config_with, view_of
 from agentgraph.sessions.team.spec import TeamSpec
+from agentgraph.surface import run_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class TeamSpeaker(Speaker):
             try:
                 with inside_session(inner):
                     config = config_with(round.session.listeners())
-                    await self.graph.ainvoke({"round": inner.state.round}, config)
+                    await run_whole(self.graph, {"round": inner.state.round}, config)
             finally:
                 # One that has not ended waits for a human; its round resumes it.
                 await release_inner(inner)

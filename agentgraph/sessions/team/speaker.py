@@ -36,6 +36,7 @@ from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, count_unsummarised, summarise
 from agentgraph.stream import ErrorEvent, emit
+from agentgraph.surface import run_whole
 
 T = TypeVar("T")
 
@@ -100,7 +101,8 @@ class Speaker:
         active = session.state.active.get(self.name)
         graph_input: dict[str, Any] = {"messages": [], "current_active_agent": active}
         with handed_over(history):
-            result = await self.graph.ainvoke(graph_input, config_with(session.listeners()))
+            config = config_with(session.listeners())
+            result = await run_whole(self.graph, graph_input, config)
         # `past` holds the participant's own messages that a middleware removed from the
         # conversation.
         known_ids = {message.id for message in history}

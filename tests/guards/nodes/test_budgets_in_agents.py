@@ -26,6 +26,7 @@ from agentgraph.guards import (
 )
 from agentgraph.models import price_of
 from agentgraph.sessions import EV_AUDIT
+from agentgraph.surface import whole_state
 from agentgraph.testing import Turn, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.guarded_agents import recorded
@@ -359,6 +360,6 @@ async def test_figures_that_cannot_be_are_not_believed(
     [held] = [one.data["reserved_tokens"] for one in recorded(sink, "model")]
     assert spend.total_tokens == (held if counted is None else counted)
     assert spend.estimated_tokens == (held if counted is None else 0)
-    state = await agent.graph.aget_state({"configurable": {"thread_id": "t"}})
+    state = await whole_state(agent.graph, {"configurable": {"thread_id": "t"}})
     [[_, tokens, usd]] = state.values["guarded"]["spends"][""]["paid"].values()
     assert (tokens, Decimal(usd)) == (spend.total_tokens, spend.usd)

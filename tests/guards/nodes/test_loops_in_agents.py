@@ -13,6 +13,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent
 from agentgraph.guards import LoopDetector, MemorySink
 from agentgraph.stream import Event, FinalStateEvent
+from agentgraph.surface import whole_state
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.guarded_agents import (
     answers,
@@ -324,7 +325,7 @@ async def test_what_is_stored_of_loops_does_not_grow_with_the_visits_to_a_worker
         fields: dict[str, Any] = {"guards": guards, "checkpointer": InMemorySaver()}
         boss = Agent("boss", model=model, agents=[worker.as_tool()], **fields)
         assert (await boss.ainvoke("go", thread_id="t")).text == "All done."
-        state = await boss.graph.aget_state({"configurable": {"thread_id": "t"}})
+        state = await whole_state(boss.graph, {"configurable": {"thread_id": "t"}})
         answered = [m for m in await boss.ahistory("t") if isinstance(m, ToolMessage)]
         spots = [f"boss/worker#{message.tool_call_id}" for message in answered]
         return list(state.values["guarded"]["loops"]), spots

@@ -33,6 +33,7 @@ from agentgraph.guards import (
     Record,
 )
 from agentgraph.stream import TokenEvent
+from agentgraph.surface import whole_state
 from agentgraph.testing import Fault, ScriptedModel, Turn, call
 from tests.guards.guarded_agents import (
     Hurried,
@@ -416,7 +417,7 @@ async def test_an_action_is_stored_before_it_runs_though_middleware_catches_all(
     @effect()
     async def pay(item: str) -> str:
         """Pay for something."""
-        state = await agent.graph.aget_state({"configurable": {"thread_id": "t"}})
+        state = await whole_state(agent.graph, {"configurable": {"thread_id": "t"}})
         stored.append(state.values["guarded"])
         return f"paid for {item}"
 

@@ -25,6 +25,7 @@ from agentgraph.routing import (
     round_robin,
 )
 from agentgraph.sessions import Hub
+from agentgraph.surface import run_whole
 from agentgraph.testing import ScriptedModel, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.metered_models import PAID, Metered, paid
@@ -163,7 +164,7 @@ async def answer(
     config: Any = {"configurable": {"thread_id": THREAD}}
     known = await agent.graph.aget_state(config)
     said: Any = None if known.next else {"messages": [("user", "go")]}
-    result = await agent.graph.ainvoke(said, config, durability=durability)
+    result = await run_whole(agent.graph, said, config, durability=durability)
     tell(status="closed", reason=result["turn"].get("closed"))
 
 

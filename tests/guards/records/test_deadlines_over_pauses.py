@@ -13,6 +13,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.guards import CostBudget, Deadlines, Escalation, Gate, Subject
 from agentgraph.sessions import Hub, MemoryLog
+from agentgraph.surface import run_whole
 from agentgraph.testing import Fault, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.metered_models import Driven, asked, look, worker
@@ -140,7 +141,7 @@ async def test_a_dead_process_has_its_time_counted(
     time.advance(dead_s)
     # Another process goes on where that one has left off.
     config: Any = {"configurable": {"thread_id": "t"}}
-    result = await worker("a", ["Done."], **fields).graph.ainvoke(None, config)
+    result = await run_whole(worker("a", ["Done."], **fields).graph, None, config)
     assert result["turn"].get("closed") == reason
 
 

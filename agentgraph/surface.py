@@ -1,0 +1,234 @@
+"""A compiled graph with a public surface: which of its channels others may read and write.
+
+Code of this project runs such a graph by `run_whole` and reads it by `whole_state`, which reach all
+channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from langchain_core.messages import AnyMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import EphemeralValue
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import START
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
+from langgraph.types import Command, StateSnapshot
+from typing_extensions import TypedDict
+
+from agentgraph.participant import Graph
+from agentgraph.patching import (
+    AnyGraph,
+    concatenates,
+    copy_of,
+    hide_in_stream,
+    is_node,
+    is_part_of_snapshot,
+)
+
+_View: TypeAlias = Literal["public", "node", "whole"]
+_view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
+"""Which channels a snapshot shows: those of a root, those of a node, or all."""
+
+SHARED = ("messages",)
+"""The channels that a graph shares with a graph of others in which it is a node."""
+
+
+class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph that shows and takes its public channels only.
+
+    Its input and output schemas name them. As a node of another graph, or called by one, it shares
+    `messages` and nothing else, whatever the other graph's channels are called.
+    """
+
+    @property
+    def stream_channels_asis(self) -> str | Sequence[str]:
+        """Return the channels of snapshots, and of the streams of values and updates."""
+        view = _view.get()
+        if view == "whole":
+            return self.all_channels
+        return [key for key in self.output_channels if view == "public" or key in SHARED]
+
+    @property
+    def all_channels(self) -> list[str]:
+        """Return the names of all channels of its state."""
+        return list(self.builder.channels)
+
+    async def ainvoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        output_keys: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run to the end; a graph around this one gets the messages that it lacks."""
+        chosen, keys = self._choose(input, config, output_keys)
+        result = await super().ainvoke(chosen, config, output_keys=keys, **kwargs)
+        return self._for_parent(result, chosen, config)
+
+    def invoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        output_keys: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run to the end; a graph around this one gets the messages that it lacks."""
+        chosen, keys = self._choose(input, config, output_keys)
+        result = super().invoke(chosen, config, output_keys=keys, **kwargs)
+        return self._for_parent(result, chosen, config)
+
+    def astream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        output_keys: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """Run, and yield what happens; `values` and `updates` have public channels only."""
+        chosen, keys = self._choose(input, config, output_keys)
+        return super().astream(chosen, config, output_keys=keys, **kwargs)
+
+    def stream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        output_keys: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """Run, and yield what happens; `values` and `updates` have public channels only."""
+        chosen, keys = self._choose(input, config, output_keys)
+        return super().stream(chosen, config, output_keys=keys, **kwargs)
+
+    async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        """Return the state of a thread."""
+        token = _view.set(_view_of(config))
+        try:
+            return await super().aget_state(config, subgraphs=subgraphs)
+        finally:
+            _view.reset(token)
+
+    def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
+        """Return the state of a thread."""
+        token = _view.set(_view_of(config))
+        try:
+            return super().get_state(config, subgraphs=subgraphs)
+        finally:
+            _view.reset(token)
+
+    def _choose(
+        self, input: Any, config: RunnableConfig | None, output_keys: str | Sequence[str] | None
+    ) -> tuple[Any, str | Sequence[str]]:
+        """Return what of an input belongs to this graph's surface, and the channels to give out."""
+        if isinstance(output_keys, _Keys):
+            return input, output_keys
+        is_shared = is_node(self.config, config)
+        own = SHARED if is_shared else self.builder.schemas[self.builder.input_schema]
+        default = SHARED if is_shared else self.output_channels
+        keys = output_keys if isinstance(output_keys, str) else _Keys(output_keys or default)
+        if input is None or isinstance(input, Command):
+            return input, keys
+        # The state of a graph around this one may be an object.
+        values = input if isinstance(input, Mapping) else getattr(input, "__dict__", {})
+        chosen = {key: values[key] for key in own if key in values}
+        if is_shared and isinstance(chosen.get("messages"), list):
+            # With ids, by which the new messages are told apart in the end.
+            chosen["messages"] = _with_ids(chosen["messages"])
+        return chosen, keys
+
+    def _for_parent(self, result: Any, given: Any, config: RunnableConfig | None) -> Any:
+        """Return a result without the messages that a graph around this one would have twice."""
+        if not isinstance(result, dict) or not isinstance(given, dict):
+            return result
+        if not is_node(self.config, config) or not concatenates(config, "messages"):
+            return result
+        known = {message.id: message for message in given.get("messages") or ()}
+        new = [m for m in result.get("messages") or () if m.id not in known or m != known[m.id]]
+        return {**result, "messages": new}
+
+
+class _Keys(list[str]):
+    """The channels that a run gives out, once its input has been chosen."""
+
+
+def publish(
+    builder: AnyGraph,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    saver: BaseCheckpointSaver[Any] | None = None,
+    *,
+    store: BaseStore | None = None,
+    name: str,
+) -> PublicGraph:
+    """Compile a graph with a public surface: the channels that it takes, and those it shows."""
+    builder = copy_of(builder)
+    builder.input_schema = builder.output_schema = builder.state_schema
+    compiled = builder.compile(saver, store=store, name=name)
+    # Only now: the node at the start writes the channels of the schema of its compilation, and
+    # `run_whole` gives it all of them.
+    hints = get_type_hints(builder.state_schema, include_extras=True)
+    for attribute, keys in (("input_schema", inputs), ("output_schema", outputs)):
+        fields = {key: hints[key] for key in keys}
+        schema = TypedDict(f"{name}_{attribute}", fields, total=False)  # type: ignore[misc]
+        builder.schemas[schema] = {key: builder.channels[key] for key in keys}
+        setattr(builder, attribute, schema)
+    compiled.channels[START] = EphemeralValue(builder.input_schema)
+    compiled.output_channels = compiled.stream_channels = list(outputs)
+    public = PublicGraph.__new__(PublicGraph)
+    vars(public).update(vars(compiled))
+    return public
+
+
+async def run_whole(
+    graph: Graph, input: Any, config: RunnableConfig | None = None, **settings: Any
+) -> Any:
+    """Run a graph to its end, with all of its channels in its input and in its result.
+
+    A stream around it shows the public ones. A graph without a public surface is run as it is.
+    """
+    if not isinstance(graph, PublicGraph):
+        return await graph.ainvoke(input, config, **settings)
+    keys = _Keys(graph.all_channels)
+    config = hide_in_stream(config, frozenset(keys).difference(graph.output_channels))
+    run = super(PublicGraph, graph).ainvoke
+    return await run(input, config, output_keys=keys, **settings)
+
+
+async def whole_state(
+    graph: Graph, config: RunnableConfig, *, subgraphs: bool = False
+) -> StateSnapshot:
+    """Return the state of a thread with all channels, also those of the graphs within."""
+    token = _view.set("whole")
+    try:
+        return await graph.aget_state(config, subgraphs=subgraphs)
+    finally:
+        _view.reset(token)
+
+
+def _view_of(config: RunnableConfig) -> _View:
+    if _view.get() == "whole":
+        return "whole"
+    return "node" if is_part_of_snapshot(config) else "public"
+
+
+def _with_ids(messages: Sequence[Any]) -> list[AnyMessage]:
+    """Return messages with ids, which are the same whenever the same messages come again."""
+    converted: list[Any] = convert_to_messages(messages)
+    return [
+        message if message.id else message.model_copy(update={"id": _derived_id(number, message)})
+        for number, message in enumerate(converted)
+    ]
+
+
+def _derived_id(number: int, message: AnyMessage) -> str:
+    text = f"{number} {message.type} {message.content!r}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
