@@ -35,7 +35,7 @@ _View: TypeAlias = Literal["public", "node", "whole"]
 _view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
 """Which channels a snapshot shows: those of a root, those of a node, or all."""
 
-SHARED = ("messages",)
+SHARED_KEYS = ("messages",)
 """The channels that a graph shares with a graph of others in which it is a node."""
 
 
@@ -52,7 +52,7 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         view = _view.get()
         if view == "whole":
             return self.all_channels
-        return [key for key in self.output_channels if view == "public" or key in SHARED]
+        return [key for key in self.output_channels if view == "public" or key in SHARED_KEYS]
 
     @property
     def all_channels(self) -> list[str]:
@@ -68,9 +68,9 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         **kwargs: Any,
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
-        chosen, keys = self._choose(input, config, output_keys)
-        result = await super().ainvoke(chosen, config, output_keys=keys, **kwargs)
-        return self._for_parent(result, chosen, config)
+        own_input, keys = self._choose(input, config, output_keys)
+        result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
+        return self._for_parent(result, own_input, config)
 
     def invoke(
         self,
@@ -81,9 +81,9 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         **kwargs: Any,
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
-        chosen, keys = self._choose(input, config, output_keys)
-        result = super().invoke(chosen, config, output_keys=keys, **kwargs)
-        return self._for_parent(result, chosen, config)
+        own_input, keys = self._choose(input, config, output_keys)
+        result = super().invoke(own_input, config, output_keys=keys, **kwargs)
+        return self._for_parent(result, own_input, config)
 
     def astream(
         self,
@@ -94,8 +94,8 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
-        chosen, keys = self._choose(input, config, output_keys)
-        return super().astream(chosen, config, output_keys=keys, **kwargs)
+        own_input, keys = self._choose(input, config, output_keys)
+        return super().astream(own_input, config, output_keys=keys, **kwargs)
 
     def stream(
         self,
@@ -106,8 +106,8 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         **kwargs: Any,
     ) -> Iterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
-        chosen, keys = self._choose(input, config, output_keys)
-        return super().stream(chosen, config, output_keys=keys, **kwargs)
+        own_input, keys = self._choose(input, config, output_keys)
+        return super().stream(own_input, config, output_keys=keys, **kwargs)
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return the state of a thread."""
@@ -132,27 +132,27 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         if isinstance(output_keys, _Keys):
             return input, output_keys
         is_shared = is_node(self.config, config)
-        own = SHARED if is_shared else self.builder.schemas[self.builder.input_schema]
-        default = SHARED if is_shared else self.output_channels
+        own_keys = SHARED_KEYS if is_shared else self.builder.schemas[self.builder.input_schema]
+        default = SHARED_KEYS if is_shared else self.output_channels
         keys = output_keys if isinstance(output_keys, str) else _Keys(output_keys or default)
         if input is None or isinstance(input, Command):
             return input, keys
         # The state of a graph around this one may be an object.
         values = input if isinstance(input, Mapping) else getattr(input, "__dict__", {})
-        chosen = {key: values[key] for key in own if key in values}
-        if is_shared and isinstance(chosen.get("messages"), list):
+        own_values = {key: values[key] for key in own_keys if key in values}
+        if is_shared and isinstance(own_values.get("messages"), list):
             # With ids, by which the new messages are told apart in the end.
-            chosen["messages"] = _with_ids(chosen["messages"])
-        return chosen, keys
+            own_values["messages"] = _with_ids(own_values["messages"])
+        return own_values, keys
 
-    def _for_parent(self, result: Any, given: Any, config: RunnableConfig | None) -> Any:
+    def _for_parent(self, result: Any, own_input: Any, config: RunnableConfig | None) -> Any:
         """Return a result without the messages that a graph around this one would have twice."""
-        if not isinstance(result, dict) or not isinstance(given, dict):
+        if not isinstance(result, dict) or not isinstance(own_input, dict):
             return result
         if not is_node(self.config, config) or not concatenates(config, "messages"):
             return result
-        known = {message.id: message for message in given.get("messages") or ()}
-        new = [m for m in result.get("messages") or () if m.id not in known or m != known[m.id]]
+        earlier = {message.id: message for message in own_input.get("messages") or ()}
+        new = [m for m in result.get("messages") or () if m.id not in earlier or m != earlier[m.id]]
         return {**result, "messages": new}
 
 
@@ -172,7 +172,7 @@ def publish(
     """Compile a graph with a public surface: the channels that it takes, and those it shows."""
     builder = copy_of(builder)
     builder.input_schema = builder.output_schema = builder.state_schema
-    compiled = builder.compile(saver, store=store, name=name)
+    graph = builder.compile(saver, store=store, name=name)
     # Only now: the node at the start writes the channels of the schema of its compilation, and
     # `run_whole` gives it all of them.
     hints = get_type_hints(builder.state_schema, include_extras=True)
@@ -181,10 +181,10 @@ def publish(
         schema = TypedDict(f"{name}_{attribute}", fields, total=False)  # type: ignore[misc]
         builder.schemas[schema] = {key: builder.channels[key] for key in keys}
         setattr(builder, attribute, schema)
-    compiled.channels[START] = EphemeralValue(builder.input_schema)
-    compiled.output_channels = compiled.stream_channels = list(outputs)
+    graph.channels[START] = EphemeralValue(builder.input_schema)
+    graph.output_channels = graph.stream_channels = list(outputs)
     public = PublicGraph.__new__(PublicGraph)
-    vars(public).update(vars(compiled))
+    vars(public).update(vars(graph))
     return public
 
 
@@ -222,10 +222,10 @@ def _view_of(config: RunnableConfig) -> _View:
 
 def _with_ids(messages: Sequence[Any]) -> list[AnyMessage]:
     """Return messages with ids, which are the same whenever the same messages come again."""
-    converted: list[Any] = convert_to_messages(messages)
+    copies: list[Any] = convert_to_messages(messages)
     return [
         message if message.id else message.model_copy(update={"id": _derived_id(number, message)})
-        for number, message in enumerate(converted)
+        for number, message in enumerate(copies)
     ]
 
 
