@@ -110,7 +110,7 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
                     return await in_caller(inner.invoke, state, config)
                 return await inner.ainvoke(state, config)
 
-            return run_node(_awaited(wrapper(state, call)))
+            return run_node(_await(wrapper(state, call)))
 
         runnable: Any = RunnableCallable(run_synchronously, run, name=name, trace=False)
         graph.nodes[name] = replace(spec, runnable=runnable)
@@ -154,9 +154,9 @@ def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGrap
     for branches in graph.branches.values():
         for name, branch in branches.items():
             branches[name] = branch._replace(path=_with_sync(branch.path))
-    compiled = graph.compile(*args, **kwargs)
-    compiled.__class__ = LoopedGraph
-    return compiled
+    result = graph.compile(*args, **kwargs)
+    result.__class__ = LoopedGraph
+    return result
 
 
 def _with_sync(runnable: Any) -> Any:
@@ -176,7 +176,7 @@ def _has_sync(runnable: object) -> bool:
     return not isinstance(runnable, RunnableCallable) or runnable.func is not None
 
 
-async def _awaited(work: Awaitable[Any]) -> Any:
+async def _await(work: Awaitable[Any]) -> Any:
     return await work
 
 
@@ -219,7 +219,7 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
         name=compiled.name,
         transformers=compiled.stream_transformers,
     )
-    if type(compiled) is not type(copy):  # a class of its own has its own public surface
+    if isinstance(compiled, LoopedGraph):  # of a class with a public surface of its own
         copy.__class__ = type(compiled)
     return copy.with_config(compiled.config) if compiled.config else copy
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar, cast
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
 
@@ -50,18 +50,23 @@ def is_synchronous() -> bool:
     return task is not None and task == _current_task()
 
 
-async def run_graph(graph: Runnable[Any, Any], values: object) -> Any:
+async def run_graph(
+    graph: Runnable[Any, Any],
+    values: object,
+    config: RunnableConfig | None = None,
+    **settings: Any,
+) -> Any:
     """Run a graph inside of a node, synchronously if the node is run synchronously.
 
     It may have a saver then that is synchronous only, or bound to another loop.
     """
     if not is_synchronous() or not isinstance(graph, CompiledStateGraph):
-        return await graph.ainvoke(values)
+        return await graph.ainvoke(values, config, **settings)
     loop = asyncio.get_running_loop()
 
     def run() -> Any:
         with scope(_loop, loop):  # the nested nodes share it
-            return graph.invoke(values)
+            return graph.invoke(values, config, **settings)
 
     return await in_caller(run)
 

@@ -47,9 +47,9 @@ class LoopPool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        started: Future[BackgroundLoop] = Future()
-        threading.Thread(target=_serve, args=(started,), name=_LOOP_THREAD, daemon=True).start()
-        return started.result()
+        ready: Future[BackgroundLoop] = Future()
+        threading.Thread(target=_serve, args=(ready,), name=_LOOP_THREAD, daemon=True).start()
+        return ready.result()
 
     def give_back(self, loop: BackgroundLoop) -> None:
         """Take a loop back; it ends if there are enough idle ones. Call it on the loop."""
@@ -82,11 +82,11 @@ def background_loop() -> Iterator[BackgroundLoop]:
         loop.call_soon_threadsafe(loops().give_back, loop)
 
 
-def _serve(started: Future[BackgroundLoop]) -> None:
+def _serve(ready: Future[BackgroundLoop]) -> None:
     loop = asyncio.new_event_loop()
     loop.set_default_executor(threads())
     asyncio.set_event_loop(loop)
-    loop.call_soon(started.set_result, loop)
+    loop.call_soon(ready.set_result, loop)
     is_stopped = False
     while not is_stopped:
         # A task that raises KeyboardInterrupt or SystemExit ends the loop's method, but not the

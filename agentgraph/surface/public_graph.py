@@ -16,14 +16,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import EphemeralValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Command, StateSnapshot
 from typing_extensions import TypedDict
 
+from agentgraph.blocking import LoopedGraph, run_graph
 from agentgraph.participant import Graph
 from agentgraph.patching import (
+    AnyCompiledGraph,
     AnyGraph,
+    compile_graph,
     concatenates,
     copy_of,
     hide_in_stream,
@@ -39,7 +41,7 @@ SHARED_KEYS = ("messages",)
 """The channels that a graph shares with a graph of others in which it is a node."""
 
 
-class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
+class PublicGraph(LoopedGraph):
     """A compiled graph that shows and takes its public channels only.
 
     Its input and output schemas name them. As a node of another graph, or called by one, it shares
@@ -70,7 +72,7 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """Run to the end; a graph around this one gets the messages that it lacks."""
         own_input, keys = self._choose(input, config, output_keys)
         result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
-        return self._for_parent(result, own_input, config)
+        return result if keys is output_keys else self._for_parent(result, own_input, config)
 
     def invoke(
         self,
@@ -83,7 +85,7 @@ class PublicGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """Run to the end; a graph around this one gets the messages that it lacks."""
         own_input, keys = self._choose(input, config, output_keys)
         result = super().invoke(own_input, config, output_keys=keys, **kwargs)
-        return self._for_parent(result, own_input, config)
+        return result if keys is output_keys else self._for_parent(result, own_input, config)
 
     def astream(
         self,
@@ -168,11 +170,11 @@ def publish(
     *,
     store: BaseStore | None = None,
     name: str,
-) -> PublicGraph:
+) -> AnyCompiledGraph:
     """Compile a graph with a public surface: the channels that it takes, and those it shows."""
     builder = copy_of(builder)
     builder.input_schema = builder.output_schema = builder.state_schema
-    graph = builder.compile(saver, store=store, name=name)
+    graph = compile_graph(builder, saver, store=store, name=name)
     # Only now: the node at the start writes the channels of the schema of its compilation, and
     # `run_whole` gives it all of them.
     hints = get_type_hints(builder.state_schema, include_extras=True)
@@ -183,9 +185,8 @@ def publish(
         setattr(builder, attribute, schema)
     graph.channels[START] = EphemeralValue(builder.input_schema)
     graph.output_channels = graph.stream_channels = list(outputs)
-    public = PublicGraph.__new__(PublicGraph)
-    vars(public).update(vars(graph))
-    return public
+    graph.__class__ = PublicGraph
+    return graph
 
 
 async def run_whole(
@@ -195,12 +196,25 @@ async def run_whole(
 
     A stream around it shows the public ones. A graph without a public surface is run as it is.
     """
+    config, keys = _whole(graph, config)
+    return await graph.ainvoke(input, config, **keys, **settings)
+
+
+async def run_inside(graph: Graph, values: object) -> Any:
+    """Run a graph as a part of the graph around this node, with all of its channels."""
+    config, keys = _whole(graph, None)
+    return await run_graph(graph, values, config, **keys)
+
+
+def _whole(
+    graph: Graph, config: RunnableConfig | None
+) -> tuple[RunnableConfig | None, dict[str, Any]]:
+    """Return the config and the settings of a run with all channels."""
     if not isinstance(graph, PublicGraph):
-        return await graph.ainvoke(input, config, **settings)
+        return config, {}
     keys = _Keys(graph.all_channels)
     config = hide_in_stream(config, frozenset(keys).difference(graph.output_channels))
-    run = super(PublicGraph, graph).ainvoke
-    return await run(input, config, output_keys=keys, **settings)
+    return config, {"output_keys": keys}
 
 
 async def whole_state(

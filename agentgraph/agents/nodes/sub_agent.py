@@ -35,7 +35,7 @@ from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit
-from agentgraph.surface import run_whole
+from agentgraph.surface import run_inside
 
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
 Result: TypeAlias = Mapping[str, Any]
@@ -56,7 +56,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
             visit = inside_visit(str(state.get("asked", 0)))
             with shared_run(turn_id), handed_over(messages), visit:
                 path = _path_below(state, name)
-                result = await run_graph(graph, {**values, "current_active_agent": path})
+                result = await run_inside(graph, {**values, "current_active_agent": path})
             new_messages = _new_messages(result, messages)
             update = _changes(values, result, channels)
             return await _return(level, name, new_messages, result, update)
@@ -64,7 +64,7 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
         own, inherited_messages = _task_messages(call_task, messages)
         visit = inside_visit(call_task["position"])
         with shared_run(turn_id), handed_over(inherited_messages, call_id), visit:
-            result = await run_graph(graph, {**values, "messages": own, "errand": call_id})
+            result = await run_inside(graph, {**values, "messages": own, "errand": call_id})
         own_ids = {message.id for message in own}
         new_messages = _new_messages(result, [*inherited_messages, *own])
         new_messages = [m for m in new_messages if m.id not in own_ids]
@@ -102,7 +102,7 @@ def foreign_agent(
             values["place"] = _place(level, name, state, call_task)
         with handed_over((), call_task and call_task["call"]["id"]):
             timer = None if keeps_time else current_interceptor()
-            run = run_whole(graph, values) if is_team else graph.ainvoke(values)
+            run = run_inside(graph, values) if is_team else run_graph(graph, values)
             result = await _run_foreign(level, name, run, timer)
         # Only answers and calls: a summary that the graph makes for itself does not belong here.
         new_messages = answer_malformed(
@@ -177,7 +177,7 @@ async def _run_foreign(
 ) -> Result:
     try:
         with nullcontext() if timer is None else timer.time_limit():
-            result: Result = await run_graph(graph, values)
+            result: Result = await run
     except GraphBubbleUp:
         raise
     except Exception as error:

@@ -18,7 +18,7 @@ from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import Note, NotesState, collect_notes
 from agentgraph.participant import HANDOFF_TOOL, Graph, HasTeamGraph, Participant
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, compile_graph, patched, wrap_node
+from agentgraph.patching import AnyCompiledGraph, AnyGraph, patched, wrap_node
 from agentgraph.routing import TransitionGraph
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary

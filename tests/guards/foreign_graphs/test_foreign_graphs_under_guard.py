@@ -25,6 +25,7 @@ from agentgraph.guards import (
 )
 from agentgraph.routing import round_robin, sequence
 from agentgraph.stream import GuardEvent
+from agentgraph.surface import run_whole
 from agentgraph.testing import Fault, ScriptedModel, bad_call, call
 from tests.guards.guarded_agents import (
     Hurried,
@@ -346,7 +347,7 @@ def test_what_cannot_be_guarded_is_said() -> None:
 async def test_a_bare_agent_of_ours_can_be_guarded_by_hand() -> None:
     model = looping()
     graph = patched(solo(model, guards=None).graph, Guards.batch())
-    result = await graph.ainvoke(GO, ON_T)
+    result = await run_whole(graph, GO, ON_T)
     assert (result["turn"]["closed"], len(model.requests)) == ("loop_detector", 4)
     assert is_legal(result["messages"])
 
