@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
 
 from agentgraph.outcomes import Handoff
+from agentgraph.remote import RemoteMember, is_remote
 
 Graph: TypeAlias = PregelProtocol[Any, Any, Any, Any]
 """A compiled LangGraph graph of any state, a remote one included."""
@@ -147,7 +148,8 @@ class ForeignGraph:
     """A participant made of a compiled graph that agentgraph did not build."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        # A remote graph is no Pregel here, but runs as one.
+        self.graph: Graph = cast(Any, RemoteMember(graph) if is_remote(graph) else graph)
         self.name: str = getattr(graph, "name", "") or ""
         self.description: str = getattr(graph, "description", "") or ""
 

@@ -298,6 +298,11 @@ def begun_from(
     return saver, {CONF: {CONFIG_KEY_THREAD_ID: values[CONFIG_KEY_THREAD_ID], **at}}
 
 
+def has_saver(config: RunnableConfig) -> bool:
+    """Tell whether a node's run is stored."""
+    return isinstance(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER), BaseCheckpointSaver)
+
+
 def stores_each_step(config: RunnableConfig) -> bool:
     """Tell whether each step of a run is stored before the next one begins."""
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"

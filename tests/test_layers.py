@@ -23,6 +23,7 @@ LEAVES = frozenset(
         "outcomes",
         "participant",
         "patching",
+        "remote",
         "running",
         "blocking",
         "contexts",

@@ -5,7 +5,13 @@ itself: neither ever waits until another call has finished.
 """
 
 from agentgraph.blocking.calls import in_caller, in_thread, run_sync
-from agentgraph.blocking.graphs import LoopedGraph, is_synchronous, run_graph, run_node
+from agentgraph.blocking.graphs import (
+    LoopedGraph,
+    is_synchronous,
+    run_graph,
+    run_node,
+    state_of_graph,
+)
 from agentgraph.blocking.loops import background_loop
 
 __all__ = [
@@ -17,4 +23,5 @@ __all__ = [
     "run_graph",
     "run_node",
     "run_sync",
+    "state_of_graph",
 ]

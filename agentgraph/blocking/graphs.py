@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
 
 from agentgraph.blocking.calls import in_caller, run_sync
 from agentgraph.blocking.loops import BackgroundLoop, background_loop
@@ -69,6 +70,15 @@ async def run_graph(
             return graph.invoke(values, config, **settings)
 
     return await in_caller(run)
+
+
+async def state_of_graph(
+    graph: CompiledStateGraph[Any, Any, Any, Any], config: RunnableConfig
+) -> StateSnapshot:
+    """Read a graph's state inside of a node, synchronously if the node is run synchronously."""
+    if not is_synchronous():
+        return await graph.aget_state(config)
+    return await in_caller(lambda: graph.get_state(config))
 
 
 _synchronous_task: ContextVar[str | None] = ContextVar("agentgraph_sync_task", default=None)

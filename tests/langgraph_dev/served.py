@@ -29,17 +29,18 @@ def _script(name: str) -> ScriptedModel:
     """Return a model that acts on the first word of what was said last."""
 
     def turn(messages: list[BaseMessage]) -> Any:
-        last = messages[-1]
-        if last.type == "tool" and last.name in ("look_up", "refund"):
-            return f"{name}: {last.text}"
         said = [message for message in messages if message.type == "human"]
+        results = messages[messages.index(said[-1]) :]
+        results = [message for message in results if message.name in ("look_up", "refund")]
+        if results:
+            return f"{name}: {results[-1].text}"
         word, _, rest = str(said[-1].text).removeprefix("[user]: ").partition(" ")
         match word.lower():
-            case "look" if last.type == "human":
+            case "look":
                 return call("look_up", order=rest)
-            case "refund" if last.type == "human":
+            case "refund":
                 return call("refund", order=rest)
-            case "twice" if last.type == "human":
+            case "twice":
                 return [call("refund", order="one"), call("refund", order="two")]
             case "billing" if name == "desk":
                 return call("transfer_to_billing")

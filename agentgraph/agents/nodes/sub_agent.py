@@ -25,14 +25,14 @@ from agentgraph.agents.nodes.calls import (
     work_of,
 )
 from agentgraph.agents.nodes.level import Level
+from agentgraph.agents.nodes.memory import Delegate, ask, with_memory
 from agentgraph.agents.nodes.state import AgentState, own_messages
-from agentgraph.blocking import run_graph
-from agentgraph.clock import new_id
 from agentgraph.errors import AgentGraphError, ModelError, in_words
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
+from agentgraph.remote import read_messages
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit
 from agentgraph.surface import run_inside
@@ -83,9 +83,12 @@ def foreign_agent(
 ) -> Node:
     """Make the node of a foreign graph or a team: it gets the messages, and does not store them.
 
-    A team also gets its place in the tree. With `keeps_time` the graph's own guards end it in time,
+    A graph with a memory of its own keeps it, except as a delegate. A team also gets its place in
+    the tree. With `keeps_time` the graph's own guards end it in time,
     and this node sets no time limit.
     """
+    graph = with_memory(graph)
+    delegate = Delegate.of(graph)
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         call_task = cast("CallTask | None", state.get("sent"))
@@ -95,19 +98,19 @@ def foreign_agent(
         if call_task is not None:
             own, inherited_messages = _task_messages(call_task, messages)
             messages = [*inherited_messages, *own]
-        messages = [_with_id(message) for message in repair(messages)]
+        messages = _with_ids(repair(messages))
         input_ids = {message.id for message in messages}
         values: dict[str, Any] = {"messages": list(messages)}
         if is_team:
             values["place"] = _place(level, name, state, call_task)
         with handed_over((), call_task and call_task["call"]["id"]):
             timer = None if keeps_time else current_interceptor()
-            run = run_inside(graph, values) if is_team else run_graph(graph, values)
+            run = run_inside(graph, values) if is_team else ask(graph, delegate, values)
             result = await _run_foreign(level, name, run, timer)
         # Only answers and calls: a summary that the graph makes for itself does not belong here.
         new_messages = answer_malformed(
             message
-            for message in result.get("messages") or ()  # a waiting team returns none
+            for message in read_messages(result.get("messages") or ())  # a waiting team: none
             if message.id not in input_ids and isinstance(message, AIMessage | ToolMessage)
         )
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
@@ -173,11 +176,11 @@ async def _answer_call(
 
 
 async def _run_foreign(
-    level: Level, name: str, run: Awaitable[Any], timer: Interceptor | None
+    level: Level, name: str, run: Awaitable[Result], timer: Interceptor | None
 ) -> Result:
     try:
         with nullcontext() if timer is None else timer.time_limit():
-            result: Result = await run
+            return await run
     except GraphBubbleUp:
         raise
     except Exception as error:
@@ -189,7 +192,6 @@ async def _run_foreign(
         path = f"{level.path}/{name}"
         await emit(ErrorEvent(agent=path, code=failure.code, message=str(failure)))
         raise failure from error
-    return result
 
 
 def _task_messages(
@@ -218,9 +220,16 @@ def _place(
     return {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
 
 
-def _with_id(message: AnyMessage) -> AnyMessage:
-    """Give an id to a message that `repair` has added, so that it does not count as new."""
-    return message if message.id else message.model_copy(update={"id": new_id()})
+def _with_ids(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Give ids to the messages that `repair` has added, so that they do not count as new.
+
+    They follow from the ids before them, so that a resumed graph with a memory knows them again.
+    """
+    result: list[AnyMessage] = []
+    for message in messages:
+        before = result[-1].id if result else ""
+        result.append(message if message.id else message.model_copy(update={"id": f"{before}+"}))
+    return result
 
 
 def _record_usage(path: str, new_messages: Sequence[AnyMessage], team_usage: object) -> None:

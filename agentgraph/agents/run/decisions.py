@@ -97,7 +97,8 @@ def reachable_questions(
     for task in snapshot.tasks:
         if task.result is not None:
             continue  # the task has finished; with durability "exit" its state does not show that
-        if isinstance(task.state, StateSnapshot):
+        # The state of a graph with a memory is not that of the delegate which asks.
+        if isinstance(task.state, StateSnapshot) and task.state.tasks:
             child = _child(agent, task.name)
             below = f"{path}/{task.name}" if child else path
             yield from reachable_questions(task.state, child, below)

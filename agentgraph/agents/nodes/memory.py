@@ -1,0 +1,76 @@
+"""The memory of a foreign graph: its state on a thread, between the turns of a conversation.
+
+A graph that was compiled with a saver, or with `checkpointer=True`, has one; so has a remote graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langchain_core.messages import AnyMessage
+from langgraph.config import get_config
+from langgraph.graph.state import CompiledStateGraph
+
+from agentgraph.blocking import run_graph, state_of_graph
+from agentgraph.history import unknown_outcomes
+from agentgraph.participant import Graph
+from agentgraph.patching import has_saver
+from agentgraph.remote import RemoteMember, read_messages, unseen_messages
+from agentgraph.running import current_delegation
+
+
+def with_memory(graph: Graph) -> Graph:
+    """Return the graph for visits: it keeps its state on the thread, if it was made to keep one."""
+    if isinstance(graph, RemoteMember):
+        return replace(graph, remembers=True)
+    if isinstance(graph, CompiledStateGraph) and graph.checkpointer:
+        return graph.copy({"checkpointer": True})
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """The same graph for delegates, without memory: parallel calls would share it.
+
+    It is held here and not by the node, in which LangGraph looks for the nested graph.
+    """
+
+    graph: Graph
+
+    @classmethod
+    def of(cls, graph: Graph) -> Delegate:
+        """Return the graph of delegates for that of visits."""
+        if isinstance(graph, CompiledStateGraph) and graph.checkpointer:
+            return cls(graph.copy({"checkpointer": None}))
+        return cls(graph)
+
+    async def ask(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run the graph for one call."""
+        result: Mapping[str, Any] = await run_graph(self.graph, values)
+        return result
+
+
+async def ask(graph: Graph, delegate: Delegate, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run a foreign graph on a conversation; one with a memory gets only what it has not seen."""
+    config = get_config()
+    if not isinstance(graph, CompiledStateGraph) or graph.checkpointer is not True:
+        result: Mapping[str, Any] = await run_graph(graph, values)
+        return result
+    if current_delegation() or not has_saver(config):
+        return await delegate.ask(values)
+    state = await state_of_graph(graph, config)
+    stored_messages = _messages_in(state.values)
+    messages: list[AnyMessage] = values["messages"]
+    new_input = unseen_messages(messages, stored_messages)
+    if stored_messages and not new_input and not state.next:
+        # It had answered when the process was cut off.
+        return {"messages": unseen_messages(stored_messages, messages)}
+    graph_input = {**values, "messages": [*unknown_outcomes(stored_messages), *new_input]}
+    result = await run_graph(graph, graph_input)
+    return {**result, "messages": unseen_messages(_messages_in(result), messages)}
+
+
+def _messages_in(values: object) -> list[AnyMessage]:
+    return read_messages(values.get("messages") or ()) if isinstance(values, Mapping) else []

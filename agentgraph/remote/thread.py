@@ -1,0 +1,63 @@
+"""A thread on the server of a remote graph, and the messages in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from langchain_core.messages import AnyMessage, convert_to_messages
+from pydantic import TypeAdapter
+
+NOTE = "agentgraph"
+"""The key of the questions asked here in the metadata of a thread on the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteThread:
+    """A thread on the server before a visit; without an id the server keeps nothing."""
+
+    id: str | None
+    messages: Sequence[AnyMessage] = ()
+    questions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    note: Mapping[str, Any] = field(default_factory=dict)
+    is_idle: bool = True
+
+    @classmethod
+    def read(cls, description: Mapping[str, Any]) -> RemoteThread:
+        """Read the server's description of a thread."""
+        open_questions = (description.get("interrupts") or {}).values()
+        return cls(
+            description["thread_id"],
+            read_messages((description.get("values") or {}).get("messages") or ()),
+            {question["id"]: question for group in open_questions for question in group},
+            (description.get("metadata") or {}).get(NOTE) or {},
+            description.get("status") == "idle",
+        )
+
+
+def read_messages(raw: Iterable[object]) -> list[AnyMessage]:
+    """Return messages that were sent as JSON, or are kept as dicts, as messages."""
+    messages: list[AnyMessage] = []
+    for part in raw:
+        if isinstance(part, Mapping) and "type" in part:
+            messages.append(_adapter().validate_python(part))
+        else:
+            messages += convert_to_messages([part])  # type: ignore[list-item, arg-type]
+    return messages
+
+
+@cache
+def _adapter() -> TypeAdapter[AnyMessage]:
+    # `convert_to_messages` loses the usage, the malformed calls and the class of a chunk.
+    return TypeAdapter(AnyMessage)
+
+
+def unseen_messages(
+    messages: Sequence[AnyMessage], earlier: Sequence[AnyMessage]
+) -> Sequence[AnyMessage]:
+    """Return what comes after the last message that is known, by its id."""
+    known_ids = {message.id for message in earlier}
+    ends = (at for at in range(len(messages), 0, -1) if messages[at - 1].id in known_ids)
+    return messages[next(ends, 0) :]
