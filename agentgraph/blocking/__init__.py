@@ -4,7 +4,7 @@ Every synchronous call has an event loop for itself, and every blocking function
 itself: neither ever waits until another call has finished.
 """
 
-from agentgraph.blocking.calls import in_caller, in_thread, run_sync
+from agentgraph.blocking.calls import Abort, in_caller, in_thread, run_sync, without_aborts
 from agentgraph.blocking.graphs import (
     LoopedGraph,
     is_synchronous,
@@ -15,6 +15,7 @@ from agentgraph.blocking.graphs import (
 from agentgraph.blocking.loops import background_loop
 
 __all__ = [
+    "Abort",
     "LoopedGraph",
     "background_loop",
     "in_caller",
@@ -24,4 +25,5 @@ __all__ = [
     "run_node",
     "run_sync",
     "state_of_graph",
+    "without_aborts",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
@@ -24,8 +24,8 @@ def run_sync(work: Coroutine[Any, Any, T], loop: BackgroundLoop | None = None) -
     """Run a coroutine to its end from synchronous code, also where a loop is already running.
 
     It runs in another thread, on a loop of its own or on the given one, which no other code may
-    block. Ctrl-C in the caller's thread cancels it. An end by anything else than an `Exception`,
-    such as a `KeyboardInterrupt` on that loop, is raised as an `AgentGraphError`.
+    block. Ctrl-C in the caller's thread cancels it. Raises `Abort` where the coroutine has raised
+    anything else than an `Exception`.
     """
     call = _Call(work, loop)
     with _part_of_outer_call(call):
@@ -37,9 +37,10 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     """Run a blocking function in a thread, without waiting for other blocking functions.
 
     A cancellation cancels what the function waits for in `run_sync`, but not the function itself.
+    Raises `Abort` where the function has raised anything else than an `Exception`.
     """
     calls = _Calls()
-    work = calls.containing(partial(function, *args, **kwargs))
+    work = calls.around(partial(_convert_aborts, partial(function, *args, **kwargs)))
     with _part_of_outer_call(calls):
         try:
             return await asyncio.get_running_loop().run_in_executor(threads(), work)
@@ -54,13 +55,48 @@ async def in_caller(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     That thread has nothing else to do. It runs one function at a time.
     """
     call, calls = _waiting_call.get(), _Calls()
-    work = calls.containing(partial(function, *args, **kwargs))
+    work = calls.around(partial(function, *args, **kwargs))
     with _part_of_outer_call(calls):
         try:
             return await asyncio.wrap_future(call.lend_thread_to(work))
         except asyncio.CancelledError:
             calls.cancel()
             raise
+
+
+async def without_aborts(work: Awaitable[T]) -> T:
+    """Await a function of others; raise `Abort` where it raises what is no `Exception`.
+
+    An event loop would end with a `KeyboardInterrupt` of one of its tasks.
+    """
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError) as error:
+        if _is_from_outside(error):
+            raise
+        raise Abort(error) from error
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Tell whether a coroutine was cancelled or closed: it has not raised the error itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs: the coroutine is closed
+        return True
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+class Abort(AgentGraphError):
+    """Code that was called has raised what is no `Exception`, such as a `KeyboardInterrupt`.
+
+    It would end the event loop or the process of the caller; here it ends no more than the call.
+    """
+
+    code = "aborted"
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"it was ended by {error!r}: raise an Exception instead")
+        self.__cause__ = error
 
 
 class _Cancellable(Protocol):
@@ -78,18 +114,11 @@ class _Calls:
         for member in list(self.members):
             member.cancel()
 
-    def containing(self, function: Callable[[], T]) -> Callable[[], T]:
+    def around(self, function: Callable[[], T]) -> Callable[[], T]:
         """Return a function that runs in the present context, its calls being part of these."""
         with scope(_outer_calls, self):
             context = copy_context()
-
-        def run() -> T:
-            try:
-                return context.run(function)
-            except StopIteration as error:  # a future refuses it, and would never be done
-                raise RuntimeError(f"a blocking function raised {error!r}") from error
-
-        return run
+        return partial(context.run, function)
 
 
 class _Call(_Calls, Generic[T]):
@@ -123,7 +152,7 @@ class _Call(_Calls, Generic[T]):
         except asyncio.CancelledError:
             raise CancelledError from None
         except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
-            raise AgentGraphError(f"the run was ended by {error!r}", code="aborted") from error
+            raise Abort(error) from error
 
     def cancel(self) -> None:
         super().cancel()
@@ -169,10 +198,23 @@ def _part_of_outer_call(calls: _Calls) -> Iterator[None]:
         outer.members.discard(calls)
 
 
+def _convert_aborts(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except StopIteration as error:  # a future refuses it, and would never be done
+        raise RuntimeError(f"a blocking function raised {error!r}") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise Abort(error) from error
+
+
 def _settle(future: Future[T], function: Callable[[], T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(function())
+    except StopIteration as error:
+        future.set_exception(RuntimeError(f"a blocking function raised {error!r}"))
     except Exception as error:
         future.set_exception(error)

@@ -16,11 +16,12 @@ from functools import wraps
 from typing import Any
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph.types import Command
 
 from agentgraph.agents.nodes.middleware import Stops
 from agentgraph.agents.nodes.state import CallOutcome
+from agentgraph.blocking import in_thread, without_aborts
 from agentgraph.outcomes import Finish, Handoff, Note
 from agentgraph.running import Run
 
@@ -61,33 +62,45 @@ current_attempt: ContextVar[ToolAttempt] = ContextVar("agentgraph_tool_attempt")
 
 
 def recording_tool(tool: BaseTool) -> BaseTool:
-    """Return a tool that records its results; a tool without a function is returned unchanged."""
-    if not isinstance(tool, StructuredTool):
-        return tool
-    update: dict[str, object] = {}
-    if tool.func is not None:
-        update["func"] = _recording_function(tool.func)
-    if tool.coroutine is not None:
-        update["coroutine"] = _recording_coroutine(tool.coroutine)
-    return tool.model_copy(update=update)
+    """Return a tool that records its results, and ends no event loop, whatever it raises.
+
+    A tool that is not asynchronous runs in a thread of our own: the loop's may all be taken.
+    """
+    if isinstance(tool, StructuredTool | Tool):
+        work = tool.coroutine or (tool.func and _in_thread(tool.func))
+        return tool.model_copy(update={"coroutine": work and _with_record(work)})
+    copy = tool.model_copy()
+    # The copy's `_arun` calls the original's, so that what a tool keeps of its calls stays there.
+    is_synchronous = type(tool)._arun is BaseTool._arun
+    work = _with_sync_manager(_in_thread(tool._run)) if is_synchronous else tool._arun
+    object.__setattr__(copy, "_arun", _with_record(work))
+    return copy
 
 
-def _recording_function(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_record(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        result = await without_aborts(function(*args, **kwargs))
         _record(result)
         return result
 
     return run
 
 
-def _recording_coroutine(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _in_thread(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     @wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        result = await function(*args, **kwargs)
-        _record(result)
-        return result
+        return await in_thread(function, *args, **kwargs)
+
+    return run
+
+
+def _with_sync_manager(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(function)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("run_manager") is not None:
+            kwargs["run_manager"] = kwargs["run_manager"].get_sync()
+        return await function(*args, **kwargs)
 
     return run
 

@@ -271,6 +271,10 @@ class Stops:
     def __init__(self) -> None:
         self._stop: Exception | None = None
 
+    def stop_by(self, error: Exception) -> None:
+        """Let an error end this pass, whatever the wrappers make of it."""
+        self._stop = error
+
     async def inside(self, guard: Callable[[Work[P, W]], Awaitable[T]], work: Work[P, W]) -> T:
         """Run `work` by way of `guard`, unless a guard has stopped this pass already.
 

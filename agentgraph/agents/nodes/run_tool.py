@@ -37,10 +37,11 @@ from agentgraph.agents.nodes.calls import (
     report_unrun,
 )
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.middleware import Middleware
+from agentgraph.agents.nodes.middleware import Middleware, Stops
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.agents.spec.output import OutputFormat
-from agentgraph.errors import RoutingError
+from agentgraph.blocking import Abort
+from agentgraph.errors import AgentGraphError, RoutingError
 from agentgraph.interception import ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
@@ -123,7 +124,7 @@ class ToolRunner:
             if (result := attempt.earlier_result()) is not None:
                 return result  # inside of the wrappers, which see it as a new result
             if request.tool is not None:
-                tool: Any = _OutcomeTool(request.tool)
+                tool: Any = _OutcomeTool(request.tool, attempt.stops)
                 run = partial(execute, request.override(tool=tool))
             else:  # guards see it too: a model may call a missing tool again and again
                 run = partial(execute, request)
@@ -284,17 +285,26 @@ def _note(kind: Literal["handoff", "rejected", "finish"], call: ToolCall, value:
 class _OutcomeTool:
     """A tool whose `Handoff` or `Finish` passes through `ToolNode`, as an answer's artifact."""
 
-    def __init__(self, tool: BaseTool) -> None:
+    def __init__(self, tool: BaseTool, stops: Stops) -> None:
         self._tool = tool
+        self._stops = stops
 
     async def ainvoke(self, call: Any, config: RunnableConfig) -> Any:
         try:
             result = await self._tool.ainvoke(call, config)
-        except SystemExit as error:  # it would end the whole server process
-            raise RuntimeError(f"the tool tried to end the process: {error.code}") from error
+        except Abort as error:
+            raise self._failure(error) from error
         if isinstance(result, Handoff | Finish):
             return ToolMessage("", tool_call_id=call["id"], name=call["name"], artifact=result)
         return result
+
+    def _failure(self, error: Abort) -> Exception:
+        """Return the error of the call, to which no model can react unless it is a `SystemExit`."""
+        if isinstance(error.__cause__, SystemExit):
+            return RuntimeError(f"the tool tried to end the process: {error.__cause__.code}")
+        failure = AgentGraphError(f"the tool {self._tool.name!r} failed: {error}", code=error.code)
+        self._stops.stop_by(failure)
+        return failure
 
 
 def _explain(error: ToolInvocationError) -> str:

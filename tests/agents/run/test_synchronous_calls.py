@@ -1,0 +1,278 @@
+"""Synchronous calls: nested, in threads, mixed with asynchronous ones, and broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, Tool
+
+from agentgraph import Agent
+from agentgraph.errors import AgentGraphError
+from agentgraph.testing import ScriptedModel, call
+
+LIMIT_S = 60
+"""How long a test waits for what must not hang."""
+
+
+def in_parallel(work: Callable[[int], Any], threads: int) -> list[Any]:
+    """Do the work in threads, all at once, and return the results."""
+    barrier = threading.Barrier(threads)
+
+    def begin(number: int) -> Any:
+        barrier.wait(LIMIT_S)
+        return work(number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [
+            future.result(LIMIT_S) for future in [pool.submit(begin, n) for n in range(threads)]
+        ]
+
+
+def asker(messages: Any) -> Any:
+    """Call the tool that the prompt names first, with the rest of it; then answer as the tool."""
+    name, _, rest = messages[-1].text.partition(" ")
+    if messages[-1].type == "human" and name != "hello":
+        return call(name, rest=rest) if rest else call(name)
+    return messages[-1].text
+
+
+def chain(depth: int, thread_id: str | None = None) -> Agent:
+    """Return an agent whose tools call the next agent in three ways, and so on."""
+    if depth == 0:
+        return Agent("leaf", model=ScriptedModel(asker))
+    below = chain(depth - 1, thread_id)
+
+    def synchronous(rest: str) -> str:
+        """Call in a thread."""
+        return below.invoke(rest, thread_id=thread_id).text
+
+    async def blocking(rest: str) -> str:
+        """Call synchronously, on the event loop."""
+        return below.invoke(rest, thread_id=thread_id).text
+
+    async def awaiting(rest: str) -> str:
+        """Call asynchronously."""
+        return (await below.ainvoke(rest, thread_id=thread_id)).text
+
+    tools = [synchronous, blocking, awaiting]
+    return Agent(f"level{depth}", model=ScriptedModel(asker), tools=tools)
+
+
+WAYS = ("synchronous", "blocking", "awaiting")
+
+
+@pytest.mark.parametrize("thread_id", [None, "shared"])
+def test_calls_nested_three_deep_in_forty_threads_all_end(thread_id: str | None) -> None:
+    top = chain(3, thread_id)
+
+    def work(number: int) -> str:
+        prompt = " ".join([WAYS[number // 3**level % 3] for level in range(3)] + ["hello"])
+        if number % 4 == 3:
+            return asyncio.run(top.ainvoke(prompt)).text
+        return top.invoke(prompt).text
+
+    assert set(in_parallel(work, 40)) == {"hello"}
+
+
+async def test_blocked_tools_leave_other_tools_of_the_users_loop_their_threads() -> None:
+    waiting, release = threading.Barrier(41), threading.Event()
+
+    def block() -> str:
+        """Block a thread."""
+        waiting.wait(LIMIT_S)
+        release.wait(LIMIT_S)
+        return "blocked"
+
+    class Custom(BaseTool):
+        name: str = "custom"
+        description: str = "Block a thread, too."
+
+        def _run(self) -> str:
+            return block()
+
+    tools: list[Any] = [block, Tool("single", lambda _: block(), "Block."), Custom()]
+    names = ["block", "single", "custom"]
+    arguments: list[dict[str, Any]] = [{}, {"__arg1": "x"}, {}]
+    agents = [
+        Agent(
+            "a", model=ScriptedModel([call(names[n % 3], **arguments[n % 3]), "done"]), tools=tools
+        )
+        for n in range(40)
+    ]
+    runs = asyncio.gather(*(agent.ainvoke("go") for agent in agents))
+    await asyncio.to_thread(waiting.wait, LIMIT_S)
+    release.set()
+
+    assert {reply.text for reply in await runs} == {"done"}
+
+
+class Raising(BaseTool):
+    """A tool that raises, synchronously, and has no function."""
+
+    name: str = "leave"
+    description: str = "Leave."
+    error: Any
+
+    def _run(self) -> str:
+        raise self.error
+
+
+def raising(kind: str, error: BaseException) -> Any:
+    def leave() -> str:
+        """Leave."""
+        raise error
+
+    async def leave_later() -> str:
+        """Leave."""
+        raise error
+
+    leave_later.__name__ = "leave"
+    return {"sync": leave, "async": leave_later, "custom": Raising(error=error)}[kind]
+
+
+ABORTS = [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
+
+
+@pytest.mark.parametrize("guards", ["default", None])
+@pytest.mark.parametrize("kind", ["sync", "async", "custom"])
+@pytest.mark.parametrize("error", ABORTS)
+async def test_a_tool_that_raises_anything_ends_its_own_run_alone(
+    error: type[BaseException], kind: str, guards: Any
+) -> None:
+    options: dict[str, Any] = {} if guards == "default" else {"guards": guards}
+    model = ScriptedModel(asker)
+    tool = raising(kind, error("stop"))
+    agent = Agent("a", model=model, tools=[tool], **options)
+
+    results = await asyncio.gather(
+        agent.ainvoke("leave", thread_id="t"),
+        agent.ainvoke("hello"),
+        asyncio.to_thread(agent.invoke, "leave"),
+        asyncio.to_thread(agent.invoke, "hello"),
+        return_exceptions=True,
+    )
+
+    assert [getattr(result, "code", None) for result in results] == [
+        "aborted",
+        None,
+        "aborted",
+        None,
+    ]
+    assert error.__name__ in str(results[0])
+    assert (await agent.ainvoke("hello", thread_id="t")).text == "hello"
+
+
+def test_an_abort_in_a_nested_call_is_an_error_of_that_call() -> None:
+    def leave() -> str:
+        """Leave."""
+        raise KeyboardInterrupt
+
+    inner = Agent("inner", model=ScriptedModel([call("leave")]), tools=[leave])
+
+    def ask() -> str:
+        """Ask the other agent."""
+        return inner.invoke("go").text
+
+    outer = Agent("outer", model=ScriptedModel([call("ask"), "went on"]), tools=[ask])
+    assert outer.invoke("go").text == "went on"
+
+
+def test_ctrl_c_in_the_main_thread_ends_the_run_and_those_inside() -> None:
+    ended = threading.Event()
+
+    async def wait() -> str:
+        """Wait until it is cancelled."""
+        signal.raise_signal(signal.SIGINT) if is_main() else press_ctrl_c()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    def is_main() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    def press_ctrl_c() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    inner = Agent("inner", model=ScriptedModel([call("wait")]), tools=[wait])
+
+    async def ask() -> str:
+        """Ask the other agent, and block the loop."""
+        return inner.invoke("go").text
+
+    outer = Agent("outer", model=ScriptedModel([call("ask")]), tools=[ask])
+    with pytest.raises(KeyboardInterrupt):
+        outer.invoke("go")
+    assert ended.wait(LIMIT_S)
+
+
+def test_a_cancelled_run_cancels_the_calls_in_its_tools() -> None:
+    entered, ended = threading.Event(), threading.Event()
+
+    async def wait() -> str:
+        """Wait until it is cancelled."""
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    inner = Agent("inner", model=ScriptedModel([call("wait")]), tools=[wait])
+
+    def ask() -> str:
+        """Ask the other agent, in a thread."""
+        return inner.invoke("go").text
+
+    outer = Agent("outer", model=ScriptedModel([call("ask")]), tools=[ask])
+
+    async def cancel() -> None:
+        task = asyncio.create_task(outer.ainvoke("go"))
+        await asyncio.to_thread(entered.wait, LIMIT_S)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(cancel())
+    assert ended.wait(LIMIT_S)
+
+
+def test_threads_and_loops_are_used_again() -> None:
+    loops = set()
+
+    def synchronous() -> str:
+        """Use a thread."""
+        return ""
+
+    async def asynchronous() -> str:
+        """Note the loop."""
+        loops.add(asyncio.get_running_loop())
+        return ""
+
+    model = ScriptedModel([[call("synchronous"), call("asynchronous")], "done"] * 11)
+    agent = Agent("a", model=model, tools=[synchronous, asynchronous])
+
+    def run() -> int:
+        agent.invoke("go")
+        return threading.active_count()
+
+    first = run()
+    assert [run() for _ in range(10)] == [first] * 10
+    assert len(loops) == 1
+
+
+async def test_a_stream_is_read_synchronously_in_a_running_loop() -> None:
+    agent = Agent("a", model=ScriptedModel(["one two three"]))
+    assert "".join(e.text for e in agent.stream("hello") if e.type == "token") == "one two three"
+
+
+def test_an_error_of_the_run_is_raised_as_it_is() -> None:
+    agent = Agent("a", model=ScriptedModel([]))
+    with pytest.raises(AgentGraphError):
+        agent.invoke("go")
