@@ -59,8 +59,7 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
         cells = json.loads(path.read_text("utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        # Cells have this name without an import.
-        yield f"notebook_{path.stem}", ["from IPython.display import display", *code]
+        yield f"notebook_{path.stem}", code
 
 
 def program_of(blocks: Sequence[str]) -> str:
