@@ -174,7 +174,8 @@ AnyEvent: TypeAlias = (
 )
 """Every event of a run. Compare `event.type`, and a type checker knows the fields of the event.
 
-Events of your own classes are on the stream too: find those by `isinstance`.
+Events of your own classes are on the stream too: find those by `isinstance` among values of the
+type `Event`.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, assert_type
+from typing import Any, ClassVar, TypedDict, assert_type
 
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from agentgraph import Agent, Envelope, Hub, Intent, Reply, Team, sequence
 from agentgraph.agents import Interrupt
-from agentgraph.stream import AnyEvent, RoutingKind
+from agentgraph.stream import AnyEvent, Event, RoutingKind
 from agentgraph.testing import ScriptedModel
 
 
@@ -136,6 +136,21 @@ def told(event: AnyEvent) -> None:
     print(event.text)  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
     if event.type == "tokens":  # type: ignore[comparison-overlap]
         print("a type that no event has")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeEvent(Event):
+    """An event of the user's own."""
+
+    type: ClassVar[str] = "time"
+
+    seconds: float
+
+
+async def own_events() -> list[float]:
+    """Events of one's own are found among values of the type `Event`."""
+    events: list[Event] = [event async for event in plain.astream("hello")]
+    return [event.seconds for event in events if isinstance(event, TimeEvent)]
 
 
 def matched(event: AnyEvent) -> str:

@@ -38,7 +38,8 @@ async def ask_in_form(
     problems = _problems(output, response)
     if problems is None:
         return response, update
-    if not output.asks_again or _has_missed(level, output, history):
+    author = response.name or level.agent.name
+    if not output.asks_again or _has_missed(author, output, history):
         raise await _miss(level, problems)
     if calls_of(response):
         return response, update  # `call_tools` answers the call with what does not fit
@@ -63,15 +64,15 @@ def _problems(output: OutputFormat, message: AIMessage) -> str | None:
     return None
 
 
-def _has_missed(level: Level, output: OutputFormat, history: Sequence[AnyMessage]) -> bool:
-    """Tell whether a call of this agent has missed the form since the last human message."""
+def _has_missed(author: str, output: OutputFormat, history: Sequence[AnyMessage]) -> bool:
+    """Tell whether a call of this author has missed the form since the last human message."""
     failed_ids: set[str] = set()
     for message in reversed(history):
         if isinstance(message, HumanMessage):
             return False
         if isinstance(message, ToolMessage) and message.status == "error":
             failed_ids.add(message.tool_call_id)
-        if isinstance(message, AIMessage) and message.name == level.agent.name:
+        if isinstance(message, AIMessage) and message.name == author:
             calls = [call for call in calls_of(message) if call["name"] in output.names]
             if any(call["id"] in failed_ids for call in calls):
                 return True

@@ -15,11 +15,11 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from agentgraph import Agent, Finish, Guards, Team, sequence
-from agentgraph.errors import ModelError
+from agentgraph.errors import ConfigurationError, ModelError
 from agentgraph.guards import CircuitBreaker, CostBudget, Escalation, Gate
 from agentgraph.stream import AIMessageEvent, ErrorEvent, FinalStateEvent
 from agentgraph.testing import ScriptedModel, Turn, call, check_history
@@ -290,6 +290,49 @@ async def test_an_answer_through_middleware_is_asked_for_once_more() -> None:
     agent, model = pricing("Three.", call("Price", amount=3), middleware=[Wrapping()])
     assert (await agent.ainvoke("how much?")).output == Price(amount=3)
     assert [request.tools for request in model.requests] == [("Price",)] * 2
+
+
+class Numbers(RootModel[list[int]]):
+    """A list is not what a call can have."""
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("Price", "no class"),
+        (3, "no class"),
+        (int, "has to be an object"),
+        (Numbers, "'Numbers' has to be an object"),
+        (Price | None, "'NoneType' has to be an object"),
+        (Wrapping, "Unable to generate"),
+        ({"type": "objct"}, "is not valid"),
+        (ToolStrategy({"oneOf": [SIZE, SIZE]}), "a name of its own"),
+    ],
+)
+def test_what_is_no_form_is_refused_with_the_reason(form: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Agent("desk", response_format=form)
+    [fault] = raised.value.faults
+    assert fault.startswith("response_format=") and "give a pydantic model" in fault
+    assert reason in fault and len(fault) < 700
+
+
+def test_every_form_of_a_union_needs_a_name_that_no_tool_has() -> None:
+    def refusal() -> str:
+        """Refuse."""
+        return ""
+
+    refusal.__name__ = "Refusal"
+    with pytest.raises(ConfigurationError, match="'Refusal' is taken twice"):
+        Agent("desk", tools=[refusal], response_format=ToolStrategy(Price | Refusal))
+
+
+async def test_a_model_that_gives_itself_a_name_has_no_more_tries_than_others() -> None:
+    wrong = AIMessage("", name="gpt", tool_calls=[call("Price", amount="much") | {"id": "1"}])
+    agent, model = pricing(wrong, wrong.model_copy(deep=True), guards=None)
+    with pytest.raises(ModelError):
+        await agent.ainvoke("how much?")
+    assert len(model.requests) == 2
 
 
 # -- sub-agents and sessions
