@@ -5,6 +5,7 @@ The further protocols are optional: the builder of a tree or a team checks a par
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -23,6 +24,9 @@ HANDOFF_TOOL = "handoff_conversation"
 SILENCE_TOOL = "stay_silent"
 TEAM_TOOLS = (HANDOFF_TOOL, SILENCE_TOOL)
 """The tools that may come with membership in a team."""
+
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
+"""Providers limit the names of tools to 64, and `transfer_to_` takes 12."""
 
 _ATTRIBUTES = ("name", "description", "graph")
 
@@ -152,6 +156,25 @@ class ForeignGraph:
         self.graph: Graph = cast(Any, RemoteMember(graph) if is_remote(graph) else graph)
         self.name: str = getattr(graph, "name", "") or ""
         self.description: str = getattr(graph, "description", "") or ""
+
+
+_UNNAMED = "LangGraph"
+"""The name that LangGraph gives to a graph that was compiled without one."""
+
+
+def naming_fault(participant: Participant) -> str | None:
+    """Return what is wrong with the name of a graph that was compiled elsewhere, if anything is."""
+    if not isinstance(participant, ForeignGraph):
+        return None
+    name = participant.name
+    if name and name != _UNNAMED and LEGAL_NAME.fullmatch(name):
+        return None
+    is_named = name and name != _UNNAMED
+    fault = f"the name {name!r} is not legal" if is_named else "a compiled graph has no name"
+    return (
+        f"{fault}: give the graph one of 1 to 52 of a-z, A-Z, 0-9, _ and -, with "
+        'compile(name="billing") or graph.name = "billing"'
+    )
 
 
 def as_participant(candidate: object) -> Participant | None:

@@ -24,7 +24,7 @@ from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypeIs
 
 from agentgraph.errors import ConfigurationError, ModelError, kind_of
-from agentgraph.remote.thread import RemoteThread
+from agentgraph.remote.thread import RemoteThread, with_ids
 from agentgraph.remote.visit import Visit
 from agentgraph.running import current_delegation
 from agentgraph.telling import AGENT_TAG
@@ -82,7 +82,7 @@ class RemoteMember:
         Raises `ModelError` where the server cannot be reached, refuses the run, or the run fails.
         """
         run_config = merge_configs(ensure_config(config), self.config)
-        messages: list[AnyMessage] = list(input["messages"])
+        messages = with_ids(input["messages"])
         try:
             async with _connected(self.graph) as client:
                 thread = await self._thread(client, messages, run_config)

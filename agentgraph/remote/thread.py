@@ -61,3 +61,15 @@ def unseen_messages(
     known_ids = {message.id for message in earlier}
     ends = (at for at in range(len(messages), 0, -1) if messages[at - 1].id in known_ids)
     return messages[next(ends, 0) :]
+
+
+def with_ids(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
+    """Give ids to messages that have none, so that they do not count as new when they come back.
+
+    They follow from the ids before them, so that a resumed graph with a memory knows them again.
+    """
+    result: list[AnyMessage] = []
+    for message in messages:
+        before = result[-1].id if result else ""
+        result.append(message if message.id else message.model_copy(update={"id": f"{before}+"}))
+    return result

@@ -15,7 +15,7 @@ from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command
 from langgraph_sdk.client import LangGraphClient
 
-from agentgraph import Agent, Reply
+from agentgraph import Agent, Reply, Team, sequence
 from agentgraph.errors import ConfigurationError, ModelError
 from agentgraph.stream import AIMessageEvent, Event, TokenEvent, ToolResponseEvent, ToolUsageEvent
 from agentgraph.testing import ScriptedModel, call
@@ -162,6 +162,20 @@ async def test_an_agent_of_another_server_is_a_sub_agent(langgraph_dev: str) -> 
         assert (reply.text, reply.agent) == ("billing heard billing", "boss/clerk")
         again = await agent.ainvoke("again", thread_id="desk")
         assert again.text == "billing heard billing | again"
+
+
+async def test_a_remote_agent_speaks_in_a_team(clerk: RemoteGraph) -> None:
+    first = Agent("first", model=ScriptedModel(["I begin."] * 2))
+    team = Team([first, clerk], sequence(["first", "clerk"]))
+    result = await team.arun("hello")
+    assert result.text.startswith("clerk heard [user]: hello")
+    assert [envelope.sender_id for envelope in result.envelopes if envelope.text][-1] == "clerk"
+    graph = team.compile(InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "team"}}
+    asked = await graph.ainvoke({"messages": [HumanMessage("refund A7")]}, config)
+    (question,) = asked["__interrupt__"]
+    done = await graph.ainvoke(Command(resume={question.id: "yes"}), config)
+    assert "yes" in done["messages"][-1].text
 
 
 FAILURES = {

@@ -32,7 +32,7 @@ from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph
 from agentgraph.patching import read_state
-from agentgraph.remote import read_messages
+from agentgraph.remote import read_messages, with_ids
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit
 from agentgraph.surface import run_inside
@@ -98,7 +98,7 @@ def foreign_agent(
         if call_task is not None:
             own, inherited_messages = _task_messages(call_task, messages)
             messages = [*inherited_messages, *own]
-        messages = _with_ids(repair(messages))
+        messages = with_ids(repair(messages))
         input_ids = {message.id for message in messages}
         values: dict[str, Any] = {"messages": list(messages)}
         if is_team:
@@ -218,18 +218,6 @@ def _place(
     visit = "" if call_task is None else f"@{current_visit()}>{call_task['position']}"
     visit = visit.replace("/", ".")  # the visit is one part of a path
     return {"path": f"{level.path}/{name}{visit}", "turn": turn_id}
-
-
-def _with_ids(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Give ids to the messages that `repair` has added, so that they do not count as new.
-
-    They follow from the ids before them, so that a resumed graph with a memory knows them again.
-    """
-    result: list[AnyMessage] = []
-    for message in messages:
-        before = result[-1].id if result else ""
-        result.append(message if message.id else message.model_copy(update={"id": f"{before}+"}))
-    return result
 
 
 def _record_usage(path: str, new_messages: Sequence[AnyMessage], team_usage: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
@@ -21,7 +20,14 @@ from agentgraph.guards.checks import (
     stage_faults,
 )
 from agentgraph.guards.nodes.foreign_graph import faults_in
-from agentgraph.participant import TEAM_TOOLS, ForeignGraph, HasAgents, HasGates
+from agentgraph.participant import (
+    LEGAL_NAME,
+    TEAM_TOOLS,
+    ForeignGraph,
+    HasAgents,
+    HasGates,
+    naming_fault,
+)
 
 
 def faults_of(agent: AgentSpec) -> list[str]:
@@ -79,15 +85,16 @@ def _tool_names(agent: AgentSpec) -> list[str] | None:
 _ANY_SUPERVISOR = "supervisor"
 _NODES = ("render_system_prompt", "router", "continue_conversation", "call_model", "call_tools")
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")  # providers limit `transfer_to_` plus the name
 _RESERVED_NAMES = {*_NODES, "__start__", "__end__"}
 """The nodes of every agent's graph: a sub-agent becomes a node beside them."""
 
 
 def _name_faults(agent: AgentSpec) -> Iterator[str]:
-    children = [str(child.name) for child in agent.children]
+    faults = {child: naming_fault(child) for child in agent.children}
+    yield from (fault for fault in faults.values() if fault)
+    children = [str(child.name) for child, fault in faults.items() if not fault]
     for name in [agent.name, *children]:
-        if not _NAME.fullmatch(name):
+        if not LEGAL_NAME.fullmatch(name):
             yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
     for name in children:
         if name in _RESERVED_NAMES:

@@ -5,7 +5,6 @@ The checks compile nothing, so that a mistake shows where the team is written.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -13,7 +12,7 @@ from typing import Any, get_args
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default, Guards
 from agentgraph.guards.checks import schema_faults, stage_faults
-from agentgraph.participant import as_participant
+from agentgraph.participant import LEGAL_NAME, as_participant, naming_fault
 from agentgraph.phases import ConversationPipeline
 from agentgraph.phases.handoff import Escalation
 from agentgraph.routing.protocols import HUMAN
@@ -21,7 +20,6 @@ from agentgraph.sessions.state.expectations import read_expectations
 from agentgraph.sessions.team.graph import ADMIT, ASK_HUMAN
 from agentgraph.sessions.team.spec import Durability, Routing, TeamSpec
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
 _RESERVED_NAMES = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
 
 
@@ -80,12 +78,17 @@ def _value_faults(team: TeamSpec) -> Iterator[str]:
 
 def _name_faults(team: TeamSpec) -> Iterator[str]:
     """Yield names that are illegal, reserved, or used twice in any letter case."""
-    names: list[Any] = [participant.name for participant in team.participants]
+    names: list[Any] = []
+    for participant in team.participants:
+        if fault := naming_fault(participant):
+            yield fault
+        else:
+            names.append(participant.name)
     if not isinstance(team.supervisor, str | None):
         names.append(team.supervisor_name)
     names += team.humans
     for name in [*names, team.name] if team.name else names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not LEGAL_NAME.fullmatch(name):
             yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
         elif name in _RESERVED_NAMES:
             yield f"nobody can be called {name!r}: the team's graph uses it"

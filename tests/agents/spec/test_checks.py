@@ -54,6 +54,17 @@ def test_illegal_name_of_a_foreign_graph_is_refused() -> None:
     assert "'no good' is not legal" in faults(agents=[builder.compile(name="no good")])[0]
 
 
+def test_a_foreign_graph_without_a_name_is_refused_until_it_has_one() -> None:
+    builder = StateGraph(MessagesState).add_node("n", lambda _: {}).add_edge(START, "n")
+    graph = builder.compile()
+
+    (fault,) = faults(agents=[graph])
+    assert "has no name" in fault
+    assert 'graph.name = "billing"' in fault
+    graph.name = "billing"
+    assert agent("Root", agents=[graph]).children[0].name == "billing"
+
+
 @pytest.mark.parametrize("pair", [("Sub", "Sub"), ("Sub", "sub"), ("ROOT", "Sub")])
 def test_names_are_unique_in_the_tree_whatever_their_case(pair: tuple[str, str]) -> None:
     found = faults(agents=[agent(name) for name in pair])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.phases import ConversationPipeline, PipelineStage
@@ -85,6 +86,12 @@ def test_all_that_is_wrong_with_names_and_rules_is_told_at_once() -> None:
         "seconds=-1",
     ):
         assert word in text
+
+
+def test_a_graph_without_a_name_is_told_how_to_get_one() -> None:
+    builder = StateGraph(MessagesState).add_node("n", lambda _: {}).add_edge(START, "n")
+    (fault,) = faults([agent("a"), builder.compile()], sequence(["a"]))
+    assert 'compile(name="billing")' in fault
 
 
 @pytest.mark.parametrize("agents", [[], "ab", ()])
