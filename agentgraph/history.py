@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
 
 from langchain_core.messages import (
     AIMessage,
@@ -19,9 +18,15 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from agentgraph.whole_calls import LEGAL_NAME, legal_name, with_call_ids, with_whole_calls
-
-M = TypeVar("M", bound=BaseMessage)
+from agentgraph.sendable import (
+    LEGAL_NAME,
+    is_blank_block,
+    is_thought,
+    legal_name,
+    with_call_ids,
+    with_sendable_text,
+    with_whole_calls,
+)
 
 OUTCOME_UNKNOWN = (
     "Outcome unknown: the run was interrupted before this call answered. "
@@ -38,7 +43,7 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     Calls without an answer get one that says so, and malformed ones get whole arguments. Answers
     without a call, and empty messages of the human and of the assistant, are left out. A repeated
     call id is renamed, together with its answer. A history that would be empty or end with the
-    assistant gets a neutral "Continue." at the end.
+    assistant gets a neutral "Continue." at the end. Texts that no encoding has are replaced.
     """
     messages = list(messages)
     answers = _answers_by_call(messages)
@@ -48,10 +53,10 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
         if isinstance(message, AIMessage):
             legal.extend(_with_answers(message, position, answers, call_ids))
         elif not isinstance(message, ToolMessage) and not is_blank(message):
-            legal.append(_without_blank_text(message))
+            legal.append(message)
     if not legal or isinstance(legal[-1], AIMessage):
         legal.append(HumanMessage("Continue."))
-    return legal
+    return [message if _is_ascii(message) else with_sendable_text(message) for message in legal]
 
 
 def is_blank(message: BaseMessage) -> bool:
@@ -63,7 +68,7 @@ def is_blank(message: BaseMessage) -> bool:
     content = message.content
     if isinstance(content, str):
         return not content.strip()
-    return all(_is_blank_text(block) or _is_thought(block) for block in content)
+    return all(is_blank_block(block) or is_thought(block) for block in content)
 
 
 def calls_of(message: AIMessage) -> list[ToolCall | InvalidToolCall]:
@@ -199,7 +204,7 @@ def _with_answers(
     if new_ids:
         message = with_call_ids(message, new_ids)
     if not _is_plain(message):
-        message = _without_blank_text(with_whole_calls(message))
+        message = with_whole_calls(message)
         replies = [
             m if _is_legal_name(m.name) else m.model_copy(update={"name": legal_name(m.name)})
             for m in replies
@@ -217,27 +222,8 @@ def _is_legal_name(name: str | None) -> bool:
     return name is None or LEGAL_NAME.fullmatch(name) is not None
 
 
-def _without_blank_text(message: M) -> M:
-    """Return a message without its blocks of empty text, the same one where it has none."""
-    content = message.content
-    if isinstance(content, str) or not any(map(_is_blank_text, content)):
-        return message
-    kept = [block for block in content if not _is_blank_text(block)]
-    return message.model_copy(update={"content": kept or ""})
-
-
-def _is_blank_text(block: str | dict[Any, Any]) -> bool:
-    if isinstance(block, str):
-        return not block.strip()
-    return block.get("type") == "text" and not str(block.get("text") or "").strip()
-
-
-def _is_thought(block: str | dict[Any, Any]) -> bool:
-    # Thoughts alone are no answer: providers refuse a message with nothing after them.
-    return isinstance(block, dict) and block.get("type") in _THOUGHTS
-
-
-_THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
+def _is_ascii(message: AnyMessage) -> bool:
+    return isinstance(message.content, str) and message.content.isascii()
 
 
 def _turn_begin(messages: Sequence[AnyMessage]) -> int:

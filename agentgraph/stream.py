@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from langchain_core.messages import BaseMessage
 from langgraph.config import get_stream_writer
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -20,12 +21,15 @@ __all__ = [
     "FinalStateEvent",
     "GuardEvent",
     "InterruptEvent",
+    "ReasoningEvent",
     "RoutingEvent",
     "RoutingKind",
     "TokenEvent",
+    "ToolArgsEvent",
     "ToolResponseEvent",
     "ToolUsageEvent",
     "emit",
+    "media_of",
 ]
 
 RoutingKind = Literal["mention", "transfer", "delegate", "help", "resume", "fallback"]
@@ -52,8 +56,9 @@ class Event:
 
     def to_json(self) -> bytes:
         """Return the fields as JSON, even if a model or a tool has put other values into them."""
-        # Outside of a session there are no rounds.
-        omit = None if self.round else _PLACE
+        omit = set() if self.round else set(_PLACE)  # outside of a session there are no rounds
+        if not getattr(self, "blocks", ()):
+            omit.add("blocks")
         try:
             return _as_json(self, omit)
         except PydanticSerializationError:
@@ -71,6 +76,35 @@ class TokenEvent(Event):
     type: ClassVar[Literal["token"]] = "token"
 
     text: str
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningEvent(Event):
+    """A piece of what a model thinks before it answers, as the model writes it.
+
+    It is on the stream once, and never a part of an answer's text.
+    """
+
+    type: ClassVar[Literal["reasoning"]] = "reasoning"
+
+    text: str
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolArgsEvent(Event):
+    """A piece of a call's arguments, as the model writes them: JSON, in pieces.
+
+    The pieces of a call, joined, are its arguments; a `ToolUsageEvent` with all of them follows. A
+    call that a model gives at once has no pieces.
+    """
+
+    type: ClassVar[Literal["tool_args"]] = "tool_args"
+
+    tool: str
+    delta: str
+    call_id: str = ""
     message_id: str = ""
 
 
@@ -95,16 +129,20 @@ class ToolResponseEvent(Event):
     content: str
     call_id: str = ""
     status: Literal["success", "error"] = "success"
+    blocks: Sequence[Mapping[str, object]] = ()
+    """The images, files and sounds of the answer, as LangChain's content blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AIMessageEvent(Event):
-    """A model finished a text."""
+    """A model finished a text, or an image."""
 
     type: ClassVar[Literal["ai_message"]] = "ai_message"
 
     text: str
     message_id: str = ""
+    blocks: Sequence[Mapping[str, object]] = ()
+    """The images, files and sounds of the message, as LangChain's content blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +201,8 @@ class FinalStateEvent(Event):
 
 AnyEvent: TypeAlias = (
     TokenEvent
+    | ReasoningEvent
+    | ToolArgsEvent
     | ToolUsageEvent
     | ToolResponseEvent
     | AIMessageEvent
@@ -193,6 +233,14 @@ async def emit(event: Event) -> None:
     writer(event)
 
 
+def media_of(message: BaseMessage) -> tuple[Mapping[str, object], ...]:
+    """Return the images, files and sounds of a message, as LangChain's content blocks."""
+    if isinstance(message.content, str):
+        return ()
+    return tuple(dict(block) for block in message.content_blocks if block["type"] in _MEDIA)
+
+
+_MEDIA = ("image", "audio", "video", "file", "text-plain")
 _PLACE = {"round", "attempt"}
 
 

@@ -208,6 +208,19 @@ def test_blocks_of_empty_text_go_and_the_others_stay() -> None:
     assert kept.content == [image]
 
 
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [("caf\udce9.txt", "caf�.txt"), ("\ud83d\ude00", "😀"), ("caf\u00e9", "café")],
+    ids=["half a pair", "a pair in two halves", "whole"],
+)
+def test_half_a_character_is_replaced_as_it_cannot_be_sent(said: str, sent: str) -> None:
+    block = {"type": "text", "text": said}
+    history: list[AnyMessage] = [HumanMessage(said), asking("a"), told("a", said)]
+    repaired = repair([*history, HumanMessage([block])])
+    assert [m.text for m in repaired] == [sent, "", sent, sent]
+    assert all(m.text.encode() for m in repaired if m.text)
+
+
 @pytest.mark.parametrize("kind", ["reasoning", "thinking"])
 def test_thoughts_alone_are_no_answer(kind: str) -> None:
     thought = AIMessage([{"type": kind, kind: "hm"}])

@@ -33,7 +33,7 @@ LEAVES = frozenset(
         "surface",
         "telling",
         "usage",
-        "whole_calls",
+        "sendable",
     }
 )
 MAY_IMPORT = {

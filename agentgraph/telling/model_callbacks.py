@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
@@ -12,16 +12,28 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
+from pydantic_core import from_json
 
 from agentgraph.interception import current_interceptor
 from agentgraph.running import current_run
-from agentgraph.stream import AIMessageEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
+from agentgraph.stream import (
+    AIMessageEvent,
+    Event,
+    ReasoningEvent,
+    TokenEvent,
+    ToolArgsEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+    media_of,
+)
 from agentgraph.telling.emitter import EventEmitter
 
 AGENT_TAG = "agentgraph_agent"
 """The metadata key of a model call that names its agent."""
 FOREIGN_TAG = "agentgraph_foreign"
 """The metadata key that marks a foreign graph, and everything that it runs."""
+MOVES_TAG = "agentgraph_moves"
+"""The metadata key of a model call that names the tools by which its agent moves on."""
 
 T = TypeVar("T")
 
@@ -35,13 +47,51 @@ class _ModelCall:
 
     agent: str
     is_foreign: bool
+    moves: Collection[str] = ()
+    """The tools that move the conversation: their calls are told as a move, and not as a call."""
     message_id: str = ""
+    calls: dict[object, _Call] = field(default_factory=dict)
+    """The calls that are being written, by their index."""
+
+    def read(self, chunk: AIMessageChunk) -> Iterator[Event]:
+        """Yield the events of a chunk: its thoughts, its text, and its pieces of arguments."""
+        message_id = self.identify(chunk)
+        for thought in _thoughts_of(chunk):
+            yield ReasoningEvent(agent=self.agent, text=thought, message_id=message_id)
+        if text := str(chunk.text):
+            yield TokenEvent(agent=self.agent, text=text, message_id=message_id)
+        for call in chunk.tool_call_chunks:
+            if call["name"] or call["index"] not in self.calls:
+                self.calls[call["index"]] = _Call(call["name"] or "", call["id"] or "")
+            written = self.calls[call["index"]]
+            if written.name not in self.moves and written.is_piece(call["args"] or ""):
+                yield ToolArgsEvent(
+                    agent=self.agent,
+                    tool=written.name,
+                    delta=call["args"] or "",
+                    call_id=written.id,
+                    message_id=message_id,
+                )
 
     def identify(self, message: AIMessageChunk) -> str:
         """Return the message's id, which for some providers only the first chunk has."""
         if not self.message_id or not (message.id or "").startswith(_GENERATED_ID):
             self.message_id = message.id or ""
         return self.message_id
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that a model writes; only its first chunk has the name and the id."""
+
+    name: str
+    id: str
+    has_pieces: bool = False
+
+    def is_piece(self, args: str) -> bool:
+        """Tell whether arguments are a piece, and not all of them at once."""
+        self.has_pieces = self.has_pieces or (bool(args) and not _is_object(args))
+        return self.has_pieces and bool(args)
 
 
 class ModelCallbacks(AsyncCallbackHandler):
@@ -74,7 +124,8 @@ class ModelCallbacks(AsyncCallbackHandler):
         is_aside = TAG_NOSTREAM in (tags or ()) or "lc_source" in (metadata or {})
         is_foreign = bool((metadata or {}).get(FOREIGN_TAG))
         if agent and not is_aside and (is_foreign or not _is_judged()):
-            self._model_calls[run_id] = _ModelCall(agent, is_foreign)
+            moves = (metadata or {}).get(MOVES_TAG) or ()
+            self._model_calls[run_id] = _ModelCall(agent, is_foreign, moves)
 
     async def on_llm_new_token(
         self,
@@ -84,14 +135,12 @@ class ModelCallbacks(AsyncCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Emit the text of a chunk; wait while the reader is slow."""
+        """Emit what a chunk says; wait while the reader is slow."""
         model_call = self._model_calls.get(run_id)
         message = getattr(chunk, "message", None)
         if model_call is None or not isinstance(message, AIMessageChunk):
             return
-        message_id, text = model_call.identify(message), str(message.text)
-        if text:
-            event = TokenEvent(agent=model_call.agent, text=text, message_id=message_id)
+        for event in model_call.read(message):
             await self._emitter.emit(event)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
@@ -100,10 +149,13 @@ class ModelCallbacks(AsyncCallbackHandler):
         if model_call is None or not model_call.is_foreign:
             return
         message = getattr(response.generations[0][0], "message", None)
-        if isinstance(message, AIMessage) and message.text:
-            text, message_id = str(message.text), message.id or ""
+        if not isinstance(message, AIMessage):
+            return
+        text, blocks, message_id = str(message.text), media_of(message), message.id or ""
+        if text or blocks:
+            agent = model_call.agent
             await self._emitter.emit(
-                AIMessageEvent(agent=model_call.agent, text=text, message_id=message_id)
+                AIMessageEvent(agent=agent, text=text, message_id=message_id, blocks=blocks)
             )
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -130,9 +182,10 @@ class ModelCallbacks(AsyncCallbackHandler):
 
     async def on_tool_end(self, output: object, *, run_id: UUID, **kwargs: Any) -> None:
         if (call := self._calls.pop(run_id, None)) is not None:
-            text = str(output.text) if isinstance(output, ToolMessage) else str(output)
-            status = output.status if isinstance(output, ToolMessage) else "success"
-            await self._answer(call, text, status)
+            if isinstance(output, ToolMessage):
+                await self._answer(call, str(output.text), output.status, media_of(output))
+            else:
+                await self._answer(call, str(output), "success")
 
     async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Emit the error of a foreign graph's tool; an interrupt is no error."""
@@ -153,7 +206,11 @@ class ModelCallbacks(AsyncCallbackHandler):
         return (metadata or {}).get(AGENT_TAG) if current_run() is self._emitter.run else None
 
     async def _answer(
-        self, call: ToolUsageEvent, text: str, status: Literal["success", "error"]
+        self,
+        call: ToolUsageEvent,
+        text: str,
+        status: Literal["success", "error"],
+        blocks: Sequence[Mapping[str, object]] = (),
     ) -> None:
         await self._emitter.emit(
             ToolResponseEvent(
@@ -162,8 +219,25 @@ class ModelCallbacks(AsyncCallbackHandler):
                 content=text,
                 call_id=call.call_id,
                 status=status,
+                blocks=blocks,
             )
         )
+
+
+def _is_object(args: str) -> bool:
+    try:
+        return isinstance(from_json(args), dict)
+    except ValueError:
+        return False
+
+
+def _thoughts_of(chunk: AIMessageChunk) -> Iterator[str]:
+    """Yield the thoughts of a chunk, in whatever form its provider sends them."""
+    if isinstance(chunk.content, str) and "reasoning_content" not in chunk.additional_kwargs:
+        return  # most chunks; reading their blocks would cost more than all the rest
+    for block in chunk.content_blocks:
+        if block["type"] == "reasoning" and block.get("reasoning"):
+            yield str(block["reasoning"])
 
 
 def _is_judged() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias, cast
 
 from langchain_core.messages import (
@@ -51,12 +51,18 @@ def calls_of(message: AIMessage) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the model; without `usage`, each word counts as a token."""
+    """One message of the model; without `usage`, each word counts as a token.
+
+    `reasoning` is what the model thinks before it answers: a block of its own before the text.
+    With `pieces` it streams the arguments of its calls in pieces, else each call's at once.
+    """
 
     text: str = ""
     calls: Sequence[Call] = ()
     usage: UsageMetadata | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
+    reasoning: str = ""
+    pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ class Answer:
     message: AIMessage
     delay_s: float = 0.0
     error: Exception | None = None
+    pieces: bool = False
 
     def result(self) -> ChatResult:
         """Return the message at once, or raise the error."""
@@ -107,7 +114,7 @@ class Answer:
 
     def stream(self) -> Iterator[ChatGenerationChunk]:
         """Yield the chunks; with an error the first half of them, then raise it."""
-        chunks = chunks_of(self.message)
+        chunks = chunks_of(self.message, self.pieces)
         for chunk in chunks if self.error is None else chunks[: len(chunks) // 2]:
             yield ChatGenerationChunk(message=chunk)
         if self.error is not None:
@@ -120,13 +127,14 @@ def answer_of(turn: object, *, messages: Sequence[BaseMessage], model_name: str)
         case Fault():
             inner = answer_of(turn.turn, messages=messages, model_name=model_name)
             error = inner.error or turn.error
-            return Answer(inner.message, inner.delay_s + turn.delay_s, error)
+            return replace(inner, delay_s=inner.delay_s + turn.delay_s, error=error)
         case Exception():
             return Answer(AIMessage(""), error=turn)
         case AIMessage():
             return Answer(turn.model_copy(update={"id": turn.id or _fresh("ai")}))
         case _:
-            return Answer(_message(_turn(turn), messages, model_name))
+            written = _turn(turn)
+            return Answer(_message(written, messages, model_name), pieces=written.pieces)
 
 
 def _turn(turn: object) -> Turn:
@@ -148,7 +156,7 @@ def _message(turn: Turn, messages: Sequence[BaseMessage], model_name: str) -> AI
     """Return the message of a turn, with ids and usage."""
     calls: list[Any] = [{**c, "id": c.get("id") or _fresh("call")} for c in turn.calls]
     message = AIMessage(
-        turn.text,
+        _content(turn),
         id=_fresh("ai"),
         tool_calls=[c for c in calls if not _is_bad(c)],
         invalid_tool_calls=[c for c in calls if _is_bad(c)],
@@ -156,6 +164,15 @@ def _message(turn: Turn, messages: Sequence[BaseMessage], model_name: str) -> AI
     )
     message.usage_metadata = turn.usage or _word_usage(messages, message)
     return message
+
+
+def _content(turn: Turn) -> Any:
+    if not turn.reasoning:
+        return turn.text
+    # With an index, as providers have it: the pieces of one block are added up by it.
+    thoughts = {"type": "reasoning", "reasoning": turn.reasoning, "index": 0}
+    text = {"type": "text", "text": turn.text, "index": 1}
+    return [thoughts, text] if turn.text else [thoughts]
 
 
 def _is_bad(call: Call) -> bool:
@@ -180,7 +197,7 @@ def _words(message: BaseMessage) -> int:
     return words
 
 
-def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
+def chunks_of(message: AIMessage, pieces: bool = False) -> list[AIMessageChunk]:
     """Split a message as a provider streams it; the chunks add up to the message."""
     # A list and a string cannot be added, so the empty content has the type of the rest.
     empty: Any = "" if isinstance(message.content, str) else []
@@ -199,24 +216,31 @@ def chunks_of(message: AIMessage) -> list[AIMessageChunk]:
         *(
             AIMessageChunk(content=empty, id=message.id, tool_call_chunks=[chunk])
             for index, call in enumerate(calls_of(message))
-            for chunk in _call_chunks(index, call)
+            for chunk in _call_chunks(index, call, pieces)
         ),
         last,
     ]
 
 
 def _pieces(content: str | list[Any]) -> list[Any]:
-    """Split content: a text by words, a list by its blocks."""
+    """Split content: a text by words, a list by its blocks, and those with an index by words."""
     if isinstance(content, str):
         return re.findall(r"\s*\S+|\s+", content)
-    return [[block] for block in content]
+    return [[piece] for block in content for piece in _block_pieces(block)]
 
 
-def _call_chunks(index: int, call: Call) -> Iterator[ToolCallChunk]:
-    """Yield a call as providers stream it: the name first, then its arguments in pieces."""
+def _block_pieces(block: Any) -> list[Any]:
+    kind = block.get("type") if isinstance(block, dict) and "index" in block else None
+    if kind not in ("text", "reasoning"):
+        return [block]
+    return [{**block, kind: piece} for piece in _pieces(block[kind])]
+
+
+def _call_chunks(index: int, call: Call, pieces: bool) -> Iterator[ToolCallChunk]:
+    """Yield a call as providers stream it: the name first, then its arguments."""
     args = call["args"]
     text = args if isinstance(args, str) else json.dumps(args or {})
-    half = len(text) // 2
+    half = len(text) // 2 if pieces else len(text)
     yield tool_call_chunk(index=index, name=call["name"], args="", id=call["id"])
     yield tool_call_chunk(index=index, args=text[:half])
     yield tool_call_chunk(index=index, args=text[half:])

@@ -27,9 +27,9 @@ from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, sp
 from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
-from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit
-from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
-from agentgraph.whole_calls import with_call_ids
+from agentgraph.sendable import with_call_ids
+from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit, media_of
+from agentgraph.telling import AGENT_TAG, FOREIGN_TAG, MOVES_TAG
 
 Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
 Ask: TypeAlias = Callable[
@@ -128,6 +128,8 @@ class _Binding:
         elif output is not None:
             self.specs, self.choice = [*self.specs, *output.specs], {"tool_choice": "any"}
         self.tag: dict[str, object] = {AGENT_TAG: level.path, FOREIGN_TAG: False}
+        if level.toolset.moves:
+            self.tag[MOVES_TAG] = sorted(level.toolset.moves)
         self.is_plain = False
         self._own = self._bind(model)
 
@@ -195,7 +197,7 @@ def _fresh_ids(message: AIMessage, call_ids: set[str]) -> dict[int, str]:
 
 
 async def _report(level: Level, message: AIMessage) -> None:
-    """Record the usage of a message, and emit its content: native calls, a text, calls."""
+    """Record the usage of a message, and emit its content: native calls, text, images and calls."""
     run = current_run()
     if run is not None:
         run.record_usage_of(level.path, message)
@@ -203,9 +205,10 @@ async def _report(level: Level, message: AIMessage) -> None:
         await emit(
             ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)
         )
-    if message.text:
-        text, message_id = str(message.text), message.id or ""
-        await emit(AIMessageEvent(agent=level.path, text=text, message_id=message_id))
+    text, blocks, message_id = str(message.text), media_of(message), message.id or ""
+    if text or blocks:
+        path = level.path
+        await emit(AIMessageEvent(agent=path, text=text, message_id=message_id, blocks=blocks))
     for call in message.tool_calls:
         if call["name"] not in level.toolset.moves:
             await emit(

@@ -22,7 +22,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.history import calls_of
 from agentgraph.interception import SkippedCall, current_interceptor
-from agentgraph.stream import ToolResponseEvent, emit
+from agentgraph.stream import ToolResponseEvent, emit, media_of
 
 TRANSFER_MADE = "Conversation transferred to "
 NOT_EXECUTED = "Not executed: "
@@ -108,6 +108,7 @@ async def emit_answer(level: Level, message: ToolMessage) -> None:
             content=str(message.text),
             call_id=message.tool_call_id,
             status=message.status,
+            blocks=media_of(message),
         )
     )
 

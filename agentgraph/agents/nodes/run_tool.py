@@ -196,6 +196,8 @@ class ToolRunner:
             "tool_call_id": call_id,
             "name": name,
         }
+        if message.content == []:  # what a tool found, and not an empty message: refused by many
+            update["content"] = "[]"
         if isinstance(message.artifact, Handoff | Finish):
             update |= {"artifact": None, **await self._decide(message.artifact, attempt)}
         answer = message.model_copy(update=update)

@@ -34,7 +34,7 @@ from agentgraph.participant import Graph
 from agentgraph.patching import read_state
 from agentgraph.remote import read_messages, with_ids
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
-from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit
+from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit, media_of
 from agentgraph.surface import run_inside
 
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
@@ -117,7 +117,7 @@ def foreign_agent(
         if call_task is None:
             record_messages(new_messages)
         for message in new_messages:
-            if isinstance(message, AIMessage) and message.text:
+            if isinstance(message, AIMessage) and (message.text or media_of(message)):
                 await emit(_text_event(level, name, message))
         update: dict[str, Any] = {}
         if (guard := result.get("stopped_by")) and "turn" in state:
@@ -286,5 +286,8 @@ def _help_event(level: Level, name: str, reason: str) -> RoutingEvent:
 
 def _text_event(level: Level, name: str, message: AIMessage) -> AIMessageEvent:
     return AIMessageEvent(
-        agent=f"{level.path}/{name}", text=str(message.text), message_id=message.id or ""
+        agent=f"{level.path}/{name}",
+        text=str(message.text),
+        message_id=message.id or "",
+        blocks=media_of(message),
     )

@@ -47,7 +47,7 @@ def messages_of(input: MessageInput) -> list[AnyMessage]:
     if not messages or is_blank(messages[-1]):
         raise ConfigurationError(
             f"the input {shortened(repr(input))} is empty: "
-            "give a text, a message or content blocks",
+            "give a text, a message or list of messages, or content blocks",
             code="input",
         )
     return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]  # type: ignore[misc]
@@ -71,9 +71,9 @@ def _as_message_like(part: Any) -> Any:
 
 def _no_input(input: object) -> ConfigurationError:
     return ConfigurationError(
-        f"the input {shortened(repr(input))} is no text, message, list of messages or of content "
-        "blocks, nor {'messages': [...]}: a state has no other inputs; what tools and prompts "
-        "need goes into `context=`",
+        f"the input {shortened(repr(input))} is no text, message or list of messages or of "
+        "content blocks, nor {'messages': [...]}: a state has no other inputs; what tools and "
+        "prompts need goes into `context=`",
         code="input",
     )
 

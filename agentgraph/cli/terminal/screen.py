@@ -61,7 +61,10 @@ class Screen:
             case TokenEvent():
                 self._write(event)
             case AIMessageEvent():
-                self._say(event.agent, event.text)
+                if event.text:
+                    self._say(event.agent, event.text)
+                for block in event.blocks:
+                    self.note(f"{event.agent}: [{block['type']}]")
             case FinalStateEvent():
                 self._close(event)
             case ErrorEvent():

@@ -30,7 +30,7 @@ from agentgraph.guards.records.account import ANYWHERE
 from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
-from agentgraph.whole_calls import with_whole_calls
+from agentgraph.sendable import with_whole_calls
 
 _ALLOW = Decision("allow", "none")
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")

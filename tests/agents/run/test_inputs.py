@@ -119,7 +119,7 @@ def test_an_empty_input_is_refused_by_sync_calls_too() -> None:
 )
 async def test_another_input_is_refused_and_told_what_to_give(given: Any) -> None:
     agent, _ = listener()
-    advice = r"is no text, .*'messages'.* `context=`"
+    advice = r"is no text, message or list of messages .*'messages'.* `context=`"
     with pytest.raises(ConfigurationError, match=advice) as error:
         await agent.ainvoke(given, thread_id="t")
     assert error.value.code == "input"

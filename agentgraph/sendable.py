@@ -1,4 +1,4 @@
-"""Calls that a provider accepts when they are sent again: whole arguments, legal names, own ids.
+"""Messages as providers accept them: whole calls with legal names, and text that can be encoded.
 
 A model may write arguments that are no JSON object, or break off in the middle of them; many
 providers refuse each later request that repeats such a call. The stored message keeps what the
@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
+from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall
 from langchain_core.utils.json import parse_partial_json
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 """The names of tools that providers accept."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
 _CALL_BLOCKS = ("tool_use", "tool_call", "invalid_tool_call", "tool_call_chunk", "function_call")
 """The types of content blocks that repeat a call: Anthropic's, LangChain's and OpenAI's."""
 
@@ -76,6 +78,43 @@ def with_call_ids(message: AIMessage, new_ids: Mapping[int, str]) -> AIMessage:
             "content": content,
         }
     )
+
+
+def with_sendable_text(message: AnyMessage) -> AnyMessage:
+    """Return a message without blocks of empty text, and without halves of characters.
+
+    Returns the same message where it has neither. Half of a surrogate pair has no encoding.
+    """
+    content = message.content
+    if isinstance(content, str):
+        if not _SURROGATES.search(content):
+            return message
+        return message.model_copy(update={"content": _encodable(content)})
+    blocks = [_encodable_block(block) for block in content if not is_blank_block(block)]
+    return message if blocks == content else message.model_copy(update={"content": blocks or ""})
+
+
+def is_blank_block(block: str | dict[Any, Any]) -> bool:
+    """Tell whether a content block is an empty text."""
+    if isinstance(block, str):
+        return not block.strip()
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
+
+
+def is_thought(block: str | dict[Any, Any]) -> bool:
+    """Tell whether a content block is a thought: thoughts alone are no answer to a provider."""
+    return isinstance(block, dict) and block.get("type") in _THOUGHTS
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _encodable_block(block: Any) -> Any:
+    text = block if isinstance(block, str) else block.get("text")
+    if not isinstance(text, str) or not _SURROGATES.search(text):
+        return block
+    return _encodable(text) if isinstance(block, str) else {**block, "text": _encodable(text)}
 
 
 def _with_call_id(block: str | dict[str, Any], new_ids: Mapping[str, deque[str]]) -> Any:
