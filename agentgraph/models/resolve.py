@@ -13,24 +13,26 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.models.clients import usable_on_every_loop
 from agentgraph.models.names import name_fault, split_name
 from agentgraph.models.offline import OfflineModel
 
 
 def resolve_model(model: BaseChatModel | str | None) -> BaseChatModel:
-    """Return a chat model as it is, or make the model of a name such as "openai:gpt-5-mini".
+    """Return a chat model, or make the model of a name such as "openai:gpt-5-mini".
 
-    None is the model of `AGENTGRAPH_MODEL`, else the offline model, with a warning once per
-    process. A model made from a name sends one request per call. Raises `ConfigurationError` for an
-    unknown name, or where the model's client cannot be built.
+    Any number of event loops can use it at a time. None is the model of `AGENTGRAPH_MODEL`, else
+    the offline model, with a warning once per process. A model made from a name sends one request
+    per call. Raises `ConfigurationError` for an unknown name, or where the model's client cannot be
+    built.
     """
     if isinstance(model, BaseChatModel):
-        return model
+        return usable_on_every_loop(model)
     if model is None:
-        return _default_model()
+        return usable_on_every_loop(_default_model())
     if not isinstance(model, str):
         raise ConfigurationError(f"A model is a chat model or a string, not {model!r}.")
-    return _named_model(model)
+    return usable_on_every_loop(_named_model(model))
 
 
 def attempting_once(model: BaseChatModel) -> BaseChatModel:

@@ -205,7 +205,7 @@ def _is_omitted(hint: Any, side: str) -> bool:
 
 def _guarded_model(model: BaseChatModel) -> BaseChatModel:
     """Return the model of a request; its client sends one request per call where guards retry."""
-    interceptor = current_interceptor()
+    interceptor, model = current_interceptor(), resolve_model(model)
     return (
         attempting_once(model) if interceptor is not None and interceptor.retries_models else model
     )
