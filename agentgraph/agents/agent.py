@@ -81,7 +81,7 @@ class Agent(AgentSpec, Generic[Output]):
         ) -> None: ...
         @overload
         def __init__(
-            self: Agent[Any],
+            self,
             name: str,
             description: str = "",
             *,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, ToolMessage
 from llmock.scenarios import Fail, Plan
+from pydantic import BaseModel
 
 from agentgraph import Agent, Guards
 from agentgraph.errors import ModelError
@@ -182,3 +185,26 @@ async def test_a_model_error_says_no_key_that_the_provider_repeats(wire: Wire) -
         await Agent("a", model=model).ainvoke("hello")
 
     assert "401: Incorrect API key provided: ***" in str(failed.value)
+
+
+class Price(BaseModel):
+    """A price."""
+
+    amount: int
+
+
+@pytest.mark.parametrize("strategy", [ProviderStrategy, ToolStrategy])
+async def test_the_provider_is_asked_for_a_form_and_once_more(wire: Wire, strategy: Any) -> None:
+    wire.script(call("refund", reason="a"), text("Three."), text('{"amount": 3}'))
+    model = chat_openai(wire)
+    agent = Agent("desk", model=model, tools=[refund], response_format=strategy(Price))
+    reply = await agent.ainvoke("how much?")
+
+    assert reply.output == Price(amount=3)
+    assert [body["messages"][-1]["role"] for body in wire.requests] == ["user", "tool", "user"]
+    for body in wire.requests:
+        names = [tool["function"]["name"] for tool in body["tools"]]
+        form = body.get("response_format", {}).get("json_schema", {}).get("name")
+        by_tool = strategy is ToolStrategy
+        assert ("Price" in names, body.get("tool_choice") == "required") == (by_tool, by_tool)
+        assert form == (None if by_tool else "Price")

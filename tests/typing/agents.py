@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict, assert_type
+from typing import Any, ClassVar, TypedDict, TypeVar, assert_type
 
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -65,6 +65,20 @@ assert_type(Agent("a", response_format={"title": "A"}), Agent[dict[str, Any]])
 assert_type(Agent("a", response_format=ToolStrategy(Invoice)), Agent[Invoice])
 assert_type(Agent("a", response_format=ProviderStrategy(Address)), Agent[Address])
 assert_type(Agent[Invoice]("a", response_format=Invoice), Agent[Invoice])
+# Type checkers have no type for a union that is a value: the argument of the class says it.
+either = Agent[Invoice | Parcel]("a", response_format=Invoice | Parcel)
+assert_type(either, Agent[Invoice | Parcel])
+assert_type(either.invoke("hello").output, Invoice | Parcel | None)
+
+
+Form = TypeVar("Form")
+
+
+def reader(form: type[Form], is_short: bool) -> Agent[Form]:
+    """A type argument goes through a function."""
+    optional = Agent("a", response_format=Invoice if is_short else None)
+    assert_type(optional.invoke("hello").output, Invoice | None)
+    return Agent("reader", response_format=form)
 
 
 def changes(schema: dict[str, object]) -> None:
