@@ -136,6 +136,8 @@ _delegations: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_delegations",
 _part: ContextVar[str] = ContextVar("agentgraph_part", default="")
 _round: ContextVar[str | None] = ContextVar("agentgraph_round", default=None)
 _in_tool: ContextVar[bool] = ContextVar("agentgraph_in_tool", default=False)
+_tool_task: ContextVar[str | None] = ContextVar("agentgraph_tool_task", default=None)
+"""The task whose tool runs: a graph that the tool runs has tasks of its own."""
 _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_history", default=None)
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 _call_ends: ContextVar[list[CallEnd] | None] = ContextVar("agentgraph_call_ends", default=None)
@@ -150,6 +152,21 @@ def current_run() -> Run | None:
     A graph that a tool runs is no part of the tool's run: its messages and steps are its own.
     """
     return None if _in_tool.get() else _run.get()
+
+
+def emitting_run() -> Run | None:
+    """Return the run whose stream takes the events of this code.
+
+    Those of a tool go to the run around it, but not those of a graph that the tool runs.
+    """
+    is_own = not _in_tool.get() or _tool_task.get() == _current_task()
+    return _run.get() if is_own else None
+
+
+def _current_task() -> str | None:
+    """Return the namespace of the task around this code, None outside of a graph."""
+    config = var_child_runnable_config.get() or {}
+    return config.get("configurable", {}).get("checkpoint_ns")
 
 
 def outer_run() -> Run | None:
@@ -297,6 +314,7 @@ def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallE
         _call_key.set(key),
         _inherited_messages.set(()),
         _in_tool.set(True),
+        _tool_task.set(_current_task()),
     )
     try:
         yield ends
@@ -306,6 +324,7 @@ def inside_call(messages: Sequence[AnyMessage], key: str) -> Iterator[list[CallE
         _call_key.reset(tokens[1])
         _inherited_messages.reset(tokens[2])
         _in_tool.reset(tokens[3])
+        _tool_task.reset(tokens[4])
 
 
 def in_tool(is_inside: bool) -> scope[bool]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
-from langgraph.config import get_stream_writer
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agentgraph.display import event_line
-from agentgraph.running import current_run
+from agentgraph.running import emitting_run
 
 __all__ = [
     "AIMessageEvent",
@@ -220,17 +219,14 @@ type `Event`.
 
 
 async def emit(event: Event) -> None:
-    """Put an event on the stream of the current run.
+    """Put an event on the stream of the current run, from a tool too.
 
-    Waits while the reader is too slow. Where the graph runs without its agent, the event goes to
-    LangGraph's own `custom` stream.
+    Waits while the reader is too slow. Where the run is not streamed by its agent, or its session,
+    nobody reads the event: LangGraph's `custom` stream is for the tools' own use.
     """
-    run = current_run()
+    run = emitting_run()
     if run is not None and run.tell is not None:
         await run.tell(event)
-        return
-    writer: Callable[[Event], None] = get_stream_writer()
-    writer(event)
 
 
 def media_of(message: BaseMessage) -> tuple[Mapping[str, object], ...]:

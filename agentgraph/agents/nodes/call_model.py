@@ -183,7 +183,7 @@ def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> A
         call_ids |= {m.tool_call_id for m in history if isinstance(m, ToolMessage)}
         if new_ids := _fresh_ids(message, call_ids):
             message = with_call_ids(message, new_ids)
-    return message.model_copy(update=update)
+    return level.marked(message.model_copy(update=update))
 
 
 def _fresh_ids(message: AIMessage, call_ids: set[str]) -> dict[int, str]:

@@ -152,7 +152,8 @@ async def _transfer(
             return await _refuse_all(level, pending, moves, objection.why)
     refusals = _refuse(surplus, f"the conversation was transferred to {move.target}")
     text = transfer_text(move.target, move.reason, move.summary)
-    messages = [answer(move.call_id, move.tool, text), *refusals]
+    transfer = level.marked(answer(move.call_id, move.tool, text), f"{level.path}/{move.target}")
+    messages = [transfer, *refusals]
     record_messages(messages)
     await emit(level.routing_event("transfer", move.target, move.reason))
     update = {"messages": messages, "current_active_agent": move.target}
@@ -170,7 +171,9 @@ async def _ask_for_help(
     refusals = _refuse(surplus, "help was requested")
     reason = move.reason or "no reason given"
     text = f"Help requested of {level.supervisor}: {reason}"
-    messages = [answer(move.call_id, REQUEST_HELP, text), *refusals]
+    supervisor_path = level.path.rpartition("/")[0]
+    request = level.marked(answer(move.call_id, REQUEST_HELP, text), supervisor_path)
+    messages = [request, *refusals]
     return [Command(update={"messages": messages, "help_reason": reason}, goto="__end__")]
 
 
@@ -338,7 +341,7 @@ def _held_back(text: str) -> dict[str, Any]:
 
 async def _speak(level: Level, text: str) -> AIMessage:
     """Emit and return a tool's text as an answer of this agent."""
-    message = AIMessage(text, id=new_id(), name=level.agent.name)
+    message = level.marked(AIMessage(text, id=new_id(), name=level.agent.name))
     record_messages([message])
     await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(message.id)))
     return message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import Toolset
@@ -15,6 +15,11 @@ from agentgraph.guards import Effect, Guards
 from agentgraph.participant import Membership
 from agentgraph.running import history
 from agentgraph.stream import RoutingEvent, RoutingKind
+
+M = TypeVar("M", AIMessage, ToolMessage)
+
+ACTIVE_PATHS = "agentgraph"
+"""The key in a message's `response_metadata` of the active path, by the root of its tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,35 @@ class Level:
     def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""
         return history(state) if self.inherits else list(state.get("messages") or ())
+
+    def marked(self, message: M, path: str | None = None) -> M:
+        """Return a message that says who is active after it: this agent, or the one at `path`.
+
+        A graph of others may keep nothing but the messages.
+        """
+        alone = self.tree is not None and len(self.tree.paths) == 1
+        if alone or self.membership is not None:
+            return message
+        root, _, active = (path or self.path).partition("/")
+        metadata = message.response_metadata
+        marks = metadata.get(ACTIVE_PATHS)
+        marks = {**(marks if isinstance(marks, dict) else {}), root: active}
+        update = {"response_metadata": {**metadata, ACTIVE_PATHS: marks}}
+        return message.model_copy(update=update)
+
+    def active_path(self, state: Mapping[str, Any]) -> str:
+        """Return the path of the active agent below this level, "" where it is this one.
+
+        A root that has no state of its own, as a node of a graph of others, reads the messages.
+        """
+        if self.tree is None or self.membership is not None or "current_active_agent" in state:
+            return state.get("current_active_agent") or ""
+        if len(self.tree.paths) > 1:
+            for message in reversed(state.get("messages") or ()):
+                marks = message.response_metadata.get(ACTIVE_PATHS)
+                if isinstance(marks, dict) and isinstance(marks.get(self.tree.root), str):
+                    return str(marks[self.tree.root])
+        return ""
 
     def routing_event(self, kind: RoutingKind, target: str, reason: str = "") -> RoutingEvent:
         """Return the event that the conversation moves from here to `target`."""

@@ -48,7 +48,7 @@ async def route(level: Level, state: AgentState) -> Route:
     A mention of the root itself, or `@supervisor`, clears the active path.
     """
     text = input_text(level.history(state))
-    active = state.get("current_active_agent") or ""
+    active = level.active_path(state)
     if level.tree is not None:
         mention = await _mentioned_path(level, level.tree, text)
         path = await _existing_path(level, level.tree, active if mention is None else mention)
@@ -125,7 +125,7 @@ async def _existing_path(level: Level, tree: Tree, path: str) -> str:
 async def _follow(level: Level, intent: Intent, update: AgentState) -> Route:
     """Carry out an intent; `update` is the router's update to the state so far."""
     if intent.kind == "raw":
-        answer = AIMessage(intent.target, id=new_id(), name=level.agent.name)
+        answer = level.marked(AIMessage(intent.target, id=new_id(), name=level.agent.name))
         record_messages([answer])
         await emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
         return Command(goto="__end__", update={**update, "messages": [answer]})

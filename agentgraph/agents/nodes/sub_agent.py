@@ -115,6 +115,10 @@ def foreign_agent(
         )
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
         if call_task is None:
+            path = f"{level.path}/{name}"
+            new_messages = [
+                level.marked(m, path) if isinstance(m, AIMessage) else m for m in new_messages
+            ]
             record_messages(new_messages)
         for message in new_messages:
             if isinstance(message, AIMessage) and (message.text or media_of(message)):
