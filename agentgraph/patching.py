@@ -6,7 +6,7 @@ Below the patchers are functions that read a task's config: state, checkpoint, d
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, get_type_hints
@@ -27,14 +27,17 @@ from langgraph._internal._constants import (
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
+    PUSH,
+    TASKS,
 )
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
+from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel.protocol import StreamProtocol
-from langgraph.types import Command
+from langgraph.types import Command, Send
 from typing_extensions import TypedDict, is_typeddict
 
 from agentgraph.blocking import LoopedGraph, in_caller, is_synchronous, run_node
@@ -45,6 +48,8 @@ AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
 Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]
 NodeWrapper: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+Destinations: TypeAlias = str | Sequence[str | Send]
+Route: TypeAlias = Callable[["AfterNode"], Destinations]
 
 
 class Patcher:
@@ -117,6 +122,74 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
         return graph
 
     return Patcher(patch, state=state)
+
+
+class AfterNode:
+    """What a conditional edge reads: the state with the writes of the node before it.
+
+    `update_state` writes as a node, and asks its edges in the same way.
+    """
+
+    __slots__ = ("_channels", "is_sent", "writes")
+
+    def __init__(self, config: RunnableConfig) -> None:
+        _, self._channels, _, task = config[CONF][CONFIG_KEY_READ].args
+        self.writes: Sequence[tuple[str, Any]] = task.writes
+        """What the node itself has written, by channel."""
+        self.is_sent = task.path[:1] == (PUSH,)
+        """Whether a `Send` has started the node's task."""
+
+    def read(self, *keys: str) -> Mapping[str, Any]:
+        """Return the values of channels, without those that are empty or do not exist."""
+        values = {}
+        for key in keys:
+            channel = self._channels.get(key)
+            if channel is None:
+                continue
+            if writes := [value for name, value in self.writes if name == key]:
+                channel = channel.copy()
+                channel.update(writes)
+            if channel.is_available():
+                values[key] = channel.get()
+        return values
+
+
+def add_route(graph: AnyGraph, node: str, route: Route, ends: Sequence[str]) -> None:
+    """Let a function of the state decide what follows a node, where no `Command` of it does."""
+    path_map: Any = {end: end for end in ends}
+    graph.branches[node]["route"] = _StateBranch(_Router(route), path_map)
+
+
+def change_route(
+    graph: AnyGraph, node: str, change: Callable[[Route], Route], more_ends: Sequence[str]
+) -> None:
+    """Change the function of the state that decides what follows a node."""
+    branch = graph.branches[node]["route"]
+    route = change(branch.path.route)  # type: ignore[attr-defined]  # as `add_route` sets it
+    add_route(graph, node, route, [*map(str, branch.ends or ()), *more_ends])
+
+
+class _StateBranch(BranchSpec):
+    """A conditional edge without the whole state, which LangGraph would copy at each step."""
+
+    def run(self, writer: Any, reader: Any = None) -> Any:
+        return super().run(writer, None)
+
+
+class _Router(Runnable[Any, Any]):
+    """A route as LangGraph calls it; a plain function would be traced, which is slow."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Any:
+        after = AfterNode(config or {})
+        # A `Command` of the node leads on already, and LangGraph would follow both.
+        has_gone = any(key == TASKS or key.startswith("branch:") for key, _ in after.writes)
+        return [] if has_gone else self.route(after)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Any:
+        return self.invoke(input, config)
 
 
 def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
@@ -280,6 +353,11 @@ def whole_state(config: RunnableConfig) -> Mapping[str, Any]:
     own = ("branch:", "__")
     values: Mapping[str, Any] = read([name for name in read.args[1] if not name.startswith(own)])
     return values
+
+
+def has_parent(config: RunnableConfig) -> bool:
+    """Tell whether the graph of a node runs inside of another graph's node."""
+    return NS_SEP in str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
 
 
 def begun_from(

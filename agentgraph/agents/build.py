@@ -7,17 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 
-from agentgraph.agents.nodes.call_model import after_model, call_model
+from agentgraph.agents.nodes.call_model import call_model
 from agentgraph.agents.nodes.call_tools import call_tools
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware, hook_node
 from agentgraph.agents.nodes.render_system_prompt import render_system_prompt
 from agentgraph.agents.nodes.router import continue_conversation, router
+from agentgraph.agents.nodes.routes import (
+    SETTLE_CALLS,
+    after_calls,
+    after_hook,
+    after_model,
+    after_router,
+    after_sub_agent,
+)
 from agentgraph.agents.nodes.run_tool import ToolRunner
+from agentgraph.agents.nodes.settle_calls import settle_calls
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
 from agentgraph.agents.spec.agent_spec import AgentSpec
@@ -29,10 +37,19 @@ from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, HasGuards, Membership, Participant
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, apply_patchers, merge_states, states_of
+from agentgraph.patching import (
+    AnyCompiledGraph,
+    AnyGraph,
+    Route,
+    add_route,
+    apply_patchers,
+    merge_states,
+    states_of,
+)
 from agentgraph.surface import publish
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
+_CALLS = ("call_tools", END)
 _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 """The moments at which middleware has hooks."""
 
@@ -69,7 +86,7 @@ def compile_in_team(
 def _build(
     agent: AgentSpec,
     path: str,
-    supervisor: str | None,
+    above: Level | None,
     guards: Guards | None,
     tree: Tree | None,
     states: tuple[type, ...],
@@ -82,12 +99,13 @@ def _build(
     the patchers above.
     """
     middleware = Middleware(agent.middleware)
+    supervisor = None if above is None else above.agent.name
     team_tools = membership.tools if membership is not None and tree is not None else ()
     hooks = {moment: middleware.hooks(moment) for moment in _MOMENTS}
     level = Level(
         agent=agent,
         path=path,
-        supervisor=supervisor,
+        above=above,
         guards=guards,
         toolset=toolset_of(agent, supervisor, [*middleware.tools, *team_tools]),
         tree=tree,
@@ -156,26 +174,31 @@ def _add_own_nodes(graph: AnyGraph, level: Level, middleware: Middleware, state:
     """Add the five nodes of every agent, and the edges up to the router."""
     agent = level.agent
     model = _model_of(level)
-    conversational = [p.name for p in agent.sub_agents]
-    agent_tools = [tool.name for tool in agent.agent_tools]
     nodes: dict[str, Any] = {
         "render_system_prompt": render_system_prompt(level),
         "router": router(level),
         "continue_conversation": continue_conversation,
         "call_model": call_model(level, model, middleware),
         "call_tools": call_tools(level, ToolRunner(level, middleware)),
-    }
-    # Only for the picture: at run time the Commands of the nodes decide.
-    ends: dict[str, Sequence[str]] = {
-        "router": ["continue_conversation", *conversational, "call_tools", "__end__"],
-        "call_model": [*(level.exits[:1] or ["call_tools", level.end]), "__end__"],
-        "call_tools": [*conversational, *agent_tools, level.entry, level.end, "__end__"],
+        SETTLE_CALLS: settle_calls(level),
     }
     for name, node in nodes.items():
-        destinations = tuple(dict.fromkeys(ends[name])) if name in ends else None
-        graph.add_node(name, node, destinations=destinations, input_schema=state)
+        graph.add_node(name, node, input_schema=state)
     graph.add_edge(START, "render_system_prompt")
     graph.add_edge("render_system_prompt", "router")
+    children = [child.name for child in agent.children]
+    calls = [SETTLE_CALLS, "call_tools", *children, level.entry, level.end, END]
+    conversational = [p.name for p in agent.sub_agents]
+    _route(graph, "router", after_router(level), ["continue_conversation", *conversational], _CALLS)
+    exits = level.exits[:1] or [level.entry, level.end]
+    _route(graph, "call_model", after_model(level), exits, _CALLS)
+    for node in ("call_tools", SETTLE_CALLS):
+        _route(graph, node, after_calls(level), calls)
+
+
+def _route(graph: AnyGraph, node: str, route: Route, *ends: Sequence[str]) -> None:
+    """Add the route behind a node; `ends` are all nodes that it may lead to."""
+    add_route(graph, node, route, list(dict.fromkeys(end for part in ends for end in part)))
 
 
 def _model_of(level: Level) -> BaseChatModel:
@@ -192,10 +215,11 @@ def _model_of(level: Level) -> BaseChatModel:
 def _add_sub_agents(graph: AnyGraph, level: Level, states: tuple[type, ...], state: type) -> None:
     """Add a node for each child; its graph shares the channels of guards, team and patchers."""
     channels = [key for part in states for key in part.__annotations__]
-    ends = ("continue_conversation", "call_tools", "__end__")
+    ends = ("continue_conversation", SETTLE_CALLS, END)
     for child in level.agent.children:
         node: Any = _sub_agent_node(level, child, states, channels)
-        graph.add_node(child.name, node, destinations=ends, input_schema=state)
+        graph.add_node(child.name, node, input_schema=state)
+        _route(graph, child.name, after_sub_agent(level), ends)
 
 
 def _sub_agent_node(
@@ -210,8 +234,8 @@ def _sub_agent_node(
         foreign = _foreign_graph(level, child, path).with_config(metadata=tags)
         return foreign_agent(level, name, foreign, is_team=is_team, keeps_time=keeps_time)
     guards = child.guards_within(level.guards, path)
-    above, effects = level.agent.name, level.effects
-    graph = _build(child, path, above, guards, None, states, effects, level.membership)
+    effects, membership = level.effects, level.membership
+    graph = _build(child, path, level, guards, None, states, effects, membership)
     compiled_graph = publish(graph, *_surface(child, states), name=name)
     return sub_agent(level, name, compiled_graph, channels)
 
@@ -232,32 +256,18 @@ def _add_hooks(
     graph: AnyGraph, level: Level, hooks: Mapping[str, Mapping[str, Any]], state: type
 ) -> None:
     """Chain the middleware's hooks; without any, continue straight to the model."""
-    jumps = {"end": level.end, "model": level.entry, "tools": "call_tools"}
+    jumps = (level.end, level.entry, "call_tools")
 
-    def add(moment: str, last: Any, ends: tuple[str, ...]) -> None:
+    def add(moment: str, last: str | None) -> None:
         names = list(hooks[moment])
-        for name, successor in zip(names, [*names[1:], None], strict=False):
-            leads_to = last if successor is None else (lambda _, to=successor: to)
-            destinations = (successor,) if successor else ends
-            node: Any = hook_node(
-                hooks[moment][name], level.history, leads_to, jumps, inherits=level.inherits
-            )
-            graph.add_node(
-                name,
-                node,
-                destinations=tuple(dict.fromkeys((*destinations, *jumps.values()))),
-                input_schema=state,
-            )
+        for name, successor in zip(names, [*names[1:], last], strict=False):
+            node: Any = hook_node(hooks[moment][name], level.history, inherits=level.inherits)
+            graph.add_node(name, node, input_schema=state)
+            _route(graph, name, after_hook(level, successor), jumps, [successor or END])
 
-    add("before_agent", lambda _: level.entry, (level.entry,))
-    add("before_model", lambda _: "call_model", ("call_model",))
-    add("after_model", lambda messages: _after_hooks(level, messages), ("call_tools", level.end))
-    add("after_agent", lambda _: "__end__", ("__end__",))
+    add("before_agent", level.entry)
+    add("before_model", "call_model")
+    add("after_model", None)
+    add("after_agent", END)
     first = next(iter(hooks["before_agent"]), level.entry)
     graph.add_edge("continue_conversation", first)
-
-
-def _after_hooks(level: Level, messages: Sequence[AnyMessage]) -> str:
-    """Return where the model's last message leads, after the hooks have changed it."""
-    answers = [m for m in messages if isinstance(m, AIMessage)]
-    return after_model(level, answers[-1]) if answers else level.end

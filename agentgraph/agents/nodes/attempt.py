@@ -9,14 +9,16 @@ report a known result as unknown.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import AnyMessage, RemoveMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 
 from agentgraph.agents.nodes.middleware import Stops
@@ -36,6 +38,7 @@ class ToolAttempt:
     task: str
     """The task that runs the call, the same when it is resumed. The call's id would not do: ids are
     unique within one history only, and delegates have histories of their own."""
+    config: RunnableConfig
     outcome: CallOutcome
     progress: str = ""
     """The digest of the conversation's progress when the tool was called."""
@@ -46,6 +49,16 @@ class ToolAttempt:
     notes: list[Note] = field(default_factory=list)
     has_run: bool = False
     """Whether a tool ran for the call; a wrapper or a team may answer it without a tool."""
+    history: Sequence[AnyMessage] = ()
+    """The conversation that the tool has seen."""
+    is_inside: bool = False
+    """Whether the tool itself is running, or has failed."""
+
+    @property
+    def has_removed_all(self) -> bool:
+        """Whether the tool has removed all messages, its own call among them."""
+        messages = [m for update in self.updates for m in update.get("messages") or ()]
+        return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
 
     def earlier_result(self) -> ToolMessage | None:
         """Return the call's result from before its run was cut off, if it ran in this process."""

@@ -60,15 +60,9 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
             update["asked"] = state.get("asked", 0) + 1
         if output is not None and not calls_of(message):
             update["output"] = output.read(str(message.text))
-        goto = level.exits[0] if level.exits else after_model(level, message)
-        return Command(goto=goto, update=update)
+        return Command(update=update)
 
     return call
-
-
-def after_model(level: Level, message: AIMessage) -> str:
-    """Return the node after a message: the one of its calls, also of malformed ones, or the end."""
-    return "call_tools" if calls_of(message) else level.end
 
 
 def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:

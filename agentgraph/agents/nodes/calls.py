@@ -19,7 +19,6 @@ from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, Tool
 from typing_extensions import TypedDict
 
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.state import AgentState
 from agentgraph.history import calls_of
 from agentgraph.interception import SkippedCall, current_interceptor
 from agentgraph.stream import ToolResponseEvent, emit, media_of
@@ -53,16 +52,30 @@ class PendingCalls:
     """Its number among the level's messages with calls since the turn or the visit began."""
 
     @classmethod
-    def last(cls, state: AgentState) -> PendingCalls | None:
+    def last(cls, messages: Sequence[AnyMessage], number: int | None) -> PendingCalls | None:
         """Return the calls of a level's last message with calls, None where it has none."""
         answers: dict[str, ToolMessage] = {}
-        for message in reversed(state.get("messages", [])):
+        for message in reversed(messages):
             if isinstance(message, ToolMessage):
                 answers[message.tool_call_id] = message
             if isinstance(message, AIMessage) and calls_of(message):
                 open_calls = [c for c in message.tool_calls if c["id"] not in answers]
-                return cls(message, answers, open_calls, state.get("asked", 0))
+                return cls(message, answers, open_calls, number or 0)
         return None
+
+    @property
+    def malformed_calls(self) -> list[InvalidToolCall]:
+        """Its calls whose arguments are no JSON, those that had no answer when it was read."""
+        return [c for c in self.message.invalid_tool_calls if c["id"] not in self.answers]
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any of its calls had no answer when it was read."""
+        return bool(self.open_calls or self.malformed_calls)
+
+    def work(self, level: Level) -> list[ToolCall]:
+        """Return its open calls of tools and of agents as tools: they come before all moves."""
+        return [call for call in self.open_calls if call["name"] not in level.toolset.moves]
 
     def task(self, call: ToolCall) -> CallTask:
         """Return the payload for the task that answers a call."""
@@ -99,12 +112,12 @@ def transfer_text(target: str, reason: str, summary: str) -> str:
     return "\n".join(lines)
 
 
-async def emit_answer(level: Level, message: ToolMessage) -> None:
-    """Emit the event that a call has its answer."""
+async def emit_answer(level: Level, message: ToolMessage, tool: str = "") -> None:
+    """Emit the event that a call has its answer; `tool` where the answer has another name."""
     await emit(
         ToolResponseEvent(
             agent=level.path,
-            tool=message.name or "",
+            tool=tool or message.name or "",
             content=str(message.text),
             call_id=message.tool_call_id,
             status=message.status,

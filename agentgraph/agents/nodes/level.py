@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END
+from langgraph.types import Command
 
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import Toolset
 from agentgraph.agents.spec.tree import Tree
+from agentgraph.errors import RoutingError
 from agentgraph.guards import Effect, Guards
 from agentgraph.participant import Membership
+from agentgraph.patching import has_parent
 from agentgraph.running import history
 from agentgraph.stream import RoutingEvent, RoutingKind
 
@@ -33,7 +38,8 @@ class Level:
     agent: AgentSpec
     path: str
     """The names from the root to this agent, used in events and by guards: `support/billing`."""
-    supervisor: str | None
+    above: Level | None
+    """The agent above this one, None at the root of a tree."""
     guards: Guards | None
     toolset: Toolset
     tree: Tree | None
@@ -50,6 +56,11 @@ class Level:
     """The membership of this agent, or of its root, in a team."""
     effects: MutableMapping[str, Effect] = field(default_factory=dict)
     """How the actions of all agents of the tree, or of the team, are undone."""
+
+    @property
+    def supervisor(self) -> str | None:
+        """The name of the agent above this one."""
+        return None if self.above is None else self.above.agent.name
 
     @property
     def inherits(self) -> bool:
@@ -94,3 +105,43 @@ class Level:
         return RoutingEvent(
             agent=self.path, kind=kind, source=self.agent.name, target=target, reason=reason
         )
+
+
+def targets_of(command: Command[Any]) -> list[Any]:
+    """Return the nodes and the `Send`s that a command leads to."""
+    goto = command.goto
+    return [*goto] if isinstance(goto, list | tuple) else [goto] if goto else []
+
+
+def check_leaving(
+    level: Level, tool: str, command: Command[Any], targets: Sequence[Any], config: RunnableConfig
+) -> None:
+    """Raise `RoutingError` where a tool's command to another graph cannot be followed."""
+    if command.graph != Command.PARENT:
+        raise RoutingError(
+            f"the tool {tool!r} sent a Command to the graph {command.graph!r}: only "
+            "Command.PARENT, the graph around this one, can be reached"
+        )
+    if level.above is not None:
+        check_targets(level.above, tool, targets)
+    elif level.membership is not None:
+        raise RoutingError(
+            f"the tool {tool!r} sent a Command to another graph, the team's, whose rules decide "
+            "who speaks: return a Handoff"
+        )
+    elif not has_parent(config):
+        raise RoutingError(
+            f"the tool {tool!r} sent a Command to another graph, but {level.agent.name!r} has no "
+            "parent graph: return a Handoff, or make the agent's graph a node of another"
+        )
+
+
+def check_targets(level: Level, tool: str, targets: Sequence[Any]) -> None:
+    """Raise `RoutingError` for a target of a tool that is no node of a level's graph."""
+    for target in targets:
+        node = getattr(target, "node", target)
+        if node not in level.nodes and node != END:
+            raise RoutingError(
+                f"the tool {tool!r} goes to {node!r}, which is no node of {level.agent.name!r}: "
+                f"there are {', '.join(sorted(level.nodes))}"
+            )

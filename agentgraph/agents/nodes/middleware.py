@@ -30,10 +30,9 @@ from langchain_core.messages import (
 )
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
-from langgraph.types import Command
 
-from agentgraph.agents.nodes.bridge import Handler, Wrapper, asynchronous
-from agentgraph.agents.nodes.state import AgentState, merge_messages
+from agentgraph.agents.nodes.state import NEXT_MOVE, AgentState, merge_messages
+from agentgraph.blocking.bridge import Handler, Wrapper, asynchronous
 from agentgraph.errors import GuardStopped
 from agentgraph.interception import Answerer, ControlFlow, ask_model, current_interceptor
 from agentgraph.models import attempting_once, resolve_model
@@ -169,28 +168,22 @@ class Middleware:
 def hook_node(
     hook: Callable[..., Any],
     history: Callable[[Mapping[str, Any]], list[AnyMessage]],
-    leads_to: Callable[[list[AnyMessage]], str],
-    jumps: Mapping[str, str],
     inherits: bool,
 ) -> HookNode:
     """Make a node that runs a hook on the whole conversation.
 
-    The next node is the one that the hook jumps to, else the one that `leads_to` returns for the
-    level's messages. `inherits` tells whether the level has messages that were handed over from
-    above, which a hook may rewrite for this level only.
+    Where the hook jumps, the route behind the node is told. `inherits` tells whether the level has
+    messages that were handed over from above, which a hook may rewrite for this level only.
     """
 
-    async def run(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
+    async def run(state: AgentState, runtime: Runtime[Any]) -> dict[str, Any]:
         result = hook({**state, "messages": history(state)}, runtime)
         update = dict((await result if inspect.isawaitable(result) else result) or {})
         jump = update.pop("jump_to", None)
-        own, changes = state.get("messages", []), update.get("messages")
-        if inherits and _rewrites(changes):
-            past = merge_messages(state.get("past") or [], [own])
+        if inherits and _rewrites(update.get("messages")):
+            past = merge_messages(state.get("past") or [], [state.get("messages", [])])
             update |= {"rewritten": True, "past": past}
-        if jump is not None:
-            return Command(goto=jumps[jump], update=update)
-        return Command(goto=leads_to(merge_messages(own, [changes or []])), update=update)
+        return update if jump is None else {**update, NEXT_MOVE: jump}
 
     return run
 

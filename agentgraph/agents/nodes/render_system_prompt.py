@@ -24,14 +24,16 @@ def render_system_prompt(
     """
 
     async def render(state: AgentState) -> AgentState:
-        prompt = await _render(level, level.history(state))
+        messages = level.history(state)
+        prompt = await _render(level, messages)
         update: AgentState = {}
         if prompt != state.get("system_prompt"):
             update["system_prompt"] = prompt
         if level.tree is not None:
             run = current_run()
             turn_id = current_round_key() or (run.id if run is not None else new_id())
-            update["turn"] = {"id": turn_id, "agent": level.path, "closed": None}
+            since = messages[-1].id if messages else None
+            update["turn"] = {"id": turn_id, "agent": level.path, "closed": None, "since": since}
             if state.get("asked"):
                 update["asked"] = 0
             if state.get("output") is not None:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from langgraph.types import Command
 
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
@@ -21,8 +20,6 @@ from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id
 from agentgraph.running import record_messages
 from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
-
-Route = Command[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +30,16 @@ class Mention:
     path: str | None
 
 
-def router(level: Level) -> Callable[[AgentState], Awaitable[Route]]:
+def router(level: Level) -> Callable[[AgentState], Awaitable[AgentState]]:
     """Make the node for a level; only at the root are mentions and stale paths read."""
 
-    async def decide(state: AgentState) -> Route:
+    async def decide(state: AgentState) -> AgentState:
         return await route(level, state)
 
     return decide
 
 
-async def route(level: Level, state: AgentState) -> Route:
+async def route(level: Level, state: AgentState) -> AgentState:
     """Decide: an `@mention`, else the active path, else an intent, else continue.
 
     A mention of the root itself, or `@supervisor`, clears the active path.
@@ -57,13 +54,13 @@ async def route(level: Level, state: AgentState) -> Route:
     else:
         path = active
     if path:
-        return Command(goto=path.partition("/")[0], update={"current_active_agent": path})
+        return {"current_active_agent": path}
     update: AgentState = {"current_active_agent": None} if active else {}
     phrase = None if text is None else _ADDRESS.sub("", text)
     for intent in level.agent.intents:
         if phrase is not None and intent.matches(phrase):
             return await _follow(level, intent, update)
-    return Command(goto="continue_conversation", update=update)
+    return update
 
 
 async def continue_conversation(state: AgentState) -> AgentState:
@@ -122,17 +119,17 @@ async def _existing_path(level: Level, tree: Tree, path: str) -> str:
     return nearest
 
 
-async def _follow(level: Level, intent: Intent, update: AgentState) -> Route:
+async def _follow(level: Level, intent: Intent, update: AgentState) -> AgentState:
     """Carry out an intent; `update` is the router's update to the state so far."""
     if intent.kind == "raw":
         answer = level.marked(AIMessage(intent.target, id=new_id(), name=level.agent.name))
         record_messages([answer])
         await emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
-        return Command(goto="__end__", update={**update, "messages": [answer]})
+        return {**update, "messages": [answer]}
     if intent.kind == "agent":
         await emit(level.routing_event("transfer", intent.target, f"intent {intent.phrase!r}"))
-        return Command(goto=intent.target, update={"current_active_agent": intent.target})
+        return {"current_active_agent": intent.target}
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
     message = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
     await emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
-    return Command(goto="call_tools", update={**update, "messages": [message], "asked": 1})
+    return {**update, "messages": [message], "asked": 1}

@@ -23,7 +23,6 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
-from langgraph.graph import END
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
@@ -36,12 +35,12 @@ from agentgraph.agents.nodes.calls import (
     emit_answer,
     report_unrun,
 )
-from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.middleware import Middleware, Stops
+from agentgraph.agents.nodes.level import Level, check_leaving, check_targets, targets_of
+from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.blocking import Abort
-from agentgraph.errors import AgentGraphError, RoutingError
+from agentgraph.errors import AgentGraphError, ConfigurationError
 from agentgraph.interception import ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
@@ -69,13 +68,14 @@ class ToolRunner:
         """Run a call; return the attempt with its writes, which include exactly one answer.
 
         Errors of the tool become the answer; interrupts, cancellation and stops of guards pass.
-        Raises `RoutingError` where the tool's `Command` leads to no node of this graph.
+        Raises `RoutingError` where the tool's `Command` leads to no node, and `ConfigurationError`
+        where LangGraph cannot run the tool at all.
         """
         call = call_task["call"]
         namespace = config.get("configurable", {}).get("checkpoint_ns", "")
         task, run = f"{namespace} {call['id']}", current_run()
         outcome: CallOutcome = {"call_id": call["id"] or ""}
-        attempt = ToolAttempt(call, call_task["position"], task, outcome, progress, run)
+        attempt = ToolAttempt(call, call_task["position"], task, config, outcome, progress, run)
         output = self._level.toolset.output
         if output is not None and call["name"] in output.names:
             checked_output = _check_output(output, call)
@@ -86,7 +86,7 @@ class ToolRunner:
                 result = await self._run(attempt, config)
         for part in result if isinstance(result, list) else [result]:
             await self._read(part, attempt)
-        if not attempt.answers:
+        if not attempt.answers and not attempt.has_removed_all:
             default = ToolMessage(f"{call['name']} is done.", tool_call_id=call["id"] or "")
             await self._read({"messages": [default]}, attempt)
         if not attempt.has_run:
@@ -117,6 +117,7 @@ class ToolRunner:
         # `override` takes any field; its type names three of them.
         request = request.override(state=state, runtime=runtime)  # type: ignore[call-arg]
         attempt = current_attempt.get()
+        attempt.history = messages
         key = self._key(request, own.get("turn") or {}, attempt.position)
 
         async def innermost(request: ToolCallRequest) -> Any:
@@ -124,8 +125,9 @@ class ToolRunner:
             if (result := attempt.earlier_result()) is not None:
                 return result  # inside of the wrappers, which see it as a new result
             if request.tool is not None:
-                tool: Any = _OutcomeTool(request.tool, attempt.stops)
-                run = partial(execute, request.override(tool=tool))
+                tool: Any = _OutcomeTool(request.tool, attempt)
+                run: Callable[[], Awaitable[Any]]
+                run = partial(_execute, execute, request.override(tool=tool), attempt)
             else:  # guards see it too: a model may call a missing tool again and again
                 run = partial(execute, request)
             return await _run_guarded(request, key, messages, run, attempt)
@@ -159,32 +161,29 @@ class ToolRunner:
         """Add a tool's result to the attempt: a `Command`, or an update with messages."""
         update: Mapping[str, Any] = part
         if isinstance(part, Command):
-            self._read_goto(part, attempt)
-            update = part.update or {}
+            update = self._read_command(part, attempt)
         raw = convert_to_messages(update.get("messages") or [])
         messages = [await self._adopt(message, attempt) for message in raw]
         attempt.updates.append({**update, **({"messages": messages} if messages else {})})
         attempt.answers += [m for m in messages if isinstance(m, ToolMessage)]
 
-    def _read_goto(self, command: Command[Any], attempt: ToolAttempt) -> None:
-        """Store the goto of a tool's `Command`, which replaces the return to the model."""
-        name = attempt.call["name"]
+    def _read_command(self, command: Command[Any], attempt: ToolAttempt) -> Mapping[str, Any]:
+        """Store the goto of a tool's `Command`, which replaces the return to the model.
+
+        Returns the command's update to this graph.
+        """
+        name, targets = attempt.call["name"], targets_of(command)
+        update: dict[str, Any] = dict(command.update or {})
         if command.graph is not None:
-            raise RoutingError(
-                f"the tool {name!r} sent a Command to another graph, which would lose what "
-                "this one has done: return a Handoff"
-            )
-        goto = [command.goto] if not isinstance(command.goto, list | tuple) else list(command.goto)
-        goto = [self._level.end if target == END else target for target in goto if target]
-        for target in goto:
-            node = getattr(target, "node", target)
-            if node not in self._level.nodes and node != END:
-                raise RoutingError(
-                    f"the tool {name!r} goes to {node!r}, which is no node of "
-                    f"{self._level.agent.name!r}: there are {', '.join(sorted(self._level.nodes))}"
-                )
-        if goto:
-            attempt.outcome["goto"] = goto
+            check_leaving(self._level, name, command, targets, attempt.config)
+            messages = update.pop("messages", None) or []
+            attempt.outcome["parent"] = {"goto": targets, "update": update}
+            update = {"messages": messages}
+        else:
+            check_targets(self._level, name, targets)
+            if targets:
+                attempt.outcome["goto"] = targets
+        return {**update, "messages": _without_history(update, attempt.history)}
 
     async def _adopt(self, message: BaseMessage, attempt: ToolAttempt) -> BaseMessage:
         """Make a tool's message the answer to its call, even if it names another call."""
@@ -194,7 +193,7 @@ class ToolRunner:
         update: dict[str, Any] = {
             "id": f"answer_{call_id}",
             "tool_call_id": call_id,
-            "name": name,
+            "name": message.name or name,
         }
         if message.content == []:  # what a tool found, and not an empty message: refused by many
             update["content"] = "[]"
@@ -202,7 +201,7 @@ class ToolRunner:
             update |= {"artifact": None, **await self._decide(message.artifact, attempt)}
         answer = message.model_copy(update=update)
         record_messages([answer])
-        await emit_answer(self._level, answer)
+        await emit_answer(self._level, answer, name)
         return answer
 
     async def _decide(self, decision: Handoff | Finish, attempt: ToolAttempt) -> dict[str, Any]:
@@ -275,6 +274,30 @@ async def _run_guarded(
         return await attempt.stops.inside(lambda run: interceptor.run_tool(use(run)), run_unguarded)
 
 
+async def _execute(execute: Execute, request: ToolCallRequest, attempt: ToolAttempt) -> Any:
+    """Run a tool by `ToolNode`; what fails there and not in the tool, no model can mend."""
+    attempt.is_inside = False
+    try:
+        return await execute(request)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        if not attempt.is_inside:
+            name = attempt.call["name"]
+            mistake = ConfigurationError(f"the tool {name!r} cannot be run: {error}")
+            mistake.__cause__ = error
+            attempt.stops.stop_by(mistake)  # whatever the middleware makes of it
+        raise
+
+
+def _without_history(update: Mapping[str, Any], history: Sequence[AnyMessage]) -> list[BaseMessage]:
+    """Return the messages of a tool's update without those of the history that it repeats."""
+    raw = update.get("messages") or []
+    messages = convert_to_messages(raw if isinstance(raw, list | tuple) else [raw])
+    known_messages = {message.id: message for message in history} if len(messages) > 1 else {}
+    return [m for m in messages if m.id is None or known_messages.get(m.id) != m]
+
+
 def _end_call(ends: Sequence[CallEnd], *, went_well: bool) -> None:
     for end in ends:
         end(went_well)
@@ -287,15 +310,17 @@ def _note(kind: Literal["handoff", "rejected", "finish"], call: ToolCall, value:
 class _OutcomeTool:
     """A tool whose `Handoff` or `Finish` passes through `ToolNode`, as an answer's artifact."""
 
-    def __init__(self, tool: BaseTool, stops: Stops) -> None:
+    def __init__(self, tool: BaseTool, attempt: ToolAttempt) -> None:
         self._tool = tool
-        self._stops = stops
+        self._attempt = attempt
 
     async def ainvoke(self, call: Any, config: RunnableConfig) -> Any:
+        self._attempt.is_inside = True
         try:
             result = await self._tool.ainvoke(call, config)
         except Abort as error:
             raise self._failure(error) from error
+        self._attempt.is_inside = False
         if isinstance(result, Handoff | Finish):
             return ToolMessage("", tool_call_id=call["id"], name=call["name"], artifact=result)
         return result
@@ -305,7 +330,7 @@ class _OutcomeTool:
         if isinstance(error.__cause__, SystemExit):
             return RuntimeError(f"the tool tried to end the process: {error.__cause__.code}")
         failure = AgentGraphError(f"the tool {self._tool.name!r} failed: {error}", code=error.code)
-        self._stops.stop_by(failure)
+        self._attempt.stops.stop_by(failure)
         return failure
 
 

@@ -16,11 +16,14 @@ from langchain_core.messages import (
     convert_to_messages,
     message_chunk_to_message,
 )
-from langgraph.channels import DeltaChannel, Topic
+from langgraph.channels import DeltaChannel, EphemeralValue, Topic
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
 from agentgraph.agents.spec.output import StoredAnswer
+
+NEXT_MOVE = "next_move"
+"""The channel by which a node tells the route behind it what the messages do not."""
 
 
 class Turn(TypedDict, total=False):
@@ -31,6 +34,8 @@ class Turn(TypedDict, total=False):
     """The agent of the turn: agents that share a store see each other's threads."""
     closed: str | None
     """The guard that has ended the turn, None while it goes on."""
+    since: str | None
+    """The id of the last message before this visit to the root."""
 
 
 class CallOutcome(TypedDict, total=False):
@@ -38,6 +43,8 @@ class CallOutcome(TypedDict, total=False):
 
     call_id: str
     goto: list[Any]
+    parent: dict[str, Any]
+    """The goto and the update of a `Command` to the graph around this one."""
     transfer: dict[str, str]
     finish: dict[str, str]
 
@@ -141,6 +148,10 @@ class AgentState(TypedDict, total=False):
     current_active_agent: str | None
     turn: Annotated[Turn, merge_turn]
     outcomes: Annotated[list[CallOutcome], Topic(CallOutcome)]
+    next_move: Annotated[str, EphemeralValue(str, guard=False)]
+    """What a node tells the route behind it: "end", "workers", or where a hook jumps."""
+    to_parent: dict[str, Any] | None
+    """The goto and the update for the agent above, with which this level's run has ended."""
     output: StoredAnswer | None
     help_reason: str | None
     errand: str | None

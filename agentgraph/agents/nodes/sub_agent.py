@@ -26,6 +26,7 @@ from agentgraph.agents.nodes.calls import (
 )
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.memory import Delegate, ask, with_memory
+from agentgraph.agents.nodes.routes import SETTLE_CALLS
 from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.errors import AgentGraphError, ModelError, in_words
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
@@ -71,6 +72,13 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
         update = _changes(values, result, channels)
         if result.get("output") is not None:
             new_messages = [AIMessage(to_json(result["output"]["value"]).decode())]
+        if departure := result.get("to_parent"):
+            outcome = {"call_id": call_id, "goto": departure["goto"]}
+            update = {
+                **update,
+                **departure["update"],
+                "outcomes": [outcome] if departure["goto"] else [],
+            }
         return await _answer_call(
             level, name, call_task, new_messages, update, result.get("help_reason")
         )
@@ -149,6 +157,10 @@ async def _return(
         return Command(
             goto="continue_conversation", update={**update, "current_active_agent": None}
         )
+    if (departure := result.get("to_parent")) and not closed_by and departure["goto"]:
+        update = {**update, "current_active_agent": None, **departure["update"]}
+        update["messages"] = list(new_messages)
+        return Command(goto=departure["goto"], update=update)
     below = result.get("current_active_agent")
     update["current_active_agent"] = f"{name}/{below}" if below else name
     if result.get("output") is not None:
@@ -176,7 +188,7 @@ async def _answer_call(
     message = answer(call["id"] or "", call["name"], text or f"{name} gave no answer.")
     record_messages([message])
     await emit_answer(level, message)
-    return Command(goto="call_tools", update={**update, "messages": [message]})
+    return Command(goto=SETTLE_CALLS, update={**update, "messages": [message]})
 
 
 async def _run_foreign(

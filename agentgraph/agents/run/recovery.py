@@ -19,7 +19,7 @@ Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 """The messages of a run in this process, by the id of the call that a delegate serves."""
 
 _BRANCH = "branch:to:"
-_OWN_CHANNELS = ("messages", "outcomes", "turn", "current_active_agent")
+_OWN_CHANNELS = ("messages", "outcomes", "next_move", "turn", "current_active_agent")
 """The channels whose writes by finished tasks are recovered otherwise, or not at all."""
 
 

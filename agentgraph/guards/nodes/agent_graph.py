@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+from langgraph.channels import EphemeralValue
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END
 from langgraph.types import Command
+from typing_extensions import TypedDict
 
 from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.guards.decision import Decision
@@ -36,9 +38,13 @@ from agentgraph.guards.records.pauses import catch_up, note_pause
 from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import intercepted_by
 from agentgraph.patching import (
+    AfterNode,
     AnyGraph,
+    Destinations,
     Patcher,
+    Route,
     add_state,
+    change_route,
     updates_of,
     wrap_node,
 )
@@ -52,6 +58,8 @@ Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 MODELS = ("call_model", "model", "agent")
 TOOLS = ("call_tools", "tools")
+_CALL_NODES = ("call_tools", "settle_calls")
+"""The nodes of an agent's graph that answer calls."""
 _CHANNELS = ("turn", "guarded", "human")
 
 
@@ -73,21 +81,21 @@ def agent_patcher(
         model = node_of(graph, MODELS, "a model")
         refuse_guarded(graph)
         all_effects.update(_effects_at(place))
-        tools = next((name for name in TOOLS if name in graph.nodes), None)
-        for channel, extra in (("guarded", GuardedState), ("human", HumanState)):
-            if channel not in graph.channels:
-                add_state(graph, extra)
+        if "guarded" not in graph.channels:
+            add_state(graph, GuardedState)
+        add_state(graph, HumanState)
+        add_state(graph, _RouteState)
         channels = tuple(name for name in _CHANNELS if name in graph.channels)
         wrappers = NodeWrappers(policy, place, channels, all_effects)
         graph = wrap_node(model, wrappers.around_model(model))(graph)
-        if tools is not None:
-            graph = wrap_node(tools, wrappers.around_tools(tools, model))(graph)
+        change_route(graph, model, _with_questions, (AWAIT_HUMAN, COMPENSATE))
+        for node in _CALL_NODES:
+            graph = wrap_node(node, wrappers.around_tools())(graph)
+            change_route(graph, node, _with_undo, (COMPENSATE,))
         for name in sub_agents:
             graph = wrap_node(name, wrappers.around_stage(name))(graph)
         state = graph.state_schema
         back = (model, COMPENSATE, END)
-        spec = graph.nodes[model]
-        graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, COMPENSATE))
         await_human: Any = wrappers.await_human(model)
         graph.add_node(AWAIT_HUMAN, await_human, destinations=back, input_schema=state)
         graph.add_node(
@@ -96,6 +104,13 @@ def agent_patcher(
         return graph
 
     return Patcher(patch, state=GuardedState)
+
+
+class _RouteState(TypedDict, total=False):
+    """The channel by which a node tells the route behind it what its guards know."""
+
+    must_undo: Annotated[bool, EphemeralValue(bool, guard=False)]
+    """Whether there are actions to undo, should the run end after this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +133,7 @@ class NodeWrappers:
             if account.may_ask:
                 await _catch_up(interceptor)
             if interceptor.turn.get("closed") or account.is_undoing:
-                return self._close(interceptor)
+                return self._closing_update(interceptor)
             decision = await interceptor.open_model_call()
             if not decision.allows:
                 return self._act(interceptor, decision, "")
@@ -143,13 +158,11 @@ class NodeWrappers:
 
         return node_call
 
-    def around_tools(
-        self, node: str, model: str | None = None
-    ) -> Callable[[Any, Call], Awaitable[Any]]:
+    def around_tools(self) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper that guards tool calls; the model's next node acts on decisions.
 
-        Where the model's node comes next, that node also stores the account, if the tools have
-        changed nothing in it but the memory of detectors.
+        That node also stores the account, if the tools have changed nothing in it but the memory of
+        detectors.
         """
 
         async def node_call(state: State, call: Call) -> Any:
@@ -161,14 +174,12 @@ class NodeWrappers:
                 with intercepted_by(interceptor):
                     result = await call(state)
             except RegisterFirst:
-                # A goto and no `Send`: the parallel calls of this message lead back to this node
-                # too, and find this call still open.
-                return Command(goto=node, update=self._account_update(account))
+                return self._account_update(account)  # the route finds the call still open
             except GuardStopped as stop:
-                return self._stop(interceptor, stop, node)
-            if model is not None and interceptor.stores_later and _leads_to(model, result):
+                return self._stop_update(interceptor, stop)
+            if interceptor.stores_later:
                 return result
-            return self._undo_first(account, with_update(result, self._account_update(account)))
+            return with_update(result, self._last_update(account))
 
         return node_call
 
@@ -185,7 +196,7 @@ class NodeWrappers:
                 with inside_stage(inner.deadlines.stage()), intercepted_by(interceptor):
                     result = await call(state)
             except GuardStopped as stop:
-                return self._stop(interceptor, stop, END)
+                return self._end_command(account, self._stop_update(interceptor, stop))
             # A team has an account of its own, and one of its guards may have ended the input.
             account.closed_by = account.closed_by or _closed_in(result)
             if account.closed_by:  # parallel nodes may wait for a human meanwhile
@@ -200,9 +211,9 @@ class NodeWrappers:
         async def ask(state: State) -> Any:
             interceptor = self._interceptor(state)
             answer = await ask_human(interceptor.site, interceptor.values["human"])
-            if answer is None:
-                return self._close(interceptor)
             account = interceptor.account
+            if answer is None:
+                return self._end_command(account, self._closing_update(interceptor))
             human = {"human": {**answer, "input": account.input_id}}
             return Command(goto=model, update={**self._account_update(account), **human})
 
@@ -222,34 +233,48 @@ class NodeWrappers:
         if decision.action == "escalate":
             account.may_ask = True
             human = {"human": question(interceptor.site, decision, text)}
-            return Command(goto=AWAIT_HUMAN, update={**self._account_update(account), **human})
+            return {**self._account_update(account), **human}
         account.closed_by = decision.reason
-        return self._close(interceptor)
+        return self._closing_update(interceptor)
 
-    def _stop(self, interceptor: NodeInterceptor, stop: GuardStopped, goto: str) -> Any:
-        """End the run from a node that is not the model's; the tools' node answers open calls."""
+    def _stop_update(self, interceptor: NodeInterceptor, stop: GuardStopped) -> dict[str, Any]:
+        """Return the update by which a node that is not the model's ends the run.
+
+        The tools' node answers the open calls first.
+        """
         if not isinstance(stop.decision, Decision):
             raise stop
         interceptor.account.closed_by = stop.decision.guard
-        command = self._close(interceptor)
-        return replace(command, goto=goto) if interceptor.turn else command
+        return self._closing_update(interceptor)
 
-    def _close(self, interceptor: NodeInterceptor) -> Any:
-        """End the run of this agent, and with it the runs of all agents above."""
+    def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:
+        """Return the update that ends the run of this agent, and so the runs of all above."""
         account = interceptor.account
-        update = {**self._account_update(account), **answer_used(interceptor)}
-        if interceptor.turn:
+        update = {**self._last_update(account), **answer_used(interceptor)}
+        if "turn" in self.channels:
             update["turn"] = {**interceptor.turn, "closed": account.ended_by}
-        return self._undo_first(account, Command(goto=END, update=update))
+        return update
+
+    def _last_update(self, account: Account) -> dict[str, Any]:
+        """Return the update of a node after which the run may end."""
+        flag = {"must_undo": True} if self._must_undo(account) else {}
+        return {**self._account_update(account), **flag}
+
+    def _end_command(self, account: Account, update: Mapping[str, Any]) -> Command[str]:
+        """Return the command that ends the run of this agent, from a node without a route."""
+        return Command(goto=COMPENSATE if self._must_undo(account) else END, update=update)
+
+    def _must_undo(self, account: Account) -> bool:
+        """Tell whether a closed run must be undone here: at the root, where all branches meet."""
+        saga = account.saga
+        is_root = self.place.depth <= 1
+        return is_root and bool(account.ended_by) and saga is not None and bool(saga.plan())
 
     def _undo_first(self, account: Account, result: Any) -> Any:
-        """Lead to `compensate` before a closed run ends; only at the root, where branches meet."""
-        saga = account.saga
-        if self.place.depth > 1 or not account.ended_by or saga is None or not saga.plan():
-            return result
+        """Lead to `compensate` where a sub-agent's node would end a run that must be undone."""
         if isinstance(result, list):
             return [self._undo_first(account, part) for part in result]
-        if isinstance(result, Command) and result.goto == END:
+        if isinstance(result, Command) and result.goto == END and self._must_undo(account):
             return replace(result, goto=COMPENSATE)
         return result
 
@@ -272,10 +297,26 @@ async def _note_pause(interceptor: NodeInterceptor) -> None:
         await note_pause(interceptor.account, get_config())
 
 
-def _leads_to(node: str, result: Any) -> bool:
-    """Tell whether `node` comes next, and no other node."""
-    parts = result if isinstance(result, list) else [result]
-    return [part.goto for part in parts if isinstance(part, Command) and part.goto] == [node]
+def _with_questions(inner: Route) -> Route:
+    """Change the route after the model: a question to a human comes first."""
+    with_undo = _with_undo(inner)
+
+    def route(after: AfterNode) -> Destinations:
+        human = after.read("human").get("human") or {}
+        return AWAIT_HUMAN if human.get("request") else with_undo(after)
+
+    return route
+
+
+def _with_undo(inner: Route) -> Route:
+    """Change a route: actions are undone before a run ends that a guard has closed."""
+
+    def route(after: AfterNode) -> Destinations:
+        target = inner(after)
+        is_end = target == END and any(key == "must_undo" for key, _ in after.writes)
+        return COMPENSATE if is_end else target
+
+    return route
 
 
 def _closed_in(result: object) -> str:
@@ -309,6 +350,8 @@ def _effects_at(place: Place) -> dict[str, Effect]:
 
 def with_update(result: Any, update: Mapping[str, Any]) -> Any:
     """Add an update to the result of a node, whichever of LangGraph's forms the result has."""
+    if isinstance(result, Command) and result.graph is not None:
+        return [result, Command(update=update)]  # another graph's update is not this one's
     if isinstance(result, Command):
         own = result.update or {}
         if isinstance(own, dict):

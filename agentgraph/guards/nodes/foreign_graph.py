@@ -134,7 +134,7 @@ def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> 
         wrappers = _ForeignWrappers(policy, place, channels)
         graph = wrap_node(model, wrappers.around_model(model))(graph)
         for node, own_tools in by_node.items():
-            around_tools = replace(wrappers, tools=own_tools).around_tools(node)
+            around_tools = replace(wrappers, tools=own_tools).around_tools()
             graph = wrap_node(node, around_tools)(graph)
         _let_end(graph, model, wrappers)
         warn_of_ineffective_guards(policy, place.path, tools)
@@ -188,9 +188,7 @@ class _ForeignWrappers(NodeWrappers):
 
         return node_call
 
-    def around_tools(
-        self, node: str, model: str | None = None
-    ) -> Callable[[Any, Call], Awaitable[Any]]:
+    def around_tools(self) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper that runs the calls that may run, and observes their answers."""
 
         async def node_call(state: Any, call: Call) -> Any:
@@ -242,17 +240,20 @@ class _ForeignWrappers(NodeWrappers):
         return first_path if path not in prices and first_path in prices else path
 
     def _act(self, interceptor: NodeInterceptor, decision: Decision, text: str) -> Any:
-        update = {_STOPPED_BY: decision.reason, _HOLDS: True}
-        return with_update(NodeWrappers._act(self, interceptor, decision, text), update)
+        update = NodeWrappers._act(self, interceptor, decision, text)
+        goto = AWAIT_HUMAN if decision.action == "escalate" else END
+        stop = {_STOPPED_BY: decision.reason, _HOLDS: True}
+        return Command(goto=goto, update={**update, **stop})
 
-    def _close(self, interceptor: NodeInterceptor) -> Any:
-        update: dict[str, Any] = {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
+    def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:
+        update = NodeWrappers._closing_update(self, interceptor)
+        update |= {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
-        return with_update(NodeWrappers._close(self, interceptor), update)
+        return update
 
-    def _undo_first(self, account: Account, result: Any) -> Any:
-        return result  # no saga has its tools' actions
+    def _must_undo(self, account: Account) -> bool:
+        return False  # no saga has its tools' actions
 
     def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
         config, ledger, run = get_config(), current_ledger(), current_run()
