@@ -462,6 +462,12 @@ def answers_to(config: RunnableConfig) -> int:
     return len(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
 
 
+def has_answer(config: RunnableConfig) -> bool:
+    """Tell whether a task is resumed with a human's decision, with or without a question's id."""
+    scratchpad = config[CONF][CONFIG_KEY_SCRATCHPAD]
+    return bool(scratchpad.resume) or scratchpad.get_null_resume(False) is not None
+
+
 def copy_of(builder: AnyGraph) -> AnyGraph:
     """Return a copy of a graph that is not compiled: changes of it do not show in the original."""
     duplicate = copy.copy(builder)

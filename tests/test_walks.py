@@ -20,7 +20,7 @@ CEILINGS = {
     "session": Walk(modules=82, hops=931, depth=20),
     "server": Walk(modules=30, hops=97, depth=12),
     "retry": Walk(modules=49, hops=239, depth=17),
-    "escalation": Walk(modules=54, hops=346, depth=15),
+    "escalation": Walk(modules=55, hops=347, depth=15),
 }
 
 

@@ -84,7 +84,7 @@ class RemoteMember:
         run_config = merge_configs(ensure_config(config), self.config)
         messages = with_ids(input["messages"])
         try:
-            async with _connected(self.graph) as client:
+            async with _client_on_loop(self.graph) as client:
                 thread = await self._thread(client, messages, run_config)
                 graph = self.graph.copy({"client": client})
                 visit = Visit(graph, client, thread, messages, run_config)
@@ -105,17 +105,17 @@ class RemoteMember:
         for attempt in count(1):
             thread_id = str(uuid5(NAMESPACE_URL, json.dumps(["agentgraph", *place, attempt])))
             try:
-                description: Any = await client.threads.get(thread_id)
+                state: Any = await client.threads.get_state(thread_id)
             except Exception as error:
                 if getattr(error, "status_code", None) != 404:
                     raise
                 await client.threads.create(thread_id=thread_id, if_exists="do_nothing")
                 return RemoteThread(thread_id)
-            thread = RemoteThread.read(description)
+            thread = RemoteThread.read(thread_id, state)
             # Another conversation's, where the local one has begun anew under the same id.
             if not thread.messages or any(message.id in ids for message in thread.messages):
                 return thread
-        raise AssertionError
+        raise AssertionError("the attempts have no end")
 
     def _place(self, config: RunnableConfig) -> tuple[str, str] | None:
         """Return the local thread and the place in it, None where there is no thread."""
@@ -129,7 +129,7 @@ class RemoteMember:
 
 
 @asynccontextmanager
-async def _connected(graph: RemoteGraph) -> AsyncIterator[LangGraphClient]:
+async def _client_on_loop(graph: RemoteGraph) -> AsyncIterator[LangGraphClient]:
     """Provide a client of the graph's server for the running event loop.
 
     A client that a user gave belongs to the loop that used it first. On any other loop, and for a

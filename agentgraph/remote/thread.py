@@ -10,9 +10,6 @@ from typing import Any
 from langchain_core.messages import AnyMessage, convert_to_messages
 from pydantic import TypeAdapter
 
-NOTE = "agentgraph"
-"""The key of the questions asked here in the metadata of a thread on the server."""
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteThread:
@@ -21,19 +18,19 @@ class RemoteThread:
     id: str | None
     messages: Sequence[AnyMessage] = ()
     questions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    note: Mapping[str, Any] = field(default_factory=dict)
     is_idle: bool = True
+    """Whether nothing is left to run."""
 
     @classmethod
-    def read(cls, description: Mapping[str, Any]) -> RemoteThread:
-        """Read the server's description of a thread."""
-        open_questions = (description.get("interrupts") or {}).values()
+    def read(cls, thread_id: str, state: Mapping[str, Any]) -> RemoteThread:
+        """Read the state of a thread, as the server sends it."""
+        values, tasks = state.get("values"), state.get("tasks") or ()
+        questions = [question for task in tasks for question in task.get("interrupts") or ()]
         return cls(
-            description["thread_id"],
-            read_messages((description.get("values") or {}).get("messages") or ()),
-            {question["id"]: question for group in open_questions for question in group},
-            (description.get("metadata") or {}).get(NOTE) or {},
-            description.get("status") == "idle",
+            thread_id,
+            read_messages(values.get("messages") or () if isinstance(values, Mapping) else ()),
+            {question["id"]: question for question in questions},
+            not state.get("next"),
         )
 
 

@@ -12,14 +12,16 @@ from langgraph.config import get_stream_writer
 from langgraph.types import Command, interrupt
 
 from agentgraph.history import unknown_outcomes
-from agentgraph.patching import answers_to
+from agentgraph.patching import answers_to, has_answer
 from agentgraph.remote.relay import RemoteRelay
-from agentgraph.remote.thread import NOTE, RemoteThread, read_messages, unseen_messages
+from agentgraph.remote.thread import RemoteThread, read_messages, unseen_messages
 
 if TYPE_CHECKING:
     from langgraph.pregel.remote import RemoteGraph
     from langgraph_sdk.client import LangGraphClient
 
+_NOTE = "agentgraph"
+"""The key of the questions asked here in the metadata of a thread on the server."""
 _MODES: Any = ["values", "updates", "messages", "custom"]
 
 
@@ -40,22 +42,23 @@ class Visit:
         self._messages = messages
         self._task = str(config.get("configurable", {}).get("checkpoint_ns"))
         self._relay = RemoteRelay(config, thread.messages)
-        note = thread.note if thread.note.get("task") == self._task else {}
+        self._is_resumed = has_answer(config)
         # Asked again, LangGraph returns the answers that this task has already, in their order.
-        answers = [interrupt(None) for _ in range(answers_to(config))]
-        self._answers = dict(zip(note.get("asked") or (), answers, strict=False))
-        self._asked_ids = list(self._answers)
+        self._given_answers = [interrupt(None) for _ in range(answers_to(config))]
+        self._answers: dict[str, Any] = {}
+        self._asked_ids: list[str] = []
         self._questions = thread.questions
 
     async def answer(self) -> Sequence[AnyMessage]:
         """Run the graph until it asks nothing more; return the new messages."""
-        all_messages, unseen = self._thread.messages, self._unseen()
-        has_answered = self._thread.is_idle and not self._questions and not unseen
+        await self._read_answers()
+        all_messages, new_input = self._thread.messages, self._new_input()
+        has_answered = self._thread.is_idle and not self._questions and not new_input
         if has_answered:  # before this process was cut off
             return unseen_messages(all_messages, self._messages)
         graph_input: Any = None
-        if unseen:
-            graph_input = {"messages": [*unknown_outcomes(all_messages), *unseen]}
+        if new_input:
+            graph_input = {"messages": [*unknown_outcomes(all_messages), *new_input]}
         async with self._relay:
             while True:
                 if self._questions:
@@ -64,14 +67,23 @@ class Visit:
                 if not self._questions:
                     return unseen_messages(all_messages, self._messages)
 
-    def _unseen(self) -> Sequence[AnyMessage]:
+    async def _read_answers(self) -> None:
+        """Read which questions the answers are to: the server has a note of this task's."""
+        if self._given_answers and self._thread.id is not None:
+            thread: Any = await self._client.threads.get(self._thread.id)
+            note = (thread.get("metadata") or {}).get(_NOTE) or {}
+            if note.get("task") == self._task:
+                self._answers = dict(zip(note["asked"], self._given_answers, strict=False))
+                self._asked_ids = list(self._answers)
+
+    def _new_input(self) -> Sequence[AnyMessage]:
         """Return what the server has not got; a new input drops its open questions."""
-        unseen = unseen_messages(self._messages, self._thread.messages)
-        if self._questions and self._answers:
+        new_input = unseen_messages(self._messages, self._thread.messages)
+        if self._questions and self._is_resumed:
             return ()  # the state of this graph may lack its input
-        if unseen:
+        if new_input:
             self._questions = {}
-        return unseen
+        return new_input
 
     async def _decision(self) -> dict[str, Any]:
         """Return the answer to one open question, by its id; interrupt until there is one."""
@@ -80,7 +92,7 @@ class Visit:
         key, question = next(iter(self._questions.items()))
         self._asked_ids.append(key)
         if self._thread.id is not None:
-            note = {NOTE: {"task": self._task, "asked": self._asked_ids}}
+            note = {_NOTE: {"task": self._task, "asked": self._asked_ids}}
             await self._client.threads.update(self._thread.id, metadata=note)
         schema = question.get("response_schema")
         return {key: interrupt(question["value"], response_schema=schema)}

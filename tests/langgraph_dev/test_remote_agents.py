@@ -113,7 +113,7 @@ async def test_a_question_of_a_remote_agent_is_decided_in_another_process(
 
     waiting = await fresh(call("transfer_to_clerk")).ainvoke("twice", thread_id=thread)
     (question,) = waiting.interrupts
-    assert question.payload == {"refund": "one"}
+    assert (question.payload, question.agent) == ({"refund": "one"}, "boss/clerk")
     between = await fresh("?").aresume(thread, {question.id: "yes"})
     (question,) = between.interrupts
     assert question.payload == {"refund": "two"}
@@ -162,6 +162,21 @@ async def test_an_agent_of_another_server_is_a_sub_agent(langgraph_dev: str) -> 
         assert (reply.text, reply.agent) == ("billing heard billing", "boss/clerk")
         again = await agent.ainvoke("again", thread_id="desk")
         assert again.text == "billing heard billing | again"
+
+
+@pytest.mark.parametrize("graph", ["desk", "team"])
+async def test_a_remote_agent_or_team_goes_on_after_a_question(
+    langgraph_dev: str, graph: str
+) -> None:
+    async with connected(graph, langgraph_dev) as remote:
+        agent = boss(remote)
+        first = await agent.ainvoke("hello", thread_id=f"goes on {graph}")
+        assert "heard" in first.text
+        waiting = await agent.ainvoke("refund A7", thread_id=f"goes on {graph}")
+        (question,) = waiting.interrupts
+        reply = await agent.aresume(f"goes on {graph}", {question.id: "yes"})
+        assert "refund of A7: yes" in reply.text
+        assert (reply.agent, reply.interrupts) == ("boss/clerk", ())
 
 
 async def test_a_remote_agent_speaks_in_a_team(clerk: RemoteGraph) -> None:

@@ -97,13 +97,13 @@ def reachable_questions(
     for task in snapshot.tasks:
         if task.result is not None:
             continue  # the task has finished; with durability "exit" its state does not show that
+        child = _child(agent, task.name)
+        below = f"{path}/{task.name}" if child else path
         # The state of a graph with a memory is not that of the delegate which asks.
         if isinstance(task.state, StateSnapshot) and task.state.tasks:
-            child = _child(agent, task.name)
-            below = f"{path}/{task.name}" if child else path
             yield from reachable_questions(task.state, child, below)
         else:
-            yield from ((path, interrupt) for interrupt in task.interrupts)
+            yield from ((below, interrupt) for interrupt in task.interrupts)
 
 
 def _child(agent: Participant | AgentSpec | None, name: str) -> Participant | None:
