@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
 
@@ -175,6 +176,21 @@ def naming_fault(participant: Participant) -> str | None:
         f"{fault}: give the graph one of 1 to 52 of a-z, A-Z, 0-9, _ and -, with "
         'compile(name="billing") or graph.name = "billing"'
     )
+
+
+def split_stop(messages: Sequence[BaseMessage]) -> tuple[list[Any], str | None]:
+    """Split a foreign graph's messages from the one with which a guard has ended its run.
+
+    Returns the others, and the name of that guard, None where none has ended it.
+    """
+    guards = [_stop_in(message) for message in messages]
+    answers = [message for message, guard in zip(messages, guards, strict=True) if not guard]
+    return answers, next((guard for guard in reversed(guards) if guard), None)
+
+
+def _stop_in(message: BaseMessage) -> str | None:
+    about = message.response_metadata.get("agentgraph")
+    return about.get("stopped_by") if isinstance(about, Mapping) else None
 
 
 def as_participant(candidate: object) -> Participant | None:

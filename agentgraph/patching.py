@@ -6,13 +6,21 @@ Below the patchers are functions that read a task's config: state, checkpoint, d
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, get_type_hints
+from types import CellType, FunctionType, MethodType
+from typing import Any, Protocol, TypeAlias, get_type_hints, runtime_checkable
 
 from langchain_core.messages import HumanMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableSequence,
+)
+from langchain_core.runnables.base import RunnableBindingBase
 from langgraph._internal._config import ensure_config
 from langgraph._internal._constants import (
     CONF,
@@ -30,12 +38,20 @@ from langgraph._internal._constants import (
     PUSH,
     TASKS,
 )
-from langgraph._internal._runnable import RunnableCallable
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph._internal._typing import MISSING
+from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.graph import StateGraph
+from langgraph.graph import END, StateGraph
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import add_messages
-from langgraph.graph.state import CompiledStateGraph
+from langgraph.graph.state import _DEFAULT_ERROR_HANDLER_NODE, CompiledStateGraph
+from langgraph.pregel._write import (
+    PASSTHROUGH,
+    SKIP_WRITE,
+    ChannelWrite,
+    ChannelWriteEntry,
+)
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict, is_typeddict
@@ -50,6 +66,20 @@ Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]
 NodeWrapper: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 Destinations: TypeAlias = str | Sequence[str | Send]
 Route: TypeAlias = Callable[["AfterNode"], Destinations]
+Names: TypeAlias = str | Collection[str] | None
+
+RUN_VALUE = "__agentgraph_run"
+"""The channel of guards in a foreign graph, which `patched` hides."""
+_GOES_ON = {"goes_on": True}
+
+
+@runtime_checkable
+class FindsNodes(Protocol):
+    """A patcher that looks for nodes, and can be told the names of those that it does not find."""
+
+    def with_names(self, model: tuple[str, ...], tools: tuple[str, ...]) -> Patch:
+        """Return the patcher that guards the nodes of these names too."""
+        ...
 
 
 class Patcher:
@@ -73,7 +103,7 @@ class Patcher:
 def insert_node(
     name: str, node: Any, *, after: str, before: str, state: type | None = None
 ) -> Patcher:
-    """Put a node on the edge between two others."""
+    """Put a node on the edge between two new_globals."""
 
     def patch(graph: AnyGraph) -> AnyGraph:
         if (after, before) not in graph.edges:
@@ -107,9 +137,14 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
         inner: Runnable[Any, Any] = spec.runnable  # type: ignore[assignment]  # as stored
 
         async def run(state: Any, config: RunnableConfig) -> Any:
+            if CONFIG_KEY_READ not in config.get(CONF, {}):  # called by itself, outside of a graph
+                return await inner.ainvoke(state, config)
             return await wrapper(state, partial(inner.ainvoke, config=config))
 
         def run_synchronously(state: Any, config: RunnableConfig) -> Any:
+            if CONFIG_KEY_READ not in config.get(CONF, {}):
+                return inner.invoke(state, config)
+
             async def call(state: Any) -> Any:
                 if _has_sync(inner):
                     return await in_caller(inner.invoke, state, config)
@@ -118,6 +153,8 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
             return run_node(_await(wrapper(state, call)))
 
         runnable: Any = RunnableCallable(run_synchronously, run, name=name, trace=False)
+        if (tools := getattr(inner, "tools_by_name", None)) is not None:
+            runnable.tools_by_name = tools  # drawings and swarms read it
         graph.nodes[name] = replace(spec, runnable=runnable)
         return graph
 
@@ -192,32 +229,208 @@ class _Router(Runnable[Any, Any]):
         return self.invoke(input, config)
 
 
-def hold_edges(graph: AnyGraph, node: str, flag: str) -> None:
-    """Block the edges out of a node where the node has set a flag: then only its Command counts.
+class Halt(Command[Any]):
+    """What a node with held edges returns where the run must follow this Command and no edge."""
+
+
+def hold_edges(graph: AnyGraph, node: str) -> None:
+    """Make the edges out of a node lead nowhere where the node returns a `Halt`.
 
     Without this LangGraph would follow both the edge and the Command.
     """
-    ends = [end for start, end in graph.edges if start == node]
-    graph.edges -= {(node, end) for end in ends}
-    branches = graph.branches[node]
-    for name, branch in branches.items():
-        branches[name] = branch._replace(path=_unless(flag, branch.path))
-    if ends:
-        always: Any = RunnableLambda(lambda _: list(ends))
-        graph.add_conditional_edges(node, _unless(flag, always), {end: end for end in ends})
+    held_branches = {name: _HeldBranch(*branch) for name, branch in graph.branches[node].items()}
+    branches: dict[str, BranchSpec] = {**held_branches}
+    for start, end in [*graph.edges]:
+        if start == node and end != END:  # the end is no node: nothing is written for it
+            graph.edges.discard((start, end))
+            branches[f"edge to {end}"] = _HeldEdge(_NO_PATH, {end: end})
+    if RUN_VALUE in graph.channels:
+        branches["sends"] = _NotesSends(_NO_PATH, {})
+    graph.branches[node] = branches
 
 
-def _unless(flag: str, path: Runnable[Any, Any]) -> Runnable[Any, Any]:
-    def is_set(config: RunnableConfig) -> bool:
-        return bool(config[CONF][CONFIG_KEY_READ]([flag], True).get(flag))
+def _is_halt(result: Any) -> bool:
+    return any(isinstance(part, Halt) for part in _parts(result))
 
-    async def goes(state: Any, config: RunnableConfig) -> Any:
-        return [] if is_set(config) else await path.ainvoke(state, config)
 
-    def goes_synchronously(state: Any, config: RunnableConfig) -> Any:
-        return [] if is_set(config) else path.invoke(state, config)
+def _has_send(part: Any) -> bool:
+    goto = _parts(part.goto) if isinstance(part, Command) else [part]
+    return any(isinstance(target, Send) for target in goto)
 
-    return RunnableLambda(goes_synchronously, goes)
+
+def _parts(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, list | tuple) else [result]
+
+
+class _HeldBranch(BranchSpec):
+    """A conditional edge that is not followed after a `Halt`."""
+
+    def _route(self, input: Any, config: RunnableConfig, **fields: Any) -> Any:
+        return input if _is_halt(input) else super()._route(input, config, **fields)
+
+    async def _aroute(self, input: Any, config: RunnableConfig, **fields: Any) -> Any:
+        return input if _is_halt(input) else await super()._aroute(input, config, **fields)
+
+    def _finish(self, writer: Any, input: Any, result: Any, config: RunnableConfig) -> Any:
+        if any(isinstance(part, Send) for part in _parts(result)):
+            write_run_value(config, _GOES_ON)
+        return super()._finish(writer, input, result, config)
+
+
+class _NotesSends(BranchSpec):
+    """Notes that the run goes on where a node returns a `Send` in a Command."""
+
+    def run(self, writer: Any, reader: Any = None) -> Any:
+        def value(result: Any) -> Any:
+            return _GOES_ON if any(_has_send(part) for part in _parts(result)) else SKIP_WRITE
+
+        return ChannelWrite((ChannelWriteEntry(RUN_VALUE, PASSTHROUGH, mapper=value),))
+
+
+class _HeldEdge(BranchSpec):
+    """An edge that is not followed after a `Halt`; drawings show it as the edge that it is."""
+
+    def run(self, writer: Any, reader: Any = None) -> Any:
+        def value(result: Any) -> Any:
+            return SKIP_WRITE if _is_halt(result) else None
+
+        entries = writer([*(self.ends or {}).values()], False)
+        return ChannelWrite(tuple(e._replace(value=PASSTHROUGH, mapper=value) for e in entries))
+
+
+_NO_PATH: Runnable[Any, Any] = RunnableLambda(lambda _: [])
+
+
+def with_graphs(runnable: Any, swap: Callable[[AnyCompiledGraph], AnyCompiledGraph]) -> Any:
+    """Return a node's runnable with `swap(graph)` in the place of each graph that it is or calls.
+
+    A graph that a function calls is found among the values that the function names. Without a
+    change the runnable itself is returned.
+    """
+    return _GraphSwap(swap).of(runnable)
+
+
+def values_of(runnable: Any) -> list[Any]:
+    """Return the values that a node's functions name, such as the model that they ask."""
+    values: list[Any] = []
+    _GraphSwap(lambda graph: graph, values.append).of(runnable)
+    return values
+
+
+def module_of(runnable: Any) -> str:
+    """Return the name of the module of a node's function, "" where it has none."""
+    function = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
+    return str(getattr(function, "__module__", ""))
+
+
+class _GraphSwap:
+    """Visits runnables and functions once each, and puts other graphs into them."""
+
+    def __init__(
+        self,
+        swap: Callable[[AnyCompiledGraph], AnyCompiledGraph],
+        see: Callable[[Any], object] = id,
+    ) -> None:
+        self._swap = swap
+        self._see = see
+        self._results: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return a value with other graphs, or the value itself where it calls none."""
+        if id(value) not in self._results:
+            self._results[id(value)] = value, value  # a function may name itself
+            self._see(value)
+            self._results[id(value)] = value, self._copy_of(value)
+        return self._results[id(value)][1]
+
+    def _copy_of(self, value: Any) -> Any:
+        if isinstance(value, CompiledStateGraph):
+            return self._swap(value)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, MethodType):
+            owner = self.of(value.__self__)
+            return value if owner is value.__self__ else getattr(owner, value.__name__)
+        if isinstance(value, partial):
+            old = (value.func, *value.args)
+            new = [self.of(part) for part in old]
+            return value if _same(old, new) else partial(new[0], *new[1:], **value.keywords)
+        fields = next((names for kind, names in _PARTS.items() if isinstance(value, kind)), ())
+        return self._object(value, fields)
+
+    def _object(self, value: Any, fields: tuple[str, ...]) -> Any:
+        result = value
+        for name in fields:
+            old = getattr(value, name, None)
+            parts = old if isinstance(old, list) else [old]
+            new = [self.of(part) for part in parts if part is not None]
+            if old is not None and not _same(parts, new):
+                result = copy.copy(value) if result is value else result
+                object.__setattr__(result, name, new if isinstance(old, list) else new[0])
+        return result
+
+    def _function(self, function: FunctionType) -> FunctionType:
+        closure, space = function.__closure__ or (), function.__globals__
+        cells = [*map(_content_of, closure)]
+        new_cells = [self.of(value) for value in cells]
+        names = {name: space[name] for name in function.__code__.co_names if name in space}
+        own = {
+            name: value
+            for name, value in names.items()
+            if getattr(value, "__module__", "") == function.__module__
+            or not isinstance(value, FunctionType | type)
+        }
+        new_names = {name: self.of(value) for name, value in own.items()}
+        new_globals = {name: value for name, value in new_names.items() if value is not own[name]}
+        if not new_globals and _same(cells, new_cells):
+            return function
+        pairs = zip(closure, cells, new_cells, strict=True)
+        twin = FunctionType(
+            function.__code__,
+            _Namespace(space, new_globals) if new_globals else space,
+            function.__name__,
+            function.__defaults__,
+            tuple(cell if old is new else CellType(new) for cell, old, new in pairs),
+        )
+        # No `__wrapped__`: LangGraph would find the graphs of the function that it names.
+        for name in ("__kwdefaults__", "__annotations__", "__qualname__", "__module__", "__doc__"):
+            setattr(twin, name, getattr(function, name))
+        twin.__dict__.update(function.__dict__)
+        return twin
+
+
+class _Namespace(dict[str, Any]):
+    """The globals of a function, of which some have other values for this function."""
+
+    def __init__(self, space: dict[str, Any], new_globals: Mapping[str, Any]) -> None:
+        super().__init__(new_globals)
+        self._space = space
+
+    def __missing__(self, name: str) -> Any:
+        return self._space[name]
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or name in self._space
+
+
+_PARTS: Mapping[type, tuple[str, ...]] = {
+    RunnableCallable: ("func", "afunc"),
+    RunnableLambda: ("func", "afunc"),
+    RunnableSeq: ("steps",),
+    RunnableSequence: ("first", "middle", "last"),
+    RunnableBindingBase: ("bound",),
+}
+
+
+def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    return len(old) == len(new) and all(map(operator.is_, old, new))
+
+
+def _content_of(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
 
 
 def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGraph:
@@ -269,18 +482,21 @@ def written_by(result: Any) -> list[Mapping[str, Any]] | None:
     return [*updates_of(result)] if isinstance(result, Command) and not result.goto else None
 
 
-def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
+def patched(
+    compiled: AnyCompiledGraph, *patchers: Patch, model: Names = None, tools: Names = None
+) -> AnyCompiledGraph:
     """Return a patched copy of a compiled graph; the graph itself stays as it is.
 
         safe = patched(somebodys_graph, Guards.interactive())
 
-    Nodes, edges, saver, store and config are copied. Raises `ConfigurationError` where a patcher
-    does not fit the graph.
+    Nodes, edges, saver, store and config are copied. `model` and `tools` name the nodes, on any
+    level, that guards cannot find themselves. Raises `ConfigurationError` where a patcher does not
+    fit the graph.
     """
     builder = copy_of(compiled.builder)
     for extra in states_of(patchers):
         add_state(builder, extra)
-    builder = apply_patchers(builder, patchers)
+    builder = apply_patchers(builder, _told_names(patchers, model, tools))
     copy = compile_graph(
         builder,
         compiled.checkpointer,
@@ -294,7 +510,29 @@ def patched(compiled: AnyCompiledGraph, *patchers: Patch) -> AnyCompiledGraph:
     )
     if isinstance(compiled, LoopedGraph):  # of a class with a public surface of its own
         copy.__class__ = type(compiled)
+    for attribute in ("step_timeout", "stream_mode", "retry_policy", "cache_policy"):
+        setattr(copy, attribute, getattr(compiled, attribute))
+    if not isinstance(copy.stream_channels, str):
+        names = copy.stream_channels or ()
+        copy.stream_channels = [name for name in names if name != RUN_VALUE]
     return copy.with_config(compiled.config) if compiled.config else copy
+
+
+def _told_names(patchers: tuple[Patch, ...], model: Names, tools: Names) -> tuple[Patch, ...]:
+    """Tell the patchers that look for nodes the names of those that they cannot find."""
+    if model is None and tools is None:
+        return patchers
+    patches = tuple(
+        patch.with_names(_names(model), _names(tools)) if isinstance(patch, FindsNodes) else patch
+        for patch in patchers
+    )
+    if patches == patchers:
+        raise ConfigurationError("model= and tools= name nodes for guards: give Guards too")
+    return patches
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def apply_patchers(graph: AnyGraph, patchers: tuple[Patch, ...]) -> AnyGraph:
@@ -334,6 +572,55 @@ def merge_states(name: str, *states: type) -> type:
         for key, hint in get_type_hints(state, include_extras=True).items():
             fields.setdefault(key, hint)
     return TypedDict(name, fields, total=False)  # type: ignore[operator,no-any-return]
+
+
+def add_run_value(builder: AnyGraph, reducer: Callable[[Any, Any], Any]) -> None:
+    """Add a channel that no schema of the graph has, for a dict.
+
+    No node, caller or parent graph sees it, and it is empty once a run has gone to its end. Nodes
+    use `read_run_value` and `write_run_value`; the edges of all of them must be held.
+    """
+    builder.channels = {**builder.channels, RUN_VALUE: _RunValue(dict, reducer)}
+
+
+class _RunValue(BinaryOperatorAggregate[Any]):
+    """A value of one run: the checkpoint after its end is the one of the graph without guards."""
+
+    __slots__ = ("goes_on",)
+
+    def __init__(self, typ: type[Any], operator: Callable[[Any, Any], Any]) -> None:
+        super().__init__(typ, operator)
+        self.value = MISSING
+        self.goes_on = False
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Reduce the values, and note whether a task goes on by a `Send`."""
+        self.goes_on = _GOES_ON in values
+        super().update([value for value in values if value != _GOES_ON])
+        return bool(values)
+
+    def finish(self) -> bool:
+        """Empty the channel at the end of a run; LangGraph calls it before a `Send` too."""
+        if self.goes_on or self.value is MISSING:
+            return False
+        self.value = MISSING
+        return True
+
+
+def read_run_value(config: RunnableConfig) -> Mapping[str, Any]:
+    """Read in a task what `add_run_value` has added."""
+    values: Mapping[str, Any] = config[CONF][CONFIG_KEY_READ](RUN_VALUE, False) or {}
+    return values
+
+
+def write_run_value(config: RunnableConfig, value: Mapping[str, Any]) -> None:
+    """Write in a task what `add_run_value` has added, beside what its node returns."""
+    ChannelWrite.do_write(config, [ChannelWriteEntry(RUN_VALUE, value)])
+
+
+def is_kept(graph: AnyGraph, channel: str) -> bool:
+    """Tell whether a channel's value is stored in checkpoints."""
+    return not isinstance(graph.channels[channel], UntrackedValue)
 
 
 def read_value(config: RunnableConfig, key: str) -> Any:
@@ -477,6 +764,8 @@ def copy_of(builder: AnyGraph) -> AnyGraph:
     for source, ends in builder.branches.items():
         duplicate.branches[source] = dict(ends)
     duplicate.compiled = False
+    # The build adds it, once more to a graph that was built before.
+    duplicate.nodes.pop(_DEFAULT_ERROR_HANDLER_NODE, None)
     return duplicate
 
 

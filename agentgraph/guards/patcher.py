@@ -8,11 +8,11 @@ from typing import Final, Unpack
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import foreign_patcher
+from agentgraph.guards.nodes.foreign_parts import Names, is_agent
 from agentgraph.guards.overrides import Overrides, call_text, policy_html
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
-from agentgraph.guards.records.registry import GuardedState
-from agentgraph.patching import AnyGraph
+from agentgraph.patching import AnyGraph, Patcher
 
 
 class Default(Enum):
@@ -88,17 +88,20 @@ class Guards(Policy):
         """
         return cls("regulated", **overrides)
 
-    state = GuardedState
-
     def __call__(self, graph: AnyGraph) -> AnyGraph:
-        """Guard a foreign graph, whose model node and tools node are found by their names.
+        """Guard a foreign graph and all graphs in it.
 
-        The guards decide how often the model node runs, and observe the answers of the tools. The
-        guard that has ended an input is in the graph's state, as `stopped_by`.
+        The guards decide how often a model's node runs, and observe the answers of the tools. Where
+        a guard ends an input, the last message says so: its
+        `response_metadata["agentgraph"]["stopped_by"]` is the guard.
         """
-        if "turn" in graph.channels:
+        if is_agent(graph):
             return agent_patcher(self, Place())(graph)
-        return foreign_patcher(self, Place(), is_whole=True)(graph)
+        return foreign_patcher(self)(graph)
+
+    def with_names(self, model: tuple[str, ...], tools: tuple[str, ...]) -> Patcher:
+        """Return the patcher that guards the nodes of these names too, see `patched`."""
+        return foreign_patcher(self, Names(model, tools))
 
     def __repr__(self) -> str:
         names = sorted(self.override_names)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -154,3 +154,9 @@ class Provider:
         if self.lets_go is not None:
             await self.lets_go.wait()
         return self.says if self.fault is None else self.fault
+
+
+def stopped_by(result: Any) -> str | None:
+    """Return the guard that has ended a foreign graph's run, None where it went to its end."""
+    about = result["messages"][-1].response_metadata.get("agentgraph", {})
+    return cast("str | None", about.get("stopped_by"))

@@ -31,7 +31,7 @@ from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.errors import AgentGraphError, ModelError, in_words
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
-from agentgraph.participant import Graph
+from agentgraph.participant import Graph, split_stop
 from agentgraph.patching import read_state
 from agentgraph.remote import read_messages, with_ids
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
@@ -116,10 +116,11 @@ def foreign_agent(
             run = run_inside(graph, values) if is_team else ask(graph, delegate, values)
             result = await _run_foreign(level, name, run, timer)
         # Only answers and calls: a summary that the graph makes for itself does not belong here.
+        messages = read_messages(result.get("messages") or ())  # a waiting team: none
+        new_messages = [message for message in messages if message.id not in input_ids]
+        new_messages, guard = split_stop(new_messages)
         new_messages = answer_malformed(
-            message
-            for message in read_messages(result.get("messages") or ())  # a waiting team: none
-            if message.id not in input_ids and isinstance(message, AIMessage | ToolMessage)
+            message for message in new_messages if isinstance(message, AIMessage | ToolMessage)
         )
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
         if call_task is None:
@@ -132,7 +133,8 @@ def foreign_agent(
             if isinstance(message, AIMessage) and (message.text or media_of(message)):
                 await emit(_text_event(level, name, message))
         update: dict[str, Any] = {}
-        if (guard := result.get("stopped_by")) and "turn" in state:
+        guard = result.get("stopped_by") if is_team else guard
+        if guard and "turn" in state:
             update["turn"] = {**state["turn"], "closed": guard}
         if call_task is not None:
             return await _answer_call(level, name, call_task, new_messages, update, None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, TypeAlias
 
 from langchain_core.messages import (
     AIMessage,
@@ -20,34 +21,23 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
-from agentgraph.guards.records.registry import GuardedState
+from agentgraph.guards.records.registry import latest
 from agentgraph.interception import Answerer, ModelCall, ToolUse
 
 FORM = "structured_response"
 """The channel in which agents of LangChain keep an answer in a form."""
 
+_INPUT_KEY = "llm_input_messages"
+"""Where LangGraph's agents keep what a hook lets their model see."""
+
 Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 Updates: TypeAlias = Iterable[Mapping[str, Any]]
-
-
-def _last(current: Any, update: Any) -> Any:
-    return update
-
-
-class ForeignState(GuardedState, total=False):
-    """The channels that guards add to a foreign graph."""
-
-    stopped_by: Annotated[str | None, _last]
-    """The guard that has ended this input, or has made it wait for a human."""
-    guard_holds: Annotated[bool, _last]
-    """Whether the edges out of the model's node are blocked."""
-    guard_said: Annotated[Replacement, _last]
 
 
 class Replacement(TypedDict, total=False):
@@ -57,6 +47,22 @@ class Replacement(TypedDict, total=False):
     """The id of the message that answers."""
     form: Any
     """The model's answer in a form, where a human must decide on it."""
+
+
+class RunState(TypedDict, total=False):
+    """What guards keep in a foreign graph while a run lasts."""
+
+    account: Mapping[str, Any]
+    """The account of the input."""
+    human: dict[str, Any]
+    """The question to a human, or the answer to it."""
+    replacement: Replacement
+
+
+def merge_states(first: RunState, second: RunState) -> RunState:
+    """Merge what two nodes keep: the reducer of the channel."""
+    accounts = [part["account"] for part in (first, second) if "account" in part]
+    return {**first, **second, "account": reduce(latest, accounts)}
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ class _ForeignModel:
 class ModelNode:
     """One run of a foreign graph's model node, as a model that guards can ask."""
 
-    state: Mapping[str, Any]
+    state: Any
     call: Call
     """Runs the node."""
     updates: Callable[[Any], Updates]
@@ -79,16 +85,26 @@ class ModelNode:
     message: AIMessage | None = None
     form: Any = None
     """The model's answer in a form; the node has answered that call itself."""
+    messages: Sequence[BaseMessage] = ()
+    replacement_id: str = ""
+    """The id of the message that has replaced the model's answer, "" where none has."""
 
     def model_call(self, model_name: str) -> ModelCall:
         """Return the call that guards decide on."""
-        messages = convert_to_messages(self.state.get("messages") or [])
-        return ModelCall(_ForeignModel(model_name), messages, (), self._ask, is_foreign=True)
+        self.messages = convert_to_messages(messages_of(self.state, self._key))
+        return ModelCall(_ForeignModel(model_name), self.messages, (), self._ask, is_foreign=True)
+
+    @property
+    def _key(self) -> str:
+        """The key of what the model is sent, which a hook may have prepared."""
+        return _INPUT_KEY if value_in(self.state, _INPUT_KEY) is not None else "messages"
 
     async def _ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
         if answerer is not None:
             raise ModelError("a graph of others takes no other model: give an AIMessage")
-        self.result = await self.call({**self.state, "messages": list(messages)})
+        is_changed = list(map(id, messages)) != list(map(id, self.messages))
+        state = with_messages(self.state, messages, self._key) if is_changed else self.state
+        self.result = await self.call(state)
         updates = [*self.updates(self.result)]
         answers = [m for m in _messages(updates) if isinstance(m, AIMessage)]
         self.message = answers[-1] if answers else AIMessage("")
@@ -109,9 +125,10 @@ class ModelNode:
         if message is self.message:
             return self.result
         message = message if message.id else message.model_copy(update={"id": new_id()})
-        update: dict[str, Any] = {"messages": [message], "guard_said": {"id": message.id}}
+        self.replacement_id = str(message.id)
+        update: dict[str, Any] = {"messages": [message]}
         form = None if withheld is None else _read(withheld, str(message.text))
-        if form is not None or self.state.get(FORM) is not None:  # an earlier input's form
+        if form is not None or value_in(self.state, FORM) is not None:  # an earlier input's form
             update[FORM] = form
         return update
 
@@ -147,6 +164,13 @@ class ToolsNode:
         """Answer a call that the node must not run."""
         self.refusals.append(answer.model_copy(update={"tool_call_id": call["id"]}))
 
+    def stop(self, cause: str) -> list[Any]:
+        """Answer all calls of a node that was broken off; return its result, which is empty."""
+        for call in self.calls:
+            text = f"Not executed: {cause}."
+            self.refuse(call, ToolMessage(text, tool_call_id="", name=call["name"], status="error"))
+        return []
+
     def remaining_input(self) -> Any:
         """Return the node's input without the refused calls, None where no call remains."""
         if not self.refusals:
@@ -160,9 +184,9 @@ class ToolsNode:
             m.model_copy(update=cut)
             if calling_message is not None and m.id == calling_message.id
             else m
-            for m in self.node_input["messages"]
+            for m in messages_of(self.node_input)
         ]
-        return {**self.node_input, "messages": messages}
+        return with_messages(self.node_input, messages)
 
     def answers(self, updates: Updates) -> Iterator[tuple[Mapping[str, Any], ToolMessage]]:
         """Yield each call that has an answer in the node's updates, with that answer."""
@@ -172,6 +196,29 @@ class ToolsNode:
     def _calling_message(self) -> AIMessage | None:
         messages = (m for m in reversed(self.messages) if isinstance(m, AIMessage))
         return next((m for m in messages if m.tool_calls), None)
+
+
+# A state is a mapping, a dataclass, or a model of pydantic.
+
+
+def value_in(state: Any, key: str) -> Any:
+    """Return a value of a state, None where it has none."""
+    return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+
+
+def messages_of(state: Any, key: str = "messages") -> list[Any]:
+    """Return the messages in a state."""
+    return [*(value_in(state, key) or ())]
+
+
+def with_messages(state: Any, messages: Sequence[BaseMessage], key: str = "messages") -> Any:
+    """Return a copy of a state with other messages."""
+    changes = {key: list(messages)}
+    if isinstance(state, Mapping):
+        return {**state, **changes}
+    if isinstance(state, BaseModel):
+        return state.model_copy(update=changes)
+    return replace(state, **changes)
 
 
 def as_text(form: object) -> str:

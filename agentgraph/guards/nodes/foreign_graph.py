@@ -1,20 +1,22 @@
 """Guards in a foreign graph, which agentgraph did not build: they see no more than its nodes show.
 
-Guards run the whole node of its model to ask the model, and observe its tools by their answers.
+Guards run the whole node of its model to ask the model, and observe its tools by their answers, in
+the graph and in all graphs within it. What they store stands in channels that no schema has, and
+what its nodes return stays as it is, so that the graph does what it does without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from langgraph.channels import UntrackedValue
+from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
-from typing_extensions import is_typeddict
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError, GuardStopped
@@ -27,28 +29,28 @@ from agentgraph.guards.checks import (
     warn_of_no_guards,
 )
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.nodes.agent_graph import (
-    AWAIT_HUMAN,
-    MODELS,
-    TOOLS,
-    Call,
-    NodeWrappers,
-    State,
-    also_to,
-    answer_used,
-    node_of,
-    refuse_guarded,
-    with_update,
-)
+from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
-    ForeignState,
     ModelNode,
-    Replacement,
     ToolsNode,
     input_message_id,
+    merge_states,
+    messages_of,
+    value_in,
 )
-from agentgraph.guards.nodes.human import HumanState
+from agentgraph.guards.nodes.foreign_parts import (
+    Names,
+    Parts,
+    asks_a_model,
+    has_parts,
+    is_guarded,
+    parts_of,
+    tools_of,
+    unknown_names,
+)
+from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
+from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
@@ -59,140 +61,244 @@ from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import current_ledger, intercepted_by
 from agentgraph.participant import Graph
 from agentgraph.patching import (
+    AnyCompiledGraph,
     AnyGraph,
+    Halt,
     Patcher,
-    add_state,
+    add_run_value,
     hold_edges,
     patched,
+    read_run_value,
     read_state,
     updates_of,
+    with_graphs,
     wrap_node,
+    write_run_value,
 )
 from agentgraph.running import current_run
 from agentgraph.telling import AGENT_TAG
 
-_SURELY_MODELS = ("call_model", "model")
-_STOPPED_BY = "stopped_by"
-_HOLDS = "guard_holds"
-_REPLACEMENT = "guard_said"
-_CHANNELS = ("messages", "guarded", "human", _REPLACEMENT)
+_NO_NAMES = Names()
+
+Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
-    """Return a guarded copy of a foreign graph, or the graph itself if it has no model node."""
-    if not isinstance(graph, CompiledStateGraph) or not _is_agent(graph.builder):
+    """Return a guarded copy of a foreign graph below an agent or in a team.
+
+    A graph that has guards already is returned as it is. Where no model's node is found, the calls
+    of models are still counted and limited, wherever in the graph they are made.
+    """
+    if not isinstance(graph, CompiledStateGraph):
+        if not _is_remote(graph):
+            warn_of_no_guards(path)
         return graph
-    if not _takes_state(graph.builder):
-        warn_of_no_guards(path)
+    if is_guarded(graph.builder):
         return graph
-    return patched(graph, foreign_patcher(policy, Place(path)))
+    return patched(graph, _patcher(policy, Place(path), _NO_NAMES))
+
+
+def _is_remote(graph: object) -> bool:
+    return not hasattr(graph, "nodes")
 
 
 def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
     """Yield what is wrong with a policy for a foreign graph."""
-    if not isinstance(graph, CompiledStateGraph):
+    if not isinstance(graph, CompiledStateGraph) or is_guarded(graph.builder):
         return
-    if _is_agent(graph.builder) and _takes_state(graph.builder):
+    if asks_a_model(graph.builder, _NO_NAMES):
         yield from unseen_price_faults(policy, path)
 
 
-def _takes_state(graph: AnyGraph) -> bool:
-    """Tell whether guards can add their channels to the state of a graph."""
-    return all(map(is_typeddict, (graph.state_schema, graph.input_schema, graph.output_schema)))
+def foreign_patcher(policy: Policy, names: Names = _NO_NAMES) -> Patcher:
+    """Return the patcher of a graph that a user guards: it raises where it finds nothing to guard.
 
-
-def _is_agent(graph: AnyGraph) -> bool:
-    """Tell whether a graph has a model node that can be guarded."""
-    has_tools = any(name in graph.nodes for name in TOOLS)
-    # Without a tools node, a node named "agent" may do any work: it must not be retried.
-    names = MODELS if has_tools else _SURELY_MODELS
-    model = next((graph.nodes[name] for name in names if name in graph.nodes), None)
-    if model is None or "messages" not in graph.channels or AWAIT_HUMAN in graph.nodes:
-        return False
-    if isinstance(graph.channels["messages"], UntrackedValue):
-        return False  # a team with a speaker of that name
-    return not isinstance(model.runnable, CompiledStateGraph)
-
-
-def foreign_patcher(policy: Policy, place: Place, *, is_whole: bool = False) -> Patcher:
-    """Return the patcher of a foreign graph; with `is_whole` the policy guards no other graph."""
+    `names` are those of nodes that cannot be found otherwise.
+    """
+    place = Place()
 
     def patch(graph: AnyGraph) -> AnyGraph:
-        model = node_of(graph, MODELS, "a model")
-        refuse_guarded(graph)
-        by_node = {name: _tools_of(graph, name) for name in TOOLS if name in graph.nodes}
-        tools = {name: tool for own in by_node.values() for name, tool in own.items()}
-        faults = [*unseen_price_faults(policy, place.path)]
-        if is_whole:
-            faults += stage_faults(policy, ())
+        if is_guarded(graph):
+            raise ConfigurationError(
+                "the graph is guarded already: patch the one that it was before"
+            )
+        faults = [*_faults_of_parts(graph, names), *unseen_price_faults(policy, place.path)]
+        faults += stage_faults(policy, ())
+        parts = parts_of(graph, names)
+        if not parts.graphs:
+            tools = _tools_in(graph, parts)
             faults += schema_faults(gated_at(policy, place.path, lambda: tools))
         if faults:
             raise ConfigurationError(faults)
-        for extra in (ForeignState, HumanState):
-            add_state(graph, extra)
-        channels = (*_CHANNELS, FORM) if FORM in graph.channels else _CHANNELS
-        wrappers = _ForeignWrappers(policy, place, channels)
-        graph = wrap_node(model, wrappers.around_model(model))(graph)
-        for node, own_tools in by_node.items():
-            around_tools = replace(wrappers, tools=own_tools).around_tools()
+        return _patcher(policy, place, names)(graph)
+
+    return Patcher(patch)
+
+
+def _faults_of_parts(graph: AnyGraph, names: Names) -> Iterator[str]:
+    nodes = ", ".join(graph.nodes)
+    if missing_names := unknown_names(graph, names):
+        yield f"there is no node {', '.join(sorted(missing_names))} to guard: the nodes are {nodes}"
+    elif not asks_a_model(graph, names):
+        yield (
+            "there is no node of a model to guard, in the graph or in one within it: name it, "
+            f"patched(graph, Guards(…), model='<node>'); the nodes are {nodes}"
+        )
+
+
+def _patcher(policy: Policy, place: Place, names: Names, suffix: str = "") -> Patcher:
+    """Return the patcher of one level; `suffix` is its path below the outermost graph."""
+
+    def patch(graph: AnyGraph) -> AnyGraph:
+        parts = parts_of(graph, names)
+        add_run_value(graph, merge_states)
+        await_human = _free_name(graph, AWAIT_HUMAN)
+        wrappers = _ForeignWrappers(
+            policy,
+            place,
+            suffix,
+            await_human,
+            has_form=FORM in graph.channels,
+            has_messages="messages" in graph.channels,
+            sees_models=bool(parts.models or parts.graphs),
+        )
+        for node in parts.models:
+            graph = wrap_node(node, wrappers.around_model(node))(graph)
+        for node in parts.tools:
+            around_tools = replace(wrappers, tools=tools_of(graph, node)).around_tools()
             graph = wrap_node(node, around_tools)(graph)
-        _let_end(graph, model, wrappers)
-        warn_of_ineffective_guards(policy, place.path, tools)
+        for node in parts.graphs:
+            _guard_within(graph, node, policy, place, names, f"{suffix}/{node}")
+            graph = wrap_node(node, wrappers.around_graph())(graph)
+        for node in parts.other_nodes:
+            graph = wrap_node(node, wrappers.around_other())(graph)
+        for node in [*graph.nodes]:
+            hold_edges(graph, node)
+        if parts.models:
+            _add_await_human(graph, parts.models, wrappers)
+        warn_of_ineffective_guards(policy, place.path, _tools_in(graph, parts))
         return graph
 
-    return Patcher(patch, state=ForeignState)
+    return Patcher(patch)
 
 
-def _let_end(graph: AnyGraph, model: str, wrappers: _ForeignWrappers) -> None:
-    """Let the model's node lead to the end and to a human, as its guards may decide."""
-    hold_edges(graph, model, _HOLDS)
-    spec = graph.nodes[model]
-    graph.nodes[model] = replace(spec, ends=also_to(spec.ends, AWAIT_HUMAN, END))
-    await_human: Any = wrappers.await_human(model)
-    graph.add_node(AWAIT_HUMAN, await_human, destinations=(model, END))
+def _guard_within(
+    graph: AnyGraph, node: str, policy: Policy, place: Place, names: Names, suffix: str
+) -> None:
+    """Guard the graphs that a node is or calls."""
+
+    def guard(inner: AnyCompiledGraph) -> AnyCompiledGraph:
+        if is_guarded(inner.builder) or not has_parts(inner, names):
+            return inner
+        return patched(inner, _patcher(policy, place, names, suffix))
+
+    spec = graph.nodes[node]
+    graph.nodes[node] = replace(spec, runnable=with_graphs(spec.runnable, guard))
 
 
-def _tools_of(graph: AnyGraph, node: str) -> Mapping[str, Any]:
-    """Return the tools of a `ToolNode` by name, {} for any other node."""
-    tools: Mapping[str, Any] = getattr(graph.nodes[node].runnable, "tools_by_name", {})
-    return tools
+def _add_await_human(graph: AnyGraph, models: tuple[str, ...], wrappers: _ForeignWrappers) -> None:
+    """Let the nodes of models lead to a node that asks a human."""
+    name = wrappers.await_human
+    for model in models:
+        spec, branches = graph.nodes[model], graph.branches.get(model, {})
+        # A drawing would lose the edge to the end: it draws one where no other edge begins.
+        leads_on = any(
+            branch.ends is None or END in branch.ends.values() for branch in branches.values()
+        )
+        ends = (name,) if leads_on or (model, END) not in graph.edges else (name, END)
+        graph.nodes[model] = replace(spec, ends=also_to(spec.ends, *ends))
+    no_work: Any = lambda _: None  # noqa: E731
+    graph.add_node(name, no_work, destinations=models)
+    wrap_node(name, wrappers.around_question())(graph)
+
+
+def _free_name(graph: AnyGraph, name: str) -> str:
+    return _free_name(graph, f"{name}_") if name in graph.nodes else name
+
+
+def _tools_in(graph: AnyGraph, parts: Parts) -> dict[str, Any]:
+    return {name: tool for node in parts.tools for name, tool in tools_of(graph, node).items()}
+
+
+@dataclass(slots=True)
+class _Level:
+    """A level above the graph at work: the account that all levels share."""
+
+    account: Account
+    stopped_by: str = ""
+    """The guard that has ended the input on a level below."""
+
+
+_above: ContextVar[_Level | None] = ContextVar("agentgraph_foreign_level", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class _ForeignWrappers(NodeWrappers):
-    """The wrappers of a foreign graph's nodes.
+class _ForeignWrappers:
+    """The wrappers of one level's nodes: a node's result passes, unless a guard ends the run."""
 
-    Guards cannot change the graph's edges. `guard_holds` in its state says that they must not be
-    followed, and `stopped_by` names the guard: without it the caller would take the last message
-    for an answer.
-    """
-
+    policy: Policy
+    place: Place
+    suffix: str
+    await_human: str
+    has_form: bool
+    has_messages: bool
+    sees_models: bool
     tools: Mapping[str, Any] = field(default_factory=dict)
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper that guards the model's node as if it were a model."""
 
-        async def node_call(state: State, call: Call) -> Any:
-            if not isinstance(state, Mapping):  # a `Send` passed something else
+        async def node_call(state: Any, call: Call) -> Any:
+            if value_in(state, "messages") is None:  # a `Send` passed something else
                 return await call(state)
-            interceptor = self._interceptor(state)
-            replacement = _replacement_in(interceptor)
+            interceptor = self._interceptor()
+            replacement = interceptor.values.get("replacement") or {}
             if _ends_with(state, replacement.get("id")):  # it waits for an answer in a form
-                return Command(
-                    goto=END, update={**self._account_update(interceptor.account), _HOLDS: True}
-                )
+                self._store(interceptor)
+                return Halt(goto=END)
             decision = await interceptor.open_model_call()
             if not decision.allows:
-                return self._act(interceptor, decision, "")
-            return await self._ask(interceptor, ModelNode(state, call, updates_of))
+                return self._act(interceptor, decision, "", node)
+            return await self._ask(interceptor, ModelNode(state, call, updates_of), node)
 
         return node_call
+
+    async def _ask(self, interceptor: NodeInterceptor, node: ModelNode, name: str) -> Any:
+        """Ask the model's node under guard; return its result, or the one that replaces it."""
+        site = interceptor.site
+        site = replace(site, place=replace(site.place, form=node.text_of))
+        interceptor.site = site
+        has_human = interceptor.values.get("human")
+        replacement = interceptor.values.get("replacement") or {}
+        withheld = replacement.get("form") if has_human else None
+        try:
+            with intercepted_by(None), watched_by(None):
+                message = await interceptor.ask_model(
+                    node.model_call(self._priced_name(site.place))
+                )
+        except GuardStopped as stop:
+            if not isinstance(stop.decision, Decision):
+                raise
+            text = stop.text if isinstance(stop, AnswerWithheld) else ""
+            form = withheld if node.message is None else node.form
+            return self._act(interceptor, stop.decision, text, name, form)
+        result = node.result_for(message, withheld)
+        self._store(
+            interceptor, replacement={"id": node.replacement_id} if node.replacement_id else {}
+        )
+        return result
+
+    def _priced_name(self, place: Place) -> str:
+        """Return the name that prices have for the model: the graph's, or the one at patching."""
+        path, first_path = place.path.removesuffix(self.suffix), self.place.path
+        prices = self.policy.at(path).prices
+        return first_path if path not in prices and first_path in prices else path
 
     def around_tools(self) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper that runs the calls that may run, and observes their answers."""
 
         async def node_call(state: Any, call: Call) -> Any:
-            interceptor = self._interceptor(state)
+            interceptor = self._interceptor()
             site = interceptor.site
             messages = read_state(get_config(), ("messages",)).get("messages") or ()
             tools_node = ToolsNode(state, messages)
@@ -201,89 +307,183 @@ class _ForeignWrappers(NodeWrappers):
                 if answer is not None:
                     tools_node.refuse(tool_call, answer)
             node_input = tools_node.remaining_input()
-            with intercepted_by(None):
-                result = await call(node_input) if node_input is not None else []
+            watch = Watch(site)
+            try:
+                with intercepted_by(None), watched_by(watch):
+                    result = await call(node_input) if node_input is not None else []
+            except GuardStopped as stop:
+                if not isinstance(stop.decision, Decision):
+                    raise
+                result = tools_node.stop(str(stop))
+                decision = await site.decide_by_table(stop.decision, possible=False)
+                site.account.postpone(site.place.visit_key, decision)
             for tool_call, answer in tools_node.answers(updates_of(result)):
                 await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
-            results = result if isinstance(result, list) else [result]
-            update = {**self._account_update(interceptor.account), "messages": tools_node.refusals}
-            update_: Any = Command(update=update)
-            return [*results, update_]
+            self._store(interceptor)
+            if not tools_node.refusals:
+                return result
+            update: Any = Command(update={"messages": tools_node.refusals})
+            return [*(result if isinstance(result, list) else [result]), update]
 
         return node_call
 
-    async def _ask(self, interceptor: NodeInterceptor, node: ModelNode) -> Any:
-        """Ask the model's node under guard; return its result, or the one that replaces it."""
-        site = interceptor.site
-        site = replace(site, place=replace(site.place, form=node.text_of))
-        interceptor.site = site
-        has_human = interceptor.values.get("human")
-        withheld = _replacement_in(interceptor).get("form") if has_human else None
-        try:
-            with intercepted_by(None):
-                model_name = self._model_name(interceptor)
-                message = await interceptor.ask_model(node.model_call(model_name))
-        except GuardStopped as stop:
-            if not isinstance(stop.decision, Decision):
-                raise
-            text = stop.text if isinstance(stop, AnswerWithheld) else ""
-            command = self._act(interceptor, stop.decision, text)
-            form = withheld if node.message is None else node.form
-            return with_update(command, {_REPLACEMENT: {"form": form}})
-        update = {**self._account_update(interceptor.account), **answer_used(interceptor)}
-        return with_update(node.result_for(message, withheld), update)
+    def around_graph(self) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Return the wrapper of a node that runs further graphs, which have guards of their own."""
 
-    def _model_name(self, interceptor: NodeInterceptor) -> str:
-        """Return the name that prices have for the model: the graph's, or the one at patching."""
-        path, first_path = interceptor.site.place.path, self.place.path
-        prices = interceptor.site.policy.prices
-        return first_path if path not in prices and first_path in prices else path
+        async def node_call(state: Any, call: Call) -> Any:
+            interceptor, above = self._interceptor(), _above.get()
+            level = _Level(interceptor.account)
+            token = _above.set(level)
+            try:
+                result = await call(state)
+            finally:
+                _above.reset(token)
+                self._store(interceptor)
+            if not level.stopped_by:
+                return result
+            if above is not None:
+                above.stopped_by = level.stopped_by
+            return _without_goto(result)
 
-    def _act(self, interceptor: NodeInterceptor, decision: Decision, text: str) -> Any:
-        update = NodeWrappers._act(self, interceptor, decision, text)
-        goto = AWAIT_HUMAN if decision.action == "escalate" else END
-        stop = {_STOPPED_BY: decision.reason, _HOLDS: True}
-        return Command(goto=goto, update={**update, **stop})
+        return node_call
 
-    def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:
-        update = NodeWrappers._closing_update(self, interceptor)
-        update |= {_STOPPED_BY: interceptor.account.closed_by, _HOLDS: True}
+    def around_other(self) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Return the wrapper of any other node: models that it asks are counted and limited."""
+
+        async def node_call(state: Any, call: Call) -> Any:
+            interceptors: list[NodeInterceptor] = []
+
+            def site() -> Any:
+                interceptors.append(self._interceptor())
+                return interceptors[0].site
+
+            try:
+                with watched_by(Watch(site, self._warn)):
+                    result = await call(state)
+            except GuardStopped as stop:
+                if not isinstance(stop.decision, Decision) or not interceptors:
+                    raise
+                await interceptors[0].site.decide_by_table(stop.decision, possible=False)
+                interceptors[0].account.closed_by = stop.decision.reason
+                return self._close(interceptors[0])
+            if interceptors:
+                self._store(interceptors[0])
+            return result
+
+        return node_call
+
+    def _warn(self) -> None:
+        if not self.sees_models:
+            warn_of_no_guards(f"{self.place.path}{self.suffix}")
+
+    def around_question(self) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Return the wrapper of the node that asks a human, and does nothing before that."""
+
+        async def ask(state: Any, call: Call) -> Any:
+            interceptor = self._interceptor()
+            asked = interceptor.values["human"]
+            answer = await ask_human(interceptor.site, asked)
+            if answer is None:
+                return self._close(interceptor)
+            human = {**answer, "input": interceptor.account.input_id}
+            replacement = interceptor.values.get("replacement") or {}
+            self._store(interceptor, human=human, replacement=replacement)
+            return Halt(goto=asked["node"])
+
+        return ask
+
+    # What follows from decisions.
+
+    def _act(
+        self,
+        interceptor: NodeInterceptor,
+        decision: Decision,
+        text: str,
+        node: str,
+        form: Any = None,
+    ) -> Any:
+        """Carry out a decision that forbids the model call: ask a human, or end the run."""
+        account = interceptor.account
+        if decision.action == "escalate":
+            account.may_ask = True
+            human = {**question(interceptor.site, decision, text), "node": node}
+            self._store(interceptor, human=human, replacement={"form": form})
+            return Halt(goto=self.await_human)
+        account.closed_by = decision.reason
+        return self._close(interceptor, decision.cause)
+
+    def _close(self, interceptor: NodeInterceptor, cause: str = "") -> Any:
+        """End the run of the graph and of all graphs around it, with a message that says why."""
+        guard = interceptor.account.closed_by
+        self._store(interceptor)
+        if (above := _above.get()) is not None:
+            above.stopped_by = guard
+        update: dict[str, Any] = (
+            {"messages": [_last_word(guard, cause)]} if self.has_messages else {}
+        )
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
-        return update
+        return Halt(goto=END, update=update)
 
-    def _must_undo(self, account: Account) -> bool:
-        return False  # no saga has its tools' actions
+    def _store(
+        self,
+        interceptor: NodeInterceptor,
+        *,
+        human: Mapping[str, Any] | None = None,
+        replacement: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the account, and what the next node needs of a question or a replacement."""
+        values: dict[str, Any] = {"account": interceptor.account.dump()}
+        for key, value in (("human", human), ("replacement", replacement)):
+            if value or interceptor.values.get(key):
+                values[key] = dict(value or {})
+        write_run_value(get_config(), values)
 
-    def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
-        config, ledger, run = get_config(), current_ledger(), current_run()
-        values = read_state(config, self.channels)
+    def _interceptor(self) -> NodeInterceptor:
+        config, ledger, run, above = get_config(), current_ledger(), current_run(), _above.get()
+        values = self._values(config)
         input_id, scope = _input_id(values, config), None if run is None else run.owner
         if ledger is not None:
             input_id, scope = ledger.input_id, ledger.id_scope
         elif run is not None and isinstance(run.account, Account):
             input_id = run.account.input_id
+        elif above is not None:
+            input_id = above.account.input_id
+        tag = (config.get("metadata") or {}).get(AGENT_TAG)
+        path = tag or self.place.path
+        policy = self.policy.at(path)
         account = account_of(self.policy, input_id, values.get("guarded"), ledger, scope)
         if run is not None:
             run.account = account
-        path = (config.get("metadata") or {}).get(AGENT_TAG)
-        place = replace(self.place, path=path) if path else self.place
+        place = replace(self.place, path=f"{path}{self.suffix}")
         pending_writes = durable_writes(config, ledger)
-        site = site_at(self.policy, place, account, config, ledger, pending_writes)
+        site = site_at(policy, place, account, config, ledger, pending_writes)
         return NodeInterceptor(site, values)
 
-    def _account_update(self, account: Account) -> dict[str, Any]:
-        return {"guarded": account.dump(), _STOPPED_BY: None, _HOLDS: False}
+    def _values(self, config: Any) -> dict[str, Any]:
+        channels: tuple[str, ...] = ("messages",) if self.has_messages else ()
+        channels += (FORM,) if self.has_form else ()
+        state = read_run_value(config)
+        return {**read_state(config, channels), **state, "guarded": state.get("account")}
 
 
-def _replacement_in(interceptor: NodeInterceptor) -> Replacement:
-    replacement: Replacement | None = interceptor.values.get(_REPLACEMENT)
-    return replacement or {}
+def _last_word(guard: str, cause: str) -> AIMessage:
+    """Return the message with which a guard ends a run: it says why, and names the guard."""
+    text = f"Stopped by {guard}: {cause}." if cause else f"Stopped by {guard}."
+    about = {"agentgraph": {"stopped_by": guard}}
+    return AIMessage(text, id=new_id(), response_metadata=about)
 
 
-def _ends_with(state: State, message_id: str | None) -> bool:
+def _without_goto(result: Any) -> Any:
+    """Return the result of a node without what follows from it."""
+    parts = result if isinstance(result, list) else [result]
+    own_parts = [replace(part, goto=()) if isinstance(part, Command) else part for part in parts]
+    return [*(part for part in own_parts if part is not None), Halt(goto=END)]
+
+
+def _ends_with(state: Any, message_id: str | None) -> bool:
     """Tell whether a message is still the last one: the graph led back without a new message."""
-    messages = state.get("messages") or ()
+    messages = messages_of(state)
     return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
 
 
@@ -291,5 +491,5 @@ def _input_id(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Return an id for the input; one message may begin several runs, on one thread or on none."""
     thread = config.get("configurable", {}).get("thread_id") or ""
     prefix = f"{thread}/{input_message_id(values.get('messages') or ())}/"
-    update_ = str((values.get("guarded") or {}).get("input") or "")
-    return update_ if update_.startswith(prefix) else prefix + new_id()
+    stored_id = str((values.get("guarded") or {}).get("input") or "")
+    return stored_id if stored_id.startswith(prefix) else prefix + new_id()

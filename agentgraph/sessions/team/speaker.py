@@ -26,7 +26,7 @@ from agentgraph.errors import (
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.interception import recorded_in
-from agentgraph.participant import Graph
+from agentgraph.participant import Graph, split_stop
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
@@ -123,8 +123,10 @@ class Speaker:
     ) -> TurnOutput:
         with handed_over(()):
             result = await self.graph.ainvoke({"messages": messages}, config_with(listeners))
-        fresh = _own_messages(result["messages"], {message.id for message in messages})
-        notes, guard = result.get("notes") or (), result.get("stopped_by")
+        fresh, guard = split_stop(
+            _own_messages(result["messages"], {message.id for message in messages})
+        )
+        notes = result.get("notes") or ()
         return TurnOutput(fresh, notes, stopped_by=guard, usage=self._take_usage(fresh))
 
     async def _commit(self, round: Round, turn: TurnOutput) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from agentgraph import Agent, patched
 from agentgraph.guards import CircuitBreaker, Escalation, Gate, MemorySink, Subject
 from agentgraph.testing import ScriptedModel, call
-from tests.guards.guarded_agents import audited, is_legal, look, watched
+from tests.guards.guarded_agents import audited, is_legal, look, stopped_by, watched
 
 GO = {"messages": [HumanMessage("go")]}
 ON_T: Any = {"configurable": {"thread_id": "t"}}
@@ -64,7 +64,7 @@ async def test_an_answer_in_a_form_that_does_not_pass_is_given_once_more(tools: 
     guards = watched(sink, gates=refusing("13", seen))
     graph = patched(create_agent(model, [*tools], response_format=ToolStrategy(Offer)), guards)
     result = await graph.ainvoke(GO)
-    assert (result["structured_response"], result["stopped_by"]) == (Offer(price=14), None)
+    assert (result["structured_response"], stopped_by(result)) == (Offer(price=14), None)
     assert seen == ['{"price": 13}', '{"price": 14}']
     assert audited(sink) == [("graph", "gate", "correct")]
     assert "no 13, please" in model.requests[1].messages[-1].text
@@ -116,7 +116,7 @@ async def test_a_human_decides_on_an_answer_in_a_form(
     result = await graph.ainvoke(Command(resume={question.id: decision}), ON_T)
     expected = None if price is None else Offer(price=price)
     assert (result.get("structured_response"), len(model.requests)) == (expected, 1)
-    assert result["stopped_by"] == ("escalation" if price is None else None)
+    assert stopped_by(result) == ("escalation" if price is None else None)
     assert is_legal(result["messages"])
 
 
@@ -129,7 +129,7 @@ async def test_an_edit_that_does_not_pass_goes_back_to_the_human(tools: Any) -> 
         edit = {"type": "edit", "edited": {"price": price}}
         result = await graph.ainvoke(Command(resume={question.id: edit}), ON_T)
         (question,) = result.get("__interrupt__") or (question,)
-    assert (result["structured_response"], result["stopped_by"]) == (Offer(price=16), None)
+    assert (result["structured_response"], stopped_by(result)) == (Offer(price=16), None)
 
 
 @TOOLS
@@ -139,7 +139,7 @@ async def test_a_text_of_a_human_ends_it_though_it_is_not_in_the_form(tools: Any
     (question,) = (await graph.ainvoke(GO, ON_T))["__interrupt__"]
     said = {"type": "respond", "message": "Not for sale."}
     result = await graph.ainvoke(Command(resume={question.id: said}), ON_T)
-    assert (result["messages"][-1].text, result["stopped_by"]) == ("Not for sale.", None)
+    assert (result["messages"][-1].text, stopped_by(result)) == ("Not for sale.", None)
     assert (result.get("structured_response"), len(model.requests)) == (None, 1)
 
 
@@ -151,7 +151,7 @@ async def test_what_is_said_instead_leaves_no_answer_of_an_input_before(tools: A
     first = await graph.ainvoke(GO, ON_T)
     assert first["structured_response"] == Offer(price=13)
     result = await graph.ainvoke(GO, ON_T)
-    assert (result["messages"][-1].text, result["stopped_by"]) == ("Ask again later.", None)
+    assert (result["messages"][-1].text, stopped_by(result)) == ("Ask again later.", None)
     assert (result.get("structured_response"), len(model.requests)) == (None, 2)
     assert is_legal(result["messages"])
 
@@ -162,7 +162,7 @@ async def test_an_input_that_is_stopped_has_no_answer_of_one_before(tools: Any) 
     graph = offering(model, *tools, gates=Gate(policy=is_cheap))
     await graph.ainvoke(GO, ON_T)
     result = await graph.ainvoke(GO, ON_T)
-    assert (result["stopped_by"], result.get("structured_response")) == ("gate", None)
+    assert (stopped_by(result), result.get("structured_response")) == ("gate", None)
 
 
 @TOOLS

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AnyMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, Field
@@ -91,17 +90,16 @@ class Kept(BaseModel):
     messages: Annotated[list[AnyMessage], add_messages] = Field(default_factory=list)
 
 
-@pytest.mark.parametrize("node", ["agent", "model"])
-async def test_a_graph_whose_state_takes_no_guards_runs_and_says_so(node: str) -> None:
+async def test_a_graph_with_a_model_of_pydantic_as_state_is_guarded() -> None:
+    model = ScriptedModel(["The secret is 7.", "I cannot say."])
     graph = StateGraph(Kept)
-    graph.add_node(node, lambda _: {"messages": [AIMessage("The secret is 7.")]})
-    graph.add_edge(START, node)
+    graph.add_node("model", lambda state: {"messages": [model.invoke(state.messages)]})
+    graph.add_edge(START, "model")
     boss = ScriptedModel([call("transfer_to_clerk")])
     guards = watched(gates=Gate(policy=is_harmless))
     agent = Agent("boss", model=boss, agents=[graph.compile(name="clerk")], guards=guards)
-    with nullcontext() if node == "agent" else pytest.warns(UserWarning, match="without guards"):
-        reply = await agent.ainvoke("go")
-    assert reply.text == "The secret is 7."
+    reply = await agent.ainvoke("go")
+    assert (reply.close_reason, "secret" in reply.text) == ("gate", False)
 
 
 async def test_a_node_that_may_be_any_work_is_not_run_again() -> None:

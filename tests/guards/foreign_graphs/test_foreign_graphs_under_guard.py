@@ -38,6 +38,7 @@ from tests.guards.guarded_agents import (
     looping,
     recorded,
     solo,
+    stopped_by,
     streamed,
     systems,
     watched,
@@ -102,16 +103,16 @@ def told(sink: MemorySink) -> list[tuple[str, str]]:
 async def test_a_loop_is_corrected_then_stopped(made: Any) -> None:
     model, sink = looping(), MemorySink()
     result = await patched(made(model, look), watched(sink, "batch")).ainvoke(GO)
-    assert (result["stopped_by"], len(model.requests)) == ("loop_detector", 4)
+    assert (stopped_by(result), len(model.requests)) == ("loop_detector", 4)
     assert told(sink) == STOPPED
     assert is_legal(result["messages"])
-    assert [m.type for m in result["messages"]] == ["human", *["ai", "tool"] * 4]
+    assert [m.type for m in result["messages"]] == ["human", *["ai", "tool"] * 4, "ai"]
 
 
 async def test_the_default_batch_policy_does_it_too() -> None:
     model = looping()
     result = await patched(made_by_langchain(model, look), Guards.batch()).ainvoke(GO)
-    assert (result["stopped_by"], len(model.requests)) == ("loop_detector", 4)
+    assert (stopped_by(result), len(model.requests)) == ("loop_detector", 4)
 
 
 async def test_a_correction_is_read_once_and_not_stored_beside_the_one_prompt() -> None:
@@ -140,9 +141,9 @@ async def test_the_next_input_on_the_thread_works_and_begins_anew(made: Any) -> 
     model = ScriptedModel([*[call("look", what="it")] * 6, "Here again."])
     graph = patched(made(model, look), Guards.batch())
     graph.checkpointer = InMemorySaver()
-    assert (await graph.ainvoke(GO, ON_T))["stopped_by"] == "loop_detector"
+    assert stopped_by(await graph.ainvoke(GO, ON_T)) == "loop_detector"
     result = await graph.ainvoke({"messages": [HumanMessage("and now?")]}, ON_T)
-    assert (result["messages"][-1].text, result["stopped_by"]) == ("Here again.", None)
+    assert (result["messages"][-1].text, stopped_by(result)) == ("Here again.", None)
     assert is_legal(result["messages"])
 
 
@@ -150,7 +151,7 @@ async def test_the_next_input_on_the_thread_works_and_begins_anew(made: Any) -> 
 async def test_calls_side_by_side_are_seen(made: Any) -> None:
     model = for_ever([call("look", what="a"), call("look", what="b")])
     result = await patched(made(model, look), Guards.batch()).ainvoke(GO)
-    assert (result["stopped_by"], len(model.requests)) == ("loop_detector", 4)
+    assert (stopped_by(result), len(model.requests)) == ("loop_detector", 4)
     assert is_legal(result["messages"])
 
 
@@ -165,7 +166,7 @@ async def test_a_tool_that_fails_again_and_again_ends_it(made: Any) -> None:
     pages, ids = iter(range(100)), (f"c{n}" for n in range(100))
     turns: Any = [[{**call("fetch", page=next(pages)), "id": f"c{n}"}] for n in range(9)]
     result = await patched(made(ScriptedModel(turns), fetch), Guards.batch()).ainvoke(GO)
-    assert (result["stopped_by"], len(answers(result["messages"]))) == ("loop_detector", 5)
+    assert (stopped_by(result), len(answers(result["messages"]))) == ("loop_detector", 5)
 
 
 @KINDS
@@ -191,7 +192,7 @@ async def test_its_model_calls_are_limited(made: Any) -> None:
     pages = iter(range(100))
     model = ScriptedModel(lambda _: call("look", what=str(next(pages))))
     result = await patched(made(model, look), watched(steps=7)).ainvoke(GO)
-    assert (result["stopped_by"], len(model.requests)) == ("max_steps", 7)
+    assert (stopped_by(result), len(model.requests)) == ("max_steps", 7)
     assert is_legal(result["messages"])
 
 
@@ -200,7 +201,7 @@ async def test_what_it_spends_is_counted() -> None:
     model = ScriptedModel(lambda _: call("look", what=str(next(pages))))
     guards = watched(budget=CostBudget(tokens=3_000))
     result = await patched(made_by_langchain(model, look), guards).ainvoke(GO)
-    assert result["stopped_by"] == "cost_budget"
+    assert stopped_by(result) == "cost_budget"
     assert 2 <= len(model.requests) < 50
 
 
@@ -219,14 +220,14 @@ async def test_a_regulated_one_asks_a_human_also_in_another_copy(made: Any) -> N
     (question,) = result["__interrupt__"]
     assert question.value["guard"] == "loop_detector"
     result = await copy("I have it.").ainvoke(Command(resume={question.id: "approve"}), ON_T)
-    assert (result["messages"][-1].text, result["stopped_by"]) == ("I have it.", None)
+    assert (result["messages"][-1].text, stopped_by(result)) == ("I have it.", None)
     assert is_legal(result["messages"])
 
 
 @KINDS
 async def test_a_human_may_end_it_or_answer_in_its_place(made: Any) -> None:
-    for thread, answer, text, stopped_by in (
-        ("1", "reject", "", "loop_detector"),
+    for thread, answer, text, guard in (
+        ("1", "reject", "Stopped by loop_detector.", "loop_detector"),
         ("2", {"type": "respond", "message": "It is lost."}, "It is lost.", None),
     ):
         graph = patched(made(looping(), look), watched(tier="regulated"))
@@ -235,7 +236,7 @@ async def test_a_human_may_end_it_or_answer_in_its_place(made: Any) -> None:
         (question,) = (await graph.ainvoke(GO, config))["__interrupt__"]
         result = await graph.ainvoke(Command(resume={question.id: answer}), config)
         said = [m.text for m in result["messages"] if isinstance(m, AIMessage) and m.text]
-        assert ("".join(said), result["stopped_by"]) == (text, stopped_by)
+        assert ("".join(said), stopped_by(result)) == (text, guard)
         assert is_legal(result["messages"])
 
 
@@ -257,7 +258,7 @@ async def test_its_loop_is_remembered_over_an_interrupt_in_another_copy() -> Non
     (question,) = (await graph.ainvoke(GO, ON_T))["__interrupt__"]
     model, graph = copy(again, again)
     result = await graph.ainvoke(Command(resume={question.id: "yes"}), ON_T)
-    assert (result["stopped_by"], len(model.requests)) == ("loop_detector", 2)
+    assert (stopped_by(result), len(model.requests)) == ("loop_detector", 2)
 
 
 @KINDS

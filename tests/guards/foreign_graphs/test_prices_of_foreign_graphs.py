@@ -12,7 +12,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards import CostBudget, CostVelocity
 from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, call
-from tests.guards.guarded_agents import look, watched
+from tests.guards.guarded_agents import look, stopped_by, watched
 
 A_THOUSAND: Any = {"input_tokens": 900, "output_tokens": 100, "total_tokens": 1_000}
 PRICED: Any = {"gpt-4o-mini": ("1", "2")}
@@ -75,7 +75,7 @@ async def test_a_price_given_for_a_graph_is_what_its_calls_cost() -> None:
     model = reading()
     graph = placed("graph", clerk_of(model, look), in_dollars("graph"))
     result = await graph.ainvoke({"messages": [("user", "go")]})
-    assert (result["stopped_by"], len(model.requests)) == ("cost_budget", 3)
+    assert (stopped_by(result), len(model.requests)) == ("cost_budget", 3)
 
 
 async def test_a_price_given_for_a_sub_agent_is_what_its_calls_cost() -> None:
