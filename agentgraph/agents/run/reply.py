@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
-from agentgraph.agents.spec.output import OutputFormat, StoredAnswer
+from agentgraph.agents.spec.output import StoredAnswer
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
 from agentgraph.participant import Participant
 from agentgraph.running import Run
@@ -146,8 +146,8 @@ def _output(agent: AgentSpec, answer: StoredAnswer | None, path: str | None) -> 
     for name in path.split("/") if path else ():
         members = speaker.sub_agents if isinstance(speaker, AgentSpec) else ()
         speaker = next(member for member in members if member.name == name)
-    form = speaker.response_format if isinstance(speaker, AgentSpec) else None
-    return answer["value"] if form is None else OutputFormat(form).load(answer)
+    form = speaker.output_format if isinstance(speaker, AgentSpec) else None
+    return answer["value"] if form is None else form.load(answer)
 
 
 def closing_events(reply: Reply[object]) -> Iterator[Event]:

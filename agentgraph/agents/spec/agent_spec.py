@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 from typing_extensions import TypedDict
 
 from agentgraph.agents.spec.intents import Intent
-from agentgraph.agents.spec.output import ResponseFormat
+from agentgraph.agents.spec.output import OutputFormat, ResponseFormat
 from agentgraph.agents.spec.tools import AgentTool, ToolLike, as_base_tool
 from agentgraph.agents.spec.values import (
     Durability,
@@ -107,6 +107,11 @@ class AgentSpec:
     def patchers(self) -> tuple[Patch, ...]:
         """The patchers in their order."""
         return (self.patcher,) if callable(self.patcher) else tuple(self.patcher)
+
+    @cached_property
+    def output_format(self) -> OutputFormat | None:
+        """The forms that this agent's answers may have, None where any text is an answer."""
+        return None if self.response_format is None else OutputFormat(self.response_format)
 
     @cached_property
     def own_tools(self) -> tuple[BaseTool, ...]:

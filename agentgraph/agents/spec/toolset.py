@@ -84,5 +84,5 @@ def toolset_of(
         transfers=transfers,
         agents={tool.name: tool.name for tool in agent.agent_tools},
         signals=[*signals, *agent.agent_tools],
-        output=OutputFormat(agent.response_format) if agent.response_format is not None else None,
+        output=agent.output_format,
     )

@@ -150,7 +150,7 @@ class Speaker:
         self, round: Round, code: str, message: str, usage: Mapping[str, Any] | None = None
     ) -> None:
         """Emit a failure and append it; `usage` defaults to what the run has recorded."""
-        if code != "model":  # the model's node has emitted its own event
+        if code not in ("model", "output"):  # the model's node has emitted its own event
             await emit(ErrorEvent(agent=round.speaker, code=code, message=message))
         await round.fail(code, message, self._take_usage(()) if usage is None else usage)
         round.end_input(self.audit)
@@ -283,7 +283,7 @@ def _failure(error: Exception) -> tuple[str, str]:
         case GuardStopped():
             return "guard", str(getattr(error.decision, "reason", "guard"))
         case ModelError():
-            return "model", str(error)
+            return "output" if error.code == "output" else "model", str(error)
         case AgentGraphError():
             return error.code, str(error)
         case _:

@@ -18,9 +18,10 @@ from langgraph.types import interrupt
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
-from agentgraph import Agent, Finish, Guards, Team, sequence
+from agentgraph import Agent, Envelope, Finish, Guards, Team, sequence
 from agentgraph.errors import ConfigurationError, ModelError
 from agentgraph.guards import CircuitBreaker, CostBudget, Escalation, Gate
+from agentgraph.sessions import EV_ROUND_FAILED
 from agentgraph.stream import AIMessageEvent, ErrorEvent, FinalStateEvent
 from agentgraph.testing import ScriptedModel, Turn, call, check_history
 from agentgraph.testing.answers import Scripted, bad_call
@@ -376,6 +377,16 @@ async def test_an_answer_with_defaults_is_whole_in_a_session() -> None:
     agent, _ = pricing("Three grams.", call("Parcel", grams=3), response_format=Parcel)
     result = await Team([agent], sequence(["desk"])).arun("how heavy?")
     assert result.text == '{"grams": 3, "fragile": false}'
+
+
+async def test_a_round_whose_answer_misses_the_form_fails_as_that_and_runs_again() -> None:
+    agent, _ = pricing("Three.", "Four.", "Five.", call("Price", amount=3))
+    items = [item async for item in Team([agent], sequence(["desk"])).astream("how much?")]
+    envelopes = [item for item in items if isinstance(item, Envelope)]
+    [failure] = [e for e in envelopes if e.event_type == EV_ROUND_FAILED]
+    assert failure.event_data["code"] == "output"
+    assert [item.code for item in items if isinstance(item, ErrorEvent)] == ["output"]
+    assert [e.text for e in envelopes if e.sender_id == "desk" and e.text] == ['{"amount": 3}']
 
 
 # -- what is no miss
