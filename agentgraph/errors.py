@@ -48,7 +48,7 @@ class AgentGraphError(Exception):
     """A stable name, for programs: texts may change."""
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
+        super().__init__(message or (type(self).__doc__ or "").strip().partition("\n")[0])
         if code is not None:
             self.code = code
 
@@ -108,9 +108,27 @@ class Quarantined(SessionError):
 
 
 class ModelError(AgentGraphError):
-    """The model's provider failed: see the chained exception, and try again later."""
+    """The model's provider failed: see the chained exception, and try again later.
+
+    Its text says the provider's error in words, for the developer; `public` does without them, for
+    logs that are kept and for users of a server.
+    """
 
     code = "model"
+
+    def __init__(self, message: str = "", *, code: str | None = None, public: str = "") -> None:
+        super().__init__(message, code=code)
+        self.public = public or str(self)
+
+    @classmethod
+    def of(cls, what: str, error: Exception) -> ModelError:
+        """Return the error that `what` has failed: a model, or a foreign graph."""
+        if isinstance(error, AgentGraphError):
+            words, public = str(error), getattr(error, "public", str(error))
+        else:
+            words, public = in_words(error), kind_of(error)
+        code = error.code if isinstance(error, ModelError) else None
+        return ModelError(f"{what} failed: {words}", code=code, public=f"{what} failed: {public}")
 
 
 class GuardStopped(AgentGraphError):

@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agentgraph.display import event_line
+from agentgraph.errors import AgentGraphError, ModelError
 from agentgraph.running import emitting_run
 
 __all__ = [
@@ -55,7 +56,8 @@ class Event:
 
     def to_json(self) -> bytes:
         """Return the fields as JSON, even if a model or a tool has put other values into them."""
-        omit = set() if self.round else set(_PLACE)  # outside of a session there are no rounds
+        # Outside of a session there are no rounds.
+        omit = {"public"} if self.round else {"public", *_PLACE}
         if not getattr(self, "blocks", ()):
             omit.add("blocks")
         try:
@@ -185,6 +187,14 @@ class ErrorEvent(Event):
 
     code: str
     message: str
+    public: str = ""
+    """The message without the words of a provider, where it has any; not a part of the JSON."""
+
+    @classmethod
+    def of(cls, error: AgentGraphError, agent: str = "") -> ErrorEvent:
+        """Return the event of an error."""
+        public = error.public if isinstance(error, ModelError) else ""
+        return cls(agent=agent, code=error.code, message=str(error), public=public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from agentgraph.errors import in_words, kind_of, redacted
+from agentgraph.errors import ModelError, in_words, kind_of, redacted
 from agentgraph.testing import Fault
 
 KEY = "sk-proj-4f9aQ2mZx81LkpT0"
@@ -58,6 +58,17 @@ def test_a_real_error_of_openai_is_told() -> None:
     error = Fault.rate_limit().error
     assert isinstance(error, openai.RateLimitError)
     assert in_words(error) == "RateLimitError 429: Scripted answer 429"
+
+
+def test_a_model_error_has_a_public_text_without_the_provider_s_words() -> None:
+    error = ModelError.of("the model", ValueError("no quota"))
+    assert (str(error), error.public) == (
+        "the model failed: ValueError: no quota",
+        "the model failed: ValueError",
+    )
+    again = ModelError.of("the graph", error)
+    assert again.public == "the graph failed: the model failed: ValueError"
+    assert ModelError("of our own").public == "of our own"
 
 
 def test_a_long_text_is_cut() -> None:

@@ -152,7 +152,7 @@ def _key(event: Event) -> tuple[str, str] | None:
 def _failure(error: Exception) -> ErrorEvent:
     """Return the event of an error that ended a run."""
     if isinstance(error, AgentGraphError):
-        return ErrorEvent(code=error.code, message=str(error))
+        return ErrorEvent.of(error)
     # Without the error's text, which may contain secrets.
     return ErrorEvent(code="error", message=f"the run failed: {type(error).__name__}")
 

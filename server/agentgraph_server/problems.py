@@ -113,7 +113,8 @@ async def _failure(request: Request, error: Exception) -> Response:
     assert isinstance(error, AgentGraphError)
     statuses = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
-    return problem_response(next(statuses, 500), str(error), error.code, headers=headers)
+    detail = error.public if isinstance(error, ModelError) else str(error)
+    return problem_response(next(statuses, 500), detail, error.code, headers=headers)
 
 
 async def _no_reader(request: Request, error: Exception) -> Response:

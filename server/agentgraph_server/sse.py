@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypedDict
 
 import anyio
@@ -107,8 +108,8 @@ async def _frames(
     async with aclosing(events):
         try:
             while (event := await shutdown.next_of(events)) is not None:
-                last = event
-                yield _frame(event.type, event)
+                last = _public(event)
+                yield _frame(last.type, last)
         except AgentGraphError:
             pass  # the run has emitted it as an event
         except Exception:
@@ -118,6 +119,13 @@ async def _frames(
         yield _frame(last.type, last)
     await lock.release()  # before `done`, as a client may send the next prompt at once
     yield _frame("done", Event(**_after(last)))
+
+
+def _public(event: Event) -> Event:
+    """Return an event without a provider's words about its error: those are for the operator."""
+    if isinstance(event, ErrorEvent) and event.public:
+        return replace(event, message=event.public)
+    return event
 
 
 def _after(event: Event) -> _Stamp:

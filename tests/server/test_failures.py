@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from agentgraph import Agent
+from agentgraph.errors import ModelError
 from agentgraph.patching import insert_node
 from agentgraph.testing import Fault, ScriptedModel, call
 from agentgraph_server import create_app
@@ -83,6 +84,19 @@ async def test_failure_in_a_stream_is_an_error_then_done(
     assert SECRET not in str(failed)
     assert not any(trace in str(failed) for trace in TRACES)
     assert not busy
+
+
+async def test_the_provider_s_words_are_for_the_operator_and_not_for_users() -> None:
+    agent = solo(*[ValueError("the quota of the account is used up")] * 3)
+    async with serving(agent) as client:
+        answer = await client.post("/agents/Solo/completion", json=HI)
+        events = await told(client, "/agents/Solo/stream-completion", **HI)
+    with pytest.raises(ModelError, match="ValueError: the quota of the account is used up"):
+        await agent.ainvoke("hi")
+
+    failed = "the model of agent 'Solo' failed: ValueError"
+    assert problem_of(answer, 502)["detail"] == failed
+    assert events[-2].data["message"] == failed
 
 
 @pytest.mark.parametrize("delegated", [False, True])

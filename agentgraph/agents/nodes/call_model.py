@@ -22,7 +22,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
-from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, in_words
+from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
 from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
@@ -154,10 +154,8 @@ def _has_forms(model: BaseChatModel) -> bool:
 
 async def _model_error(level: Level, error: Exception) -> ModelError:
     """Emit a failure; return it as an error that says it in words, but without secrets."""
-    detail = str(error) if isinstance(error, AgentGraphError) else in_words(error)
-    code = error.code if isinstance(error, ModelError) else None
-    failure = ModelError(f"the model of agent {level.agent.name!r} failed: {detail}", code=code)
-    await emit(ErrorEvent(agent=level.path, code=failure.code, message=str(failure)))
+    failure = ModelError.of(f"the model of agent {level.agent.name!r}", error)
+    await emit(ErrorEvent.of(failure, level.path))
     return failure
 
 

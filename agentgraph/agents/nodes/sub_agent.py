@@ -28,7 +28,7 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.memory import Delegate, ask, with_memory
 from agentgraph.agents.nodes.routes import SETTLE_CALLS
 from agentgraph.agents.nodes.state import AgentState, own_messages
-from agentgraph.errors import AgentGraphError, ModelError, in_words
+from agentgraph.errors import AgentGraphError, ModelError
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph, split_stop
@@ -205,10 +205,8 @@ async def _run_foreign(
         if isinstance(error, AgentGraphError) and not isinstance(error, TimeoutError):
             raise
         # The boundary to foreign graphs: users catch one type for all of their errors.
-        detail = str(error) if isinstance(error, AgentGraphError) else in_words(error)
-        failure = ModelError(f"the graph of agent {name!r} failed: {detail}")
-        path = f"{level.path}/{name}"
-        await emit(ErrorEvent(agent=path, code=failure.code, message=str(failure)))
+        failure = ModelError.of(f"the graph of agent {name!r}", error)
+        await emit(ErrorEvent.of(failure, f"{level.path}/{name}"))
         raise failure from error
 
 

@@ -17,7 +17,7 @@ from langchain_core.messages import (
 )
 
 from agentgraph.clock import clock
-from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, in_words
+from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
@@ -362,4 +362,5 @@ def _tokens_streamed(place: Place) -> int:
 def _cause(error: Exception) -> str:
     if isinstance(error, AgentGraphError):
         return str(error)
-    return f"the provider failed: {in_words(error)}"
+    # Without the provider's words: the decision is kept in the audit trail.
+    return f"the provider failed: {kind_of(error)}"

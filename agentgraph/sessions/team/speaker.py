@@ -283,7 +283,7 @@ def _failure(error: Exception) -> tuple[str, str]:
         case GuardStopped():
             return "guard", str(getattr(error.decision, "reason", "guard"))
         case ModelError():
-            return "output" if error.code == "output" else "model", str(error)
+            return "output" if error.code == "output" else "model", error.public
         case AgentGraphError():
             return error.code, str(error)
         case _:

@@ -70,7 +70,7 @@ def test_session_is_told_from_its_opening_to_its_end(url: str) -> None:
         "      summary: Write to them.\n"
         "  9 phase review → handling\n"
         " 10 round 4 of handler failed at attempt 1: model: the model of agent 'handler' failed: "
-        "InternalServerError 500: Scripted answer 500; it is tried again\n"
+        "InternalServerError 500; it is tried again\n"
         " 11 handler> Refunded, and told them.\n"
         "      at attempt 2\n"
         "      → reviewer (rule 1, phase review)\n"
