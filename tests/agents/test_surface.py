@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware import TodoListMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from agentgraph import Agent, Patcher
+from agentgraph import Agent, Patcher, Team
 from agentgraph.patching import AnyCompiledGraph, AnyGraph
+from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -210,3 +212,73 @@ async def test_a_waiting_level_shows_public_channels() -> None:
             break
         shown.append(snapshot.values)
     assert [set(values) for values in shown] == [{"messages"}, {"messages"}]
+
+
+def drawn(graph: Any, xray: Any = True) -> Any:
+    """Return a graph's drawing, which can be shown as Mermaid."""
+    drawing = graph.get_graph(xray=xray)
+    assert drawing.draw_mermaid()
+    return drawing
+
+
+@pytest.mark.parametrize("guards", [{}, {"guards": None}], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_graph_is_drawn_with_all_levels_wherever_it_stands(
+    depth: int, guards: dict[str, Any]
+) -> None:
+    drawing = drawn(around(tree(**guards).graph, depth=depth))
+
+    own = {"render_system_prompt", "router", "continue_conversation", "call_model", "call_tools"}
+    at = "inner:" * depth
+    for level in ("", "mid:", "mid:leaf:"):
+        assert {f"{at}{level}{node}" for node in own} <= set(drawing.nodes)
+
+
+@pytest.mark.parametrize("xray", [False, 1, 2, True])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_graph_is_drawn_to_any_depth(xray: Any, depth: int) -> None:
+    assert "__start__" in drawn(around(tree().graph, depth=depth), xray).nodes
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_agent_above_graphs_of_others_is_drawn(depth: int) -> None:
+    def route(state: Any) -> Command[str]:
+        return Command(goto="worker")
+
+    worker = create_agent(ScriptedModel([]), [look], name="worker")
+    builder: AnyGraph = StateGraph(MessagesState)
+    builder.add_node("route", route, destinations=("worker", END))
+    builder.add_node("worker", worker)
+    builder.add_edge(START, "route")
+    single = create_agent(ScriptedModel([]), [look], name="single")
+    team = Team([Agent("a", model="offline"), Agent("b", model="offline")], sequence(["a", "b"]))
+    below = [builder.compile(name="crew"), single, team]
+    agent = Agent("top", model="offline", agents=below, guards=None)
+
+    drawing = drawn(around(agent.graph, depth=depth))
+
+    at = "inner:" * depth
+    assert {f"{at}crew:worker:tools", f"{at}single:model", f"{at}a-b:admit"} <= set(drawing.nodes)
+    assert agent.mermaid()
+
+
+def test_drawn_edges_are_those_that_a_run_can_take() -> None:
+    agent = Agent("desk", model="offline", agents=[Agent("leaf", model="offline")], guards=None)
+    graph = agent.graph.get_graph()
+    after = {(edge.source, edge.target): edge.conditional for edge in graph.edges}
+
+    assert after[("__start__", "render_system_prompt")] is False
+    assert after[("render_system_prompt", "router")] is False
+    for source, target in [
+        ("router", "leaf"),
+        ("router", "continue_conversation"),
+        ("call_model", "call_tools"),
+        ("call_model", "__end__"),
+        ("call_tools", "call_model"),
+        ("call_tools", "leaf"),
+        ("leaf", "__end__"),
+        ("leaf", "continue_conversation"),
+    ]:
+        assert after[(source, target)] is True, (source, target)
+    assert ("render_system_prompt", "call_model") not in after
+    assert ("call_model", "leaf") not in after
