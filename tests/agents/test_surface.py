@@ -240,8 +240,9 @@ def test_a_graph_is_drawn_to_any_depth(xray: Any, depth: int) -> None:
     assert "__start__" in drawn(around(tree().graph, depth=depth), xray).nodes
 
 
+@pytest.mark.parametrize("guards", [{}, {"guards": None}], ids=["guarded", "unguarded"])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_an_agent_above_graphs_of_others_is_drawn(depth: int) -> None:
+def test_an_agent_above_graphs_of_others_is_drawn(depth: int, guards: dict[str, Any]) -> None:
     def route(state: Any) -> Command[str]:
         return Command(goto="worker")
 
@@ -252,8 +253,8 @@ def test_an_agent_above_graphs_of_others_is_drawn(depth: int) -> None:
     builder.add_edge(START, "route")
     single = create_agent(ScriptedModel([]), [look], name="single")
     team = Team([Agent("a", model="offline"), Agent("b", model="offline")], sequence(["a", "b"]))
-    below = [builder.compile(name="crew"), single, team]
-    agent = Agent("top", model="offline", agents=below, guards=None)
+    below: list[Any] = [builder.compile(name="crew"), single, team]
+    agent = Agent("top", model="offline", agents=below, **guards)
 
     drawing = drawn(around(agent.graph, depth=depth))
 
