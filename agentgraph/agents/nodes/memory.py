@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AnyMessage
 from langgraph.config import get_config
@@ -38,28 +39,40 @@ class Delegate:
     """
 
     graph: Graph
+    remembers_below: bool = False
+    """Whether a graph inside of it has a memory."""
 
     @classmethod
     def of(cls, graph: Graph) -> Delegate:
         """Return the graph of delegates for that of visits."""
-        if isinstance(graph, CompiledStateGraph) and graph.checkpointer:
-            return cls(graph.copy({"checkpointer": None}))
-        return cls(graph)
+        if not isinstance(graph, CompiledStateGraph):
+            return cls(graph)
+        nested_graphs = (below for _, below in graph.get_subgraphs(recurse=True))
+        remembers = any(getattr(below, "checkpointer", None) is True for below in nested_graphs)
+        return cls(graph.copy({"checkpointer": None}) if graph.checkpointer else graph, remembers)
 
     async def ask(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run the graph for one call."""
-        result: Mapping[str, Any] = await run_graph(self.graph, values)
+        graph = self.graph
+        if self.remembers_below:
+            # LangGraph leaves the tasks out of a memory's namespace, but no part that is a number.
+            at = get_config().get("configurable", {})
+            task = str(at.get("checkpoint_ns"))
+            number = uuid5(NAMESPACE_OID, task).int
+            graph = graph.with_config({"configurable": {**at, "checkpoint_ns": f"{task}|{number}"}})
+        result: Mapping[str, Any] = await run_graph(graph, values)
         return result
 
 
 async def ask(graph: Graph, delegate: Delegate, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Run a foreign graph on a conversation; one with a memory gets only what it has not seen."""
     config = get_config()
-    if not isinstance(graph, CompiledStateGraph) or graph.checkpointer is not True:
+    has_memory = isinstance(graph, CompiledStateGraph) and graph.checkpointer is True
+    if current_delegation() or (has_memory and not has_saver(config)):
+        return await delegate.ask(values)
+    if not isinstance(graph, CompiledStateGraph) or not has_memory:
         result: Mapping[str, Any] = await run_graph(graph, values)
         return result
-    if current_delegation() or not has_saver(config):
-        return await delegate.ask(values)
     state = await state_of_graph(graph, config)
     stored_messages = _messages_in(state.values)
     messages: list[AnyMessage] = values["messages"]

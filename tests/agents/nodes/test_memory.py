@@ -88,6 +88,21 @@ async def test_each_delegate_of_a_graph_with_a_memory_begins_anew() -> None:
     assert sorted(answers) == [f"visit 1, 4 messages, decided yes {at}" for at in (0, 1)]
 
 
+async def test_parallel_delegates_do_not_share_a_memory_inside_of_them() -> None:
+    alice = counter(True, asks=True)
+    alice.name = "alice"
+    swarm = create_swarm([alice], default_active_agent="alice").compile(name="clerk")
+    calls = [call("transfer_to_clerk"), call("transfer_to_clerk")]
+    agent = boss(swarm, calls, "Done.", calls, "Done.", handoff="delegate")
+    for messages in (4, 9):
+        waiting = await agent.ainvoke("hello", thread_id="t")
+        decisions = {question.id: f"yes {at}" for at, question in enumerate(waiting.interrupts)}
+        reply = await agent.aresume("t", decisions)
+        answers = [m.text for m in reply.messages if isinstance(m, ToolMessage)]
+        given = [f"visit 1, {messages} messages, decided yes {at}" for at in (0, 1)]
+        assert sorted(answers) == given
+
+
 async def test_a_graph_with_a_memory_runs_where_nothing_is_stored() -> None:
     graph = boss(counter(True)).graph
     result = await graph.ainvoke({"messages": [("user", "hello")]})
