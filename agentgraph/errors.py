@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 
 __all__ = [
     "AgentGraphError",
@@ -38,6 +39,8 @@ __all__ = [
     "in_words",
     "kind_of",
     "redacted",
+    "similar_name",
+    "suggestion",
 ]
 
 
@@ -145,6 +148,22 @@ class StorageError(AgentGraphError):
     """The store cannot be reached or read: check its URL, and that its server runs."""
 
     code = "storage"
+
+
+def similar_name(name: str, names: Iterable[str], *, similarity: float = 0.8) -> str | None:
+    """Return the name that a name is probably a misspelling of, None if it is like none."""
+    by_folded = {candidate.casefold(): candidate for candidate in names}
+    matches = get_close_matches(name.casefold(), by_folded, n=1, cutoff=similarity)
+    return by_folded[matches[0]] if matches else None
+
+
+def suggestion(name: str, names: Collection[str]) -> str:
+    """Return the end of a sentence about an unknown name: what to write in its place."""
+    if not names:
+        return "there are none"
+    match = similar_name(name, names, similarity=0.6)
+    choice = f"choose one of {', '.join(sorted(names))}"
+    return choice if match is None else f"did you mean {match!r}? Otherwise {choice}"
 
 
 def kind_of(error: BaseException) -> str:

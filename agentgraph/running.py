@@ -65,6 +65,8 @@ class Run:
     """How many tokens were streamed, by agent and visit: they cannot be taken back."""
     account: Suspendable | None = None
     """The account of its guards, kept alive as long as the run."""
+    causes: dict[str, str] = field(default_factory=dict)
+    """Why guards have ended the run, by close reason."""
     interceptor: object = None
     """The interceptor of its last model node, which the next nodes of the agent may reuse."""
     reader_wait_s: float = 0.0

@@ -186,7 +186,10 @@ class Agent(AgentSpec, Generic[Output]):
         return await self._runner.answer(Continuation(), thread_id, context, config)
 
     async def ahistory(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread, those of an unfinished run included."""
+        """Return the messages of a thread, those of an unfinished run included.
+
+        A call that runs, or waits for a decision, has no answer yet.
+        """
         return await self._runner.history(thread_id)
 
     async def ainterrupts(self, thread_id: str) -> tuple[Interrupt, ...]:

@@ -31,7 +31,7 @@ from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import toolset_of
 from agentgraph.agents.spec.tree import Tree, stores_of
-from agentgraph.guards import DEFAULT, Effect, GuardedState, Guards, Place
+from agentgraph.guards import Effect, GuardedState, Guards, Place
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
@@ -56,7 +56,7 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
     """Compile an agent as the root of its tree, with its own guards or the default ones."""
-    guards = Guards.interactive() if agent.guards is DEFAULT else agent.guards
+    guards = agent.policy
     states = _states_of(guards)
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
     # LangGraph gives nested graphs the root's store and no other.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
 
+from agentgraph.errors import similar_name
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
@@ -23,8 +23,6 @@ from agentgraph.guards.policy import Policy
 GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
 """A gate with schemas by tool, and the names of an agent's tools; None where they are unknown."""
 
-_SIMILARITY = 0.8
-"""From which similarity on, of at most 1, a name counts as a misspelling of another one."""
 _INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
 """The guards that apply to a whole input, so that no stage can have its own."""
 
@@ -137,18 +135,12 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         if tools is None or not isinstance(gate.schema, Mapping):
             continue
         for name in (name for name in gate.schema if name not in tools):
-            match = _similar(name, tools)
+            match = similar_name(name, tools)
             if match is not None and match not in gate.schema:
                 yield (
                     f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"
                 )
-
-
-def _similar(name: str, names: Collection[str]) -> str | None:
-    by_folded = {candidate.casefold(): candidate for candidate in names}
-    matches = get_close_matches(name.casefold(), by_folded, n=1, cutoff=_SIMILARITY)
-    return by_folded[matches[0]] if matches else None
 
 
 # Warnings.

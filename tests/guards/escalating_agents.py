@@ -12,6 +12,7 @@ from agentgraph import Agent, effect, idempotency_key
 from agentgraph.agents import Reply
 from agentgraph.guards import AuditTrail, CostBudget, Escalation, Gate, Guards, MemorySink
 from agentgraph.testing import Fault, ScriptedModel, call
+from tests.guards.guarded_agents import words_of
 
 __all__ = [
     "ANSWER",
@@ -124,7 +125,7 @@ def tree(place: str, worker: Agent, **fields: Any) -> Agent:
 
 def decided(place: str, reply: Reply) -> str:
     """Return what the clerk has said in the end."""
-    return reply.text if place in ("root", "deep") else reply.text.removeprefix("The clerk: ")
+    return words_of(reply).removeprefix("" if place in ("root", "deep") else "The clerk: ")
 
 
 async def asked(agent: Agent) -> Reply:

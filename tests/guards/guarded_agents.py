@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from agentgraph import Agent
+from agentgraph import Agent, Reply
 from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record
 from agentgraph.history import calls_of
-from agentgraph.stream import Event, GuardEvent
+from agentgraph.stream import Event, FinalStateEvent, GuardEvent
 from agentgraph.testing import FakeClock, Fault, Request, ScriptedModel, call, check_history
 from agentgraph.testing.answers import Scripted
 
@@ -98,6 +98,12 @@ def is_legal(messages: Sequence[BaseMessage]) -> bool:
 def answers(messages: Iterable[BaseMessage]) -> list[str]:
     """Return what calls were answered."""
     return [str(m.text) for m in messages if isinstance(m, ToolMessage)]
+
+
+def words_of(end: Reply | FinalStateEvent) -> str:
+    """Return what was said, "" where the text only tells that a guard has ended the run."""
+    told = f"The run was ended by the guard {end.close_reason}"
+    return "" if end.close_reason and end.text.startswith(told) else end.text
 
 
 def elsewhere(url: str) -> str:

@@ -16,7 +16,9 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, SystemMe
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
+from pydantic_core import to_json
 
+from agentgraph.agents.nodes.calls import emit_call
 from agentgraph.agents.nodes.formed_answer import ask_in_form
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.middleware import Middleware
@@ -28,7 +30,14 @@ from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
 from agentgraph.sendable import with_call_ids
-from agentgraph.stream import AIMessageEvent, ErrorEvent, ToolUsageEvent, emit, media_of
+from agentgraph.stream import (
+    AIMessageEvent,
+    ErrorEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+    emit,
+    media_of,
+)
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG, MOVES_TAG
 
 Node: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Command[str]]]
@@ -56,6 +65,8 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         record_messages([message])
         await _report(level, message)
         update = {**update, "messages": [*update.get("messages", ()), message]}
+        if state.get("forced_tool"):
+            update["forced_tool"] = None
         if calls_of(message):
             update["asked"] = state.get("asked", 0) + 1
         if output is not None and not calls_of(message):
@@ -92,15 +103,20 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
             view = as_plain_chat(view)
             if (output := level.toolset.output) is not None:
                 system = f"{system}\n\n{output.request}".lstrip()
+        choice = binding.choice
+        if forced_tool := state.get("forced_tool"):
+            choice, hint = binding.force(forced_tool)
+            system = f"{system}\n\n{hint}".strip()
         try:
             if middleware.wraps_model:
                 specs = [] if binding.is_plain else binding.specs
                 request = middleware.request(
                     model, view, system, specs, {**state, "messages": view}, runtime
                 )
-                return await middleware.call_model(request, binding.choice, binding.tag)
+                return await middleware.call_model(request, choice, binding.tag)
             messages = [SystemMessage(system), *view] if system else view
-            return await ask_model(model, messages, binding.specs, binding.ask), {}
+            ask = partial(binding.ask, choice)
+            return await ask_model(model, messages, binding.specs, ask), {}
         except (GraphBubbleUp, GuardStopped):
             raise
         except Exception as error:
@@ -125,24 +141,43 @@ class _Binding:
         if level.toolset.moves:
             self.tag[MOVES_TAG] = sorted(level.toolset.moves)
         self.is_plain = False
-        self._own = self._bind(model)
+        self._model = model
+        self._own = self._bind(model, self.choice)
 
-    def _bind(self, model: BaseChatModel) -> Any:
+    def force(self, tool: str) -> tuple[Mapping[str, Any], str]:
+        """Return the choice that makes the model call a tool, and a hint where that fails."""
+        choice = {**self.choice, "tool_choice": tool}
+        if self.is_plain:
+            return {}, ""
+        try:
+            self._model.bind_tools(self.specs, **choice)
+        except Exception:  # clients refuse an argument that they do not know in many ways
+            return self.choice, f"Call the tool `{tool}` now, with arguments from the last message."
+        return choice, ""
+
+    def _bind(self, model: BaseChatModel, choice: Mapping[str, Any]) -> Any:
         runnable: Any = model
         if self.specs:
             try:
-                runnable = model.bind_tools(self.specs, **self.choice)
+                runnable = model.bind_tools(self.specs, **choice)
             except NotImplementedError:  # LangChain's sign that a model supports no tools
                 self.is_plain, self.choice = True, {}
         elif self.choice:
             runnable = model.bind(**self.choice)
         return runnable.with_config(metadata=self.tag)
 
-    async def ask(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+    async def ask(
+        self,
+        choice: Mapping[str, Any],
+        answerer: Answerer | None,
+        messages: Sequence[BaseMessage],
+    ) -> AIMessage:
         """Ask the level's model, or the one that a guard has chosen in its place."""
         model = self._own
         if answerer is not None:
-            model = self._bind(attempting_once(resolve_model(answerer)))
+            model = self._bind(attempting_once(resolve_model(answerer)), choice)
+        elif choice != self.choice:
+            model = self._bind(self._model, choice)
         answer: AIMessage = await model.ainvoke(list(messages))
         return answer
 
@@ -197,20 +232,27 @@ async def _report(level: Level, message: AIMessage) -> None:
         await emit(
             ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)
         )
+        if native.result is not None:
+            await emit(_native_response(level, native))
     text, blocks, message_id = str(message.text), media_of(message), message.id or ""
     if text or blocks:
         path = level.path
         await emit(AIMessageEvent(agent=path, text=text, message_id=message_id, blocks=blocks))
     for call in message.tool_calls:
         if call["name"] not in level.toolset.moves:
-            await emit(
-                ToolUsageEvent(
-                    agent=level.path,
-                    tool=call["name"],
-                    args=call["args"],
-                    call_id=call["id"] or "",
-                )
-            )
+            await emit_call(level, call["name"], call["args"], call["id"])
+    for bad_call in message.invalid_tool_calls:
+        await emit_call(level, bad_call["name"], {}, bad_call["id"])
+
+
+def _native_response(level: Level, native: NativeCall) -> ToolResponseEvent:
+    return ToolResponseEvent(
+        agent=level.path,
+        tool=native.tool,
+        content=native.result or "",
+        call_id=native.id,
+        status="error" if native.has_failed else "success",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +271,9 @@ class NativeCall:
     id: str
     tool: str
     args: dict[str, object]
+    result: str | None = None
+    """What the provider reports of its result, None where it reports nothing."""
+    has_failed: bool = False
 
 
 def citations_of(message: AIMessage) -> list[Citation]:
@@ -246,11 +291,22 @@ def citations_of(message: AIMessage) -> list[Citation]:
 
 def native_calls_of(message: AIMessage) -> list[NativeCall]:
     """Return the calls of the provider's own tools that a message reports."""
+    blocks = list(_blocks(message))
+    results = {b.get("tool_call_id"): b for b in blocks if b.get("type") == "server_tool_result"}
     return [
-        NativeCall(str(block.get("id") or ""), str(block.get("name") or ""), _args(block))
-        for block in _blocks(message)
+        _native_call(block, results.get(block.get("id")))
+        for block in blocks
         if block.get("type") == "server_tool_call"
     ]
+
+
+def _native_call(block: dict[str, Any], result: dict[str, Any] | None) -> NativeCall:
+    call_id, name = str(block.get("id") or ""), str(block.get("name") or "")
+    if result is None:
+        return NativeCall(call_id, name, _args(block))
+    output = result.get("output")
+    text = output if isinstance(output, str) else to_json(output, fallback=str).decode()
+    return NativeCall(call_id, name, _args(block), text, result.get("status") == "error")
 
 
 def _args(block: dict[str, Any]) -> dict[str, object]:

@@ -18,6 +18,7 @@ from agentgraph.agents.nodes.calls import (
     CallTask,
     PendingCalls,
     emit_answer,
+    emit_answers,
     progress,
     refusal,
 )
@@ -44,7 +45,8 @@ def call_tools(level: Level, runner: ToolRunner) -> Node:
         if pending is None:
             return [Command()]
         if guard := (state.get("turn") or {}).get("closed"):
-            return [Command(update={"messages": close(pending, guard)})]
+            answers = await emit_answers(level, pending, close(pending, guard))
+            return [Command(update={"messages": answers})]
         return await _answer(level, runner, pending, state, config)
 
     return run
@@ -83,7 +85,9 @@ async def _admit_agents(
     """Refuse those calls of agents that the guards do not admit; the others run in parallel."""
     agent_calls = [call for call in calls if call["name"] in level.toolset.agents]
     admitted_calls, objections = await admit(agent_calls, [call["name"] for call in agent_calls])
-    refusals = [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
+    refusals = await emit_answers(
+        level, pending, [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
+    )
     if not admitted_calls:  # otherwise the guards see the replies of the admitted ones
         await pending.report_unrun(refusals)
     return Command(update={"messages": refusals, NEXT_MOVE: "workers"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from agentgraph.agents.nodes.level import Level
 from agentgraph.history import calls_of
 from agentgraph.interception import SkippedCall, current_interceptor
-from agentgraph.stream import ToolResponseEvent, emit, media_of
+from agentgraph.stream import ToolResponseEvent, ToolUsageEvent, emit, media_of
 
 TRANSFER_MADE = "Conversation transferred to "
 NOT_EXECUTED = "Not executed: "
@@ -110,6 +110,30 @@ def transfer_text(target: str, reason: str, summary: str) -> str:
     lines += [f"Reason: {reason}"] if reason else []
     lines += [f"Summary: {summary}"] if summary else []
     return "\n".join(lines)
+
+
+async def emit_call(
+    level: Level, tool: str | None, args: Mapping[str, object], call_id: str | None
+) -> None:
+    """Emit the event that a call is made, before the event of its answer."""
+    await emit(
+        ToolUsageEvent(agent=level.path, tool=tool or "tool", args=args, call_id=call_id or "")
+    )
+
+
+async def emit_answers(
+    level: Level, pending: PendingCalls, answers: list[ToolMessage]
+) -> list[ToolMessage]:
+    """Emit the events of answers, and return the answers.
+
+    The calls of transfer tools and of `request_help` have no such events but routing events.
+    """
+    names = {call["id"]: call["name"] for call in calls_of(pending.message)}
+    for message in answers:
+        name = names.get(message.tool_call_id) or "tool"
+        if name not in level.toolset.moves:
+            await emit_answer(level, message, name)
+    return answers
 
 
 async def emit_answer(level: Level, message: ToolMessage, tool: str = "") -> None:

@@ -10,16 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langgraph.errors import GraphBubbleUp
 
+from agentgraph.agents.nodes.calls import emit_call
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
-from agentgraph.agents.spec.intents import Intent
+from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.intents import Intent, same_words
+from agentgraph.agents.spec.tools import needs_arguments
 from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id
+from agentgraph.errors import kind_of, suggestion
 from agentgraph.running import record_messages
-from agentgraph.stream import AIMessageEvent, ToolUsageEvent, emit
+from agentgraph.stream import AIMessageEvent, ErrorEvent, emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +46,29 @@ def router(level: Level) -> Callable[[AgentState], Awaitable[AgentState]]:
 
 
 async def route(level: Level, state: AgentState) -> AgentState:
-    """Decide: an `@mention`, else the active path, else an intent, else continue.
+    """Decide: an `@mention`, else an intent of this agent, else the active path, else continue.
 
-    A mention of the root itself, or `@supervisor`, clears the active path.
+    A mention of the root itself, or `@supervisor`, clears the active path. An agent's intents do
+    not hold for a message that mentions an agent below it.
     """
     text = input_text(level.history(state))
     active = level.active_path(state)
+    path, mention = active, None
     if level.tree is not None:
         mention = await _mentioned_path(level, level.tree, text)
         path = await _existing_path(level, level.tree, active if mention is None else mention)
-        if path and path == active and mention is None:
-            await emit(level.routing_event("resume", path, "has the conversation"))
-    else:
-        path = active
-    if path:
-        return {"current_active_agent": path}
-    update: AgentState = {"current_active_agent": None} if active else {}
-    phrase = None if text is None else _ADDRESS.sub("", text)
-    for intent in level.agent.intents:
-        if phrase is not None and intent.matches(phrase):
-            return await _follow(level, intent, update)
-    return update
+    update: AgentState = {} if path == active else {"current_active_agent": path or None}
+    if state.get("forced_tool"):  # of a turn that ended before its model was asked
+        update["forced_tool"] = None
+    phrase = _phrase(level, path, text, is_for_root=mention == "")
+    intent = await _matching_intent(level, path, phrase) if phrase is not None else None
+    if intent is not None:
+        return await _follow(level, intent, path, update)
+    if not path:
+        return update
+    if level.tree is not None and mention is None and path == active:
+        await emit(level.routing_event("resume", path, "has the conversation"))
+    return {**update, "current_active_agent": path}
 
 
 async def continue_conversation(state: AgentState) -> AgentState:
@@ -79,7 +87,7 @@ def input_text(messages: Sequence[AnyMessage]) -> str | None:
 
 
 def parse_mention(text: str, tree: Tree) -> Mention | None:
-    """Read an `@name` at the start of a text: the longest name, whatever its case.
+    """Read an `@name` or `@path/of/names` at the start of a text, in any letter case.
 
     Returns None where the text does not begin with one.
     """
@@ -88,13 +96,16 @@ def parse_mention(text: str, tree: Tree) -> Mention | None:
         return None
     token = match[1]
     path = tree.find(token)
+    if path is None:
+        path = tree.find(token.rstrip("_-"))  # as in "@billing- hello"
     if path is None and token.lower() == "supervisor":
         path = ""
     return Mention(token, path)
 
 
-_MENTION = re.compile(r"\s*@([\w-]+)")
-_ADDRESS = re.compile(r"^\s*@[\w-]+[\s,:]+")
+_NAME = r"\s*@([\w-]+(?:/[\w-]+)*)"
+_MENTION = re.compile(_NAME)
+_ADDRESS = re.compile(_NAME + r"[\s,:;.!?\u2013\u2014-]*")
 
 
 async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | None:
@@ -103,7 +114,8 @@ async def _mentioned_path(level: Level, tree: Tree, text: str | None) -> str | N
     if mention is None:
         return None
     if mention.path is None:
-        reason = f"no agent is called {mention.name!r}; the model gets the message as it is written"
+        advice = suggestion(mention.name, tree.names)
+        reason = f"there is no agent {mention.name!r}, so the message stays as it is: {advice}"
         await emit(level.routing_event("fallback", level.agent.name, reason))
         return None
     await emit(level.routing_event("mention", mention.path or tree.root, text or ""))
@@ -119,17 +131,83 @@ async def _existing_path(level: Level, tree: Tree, path: str) -> str:
     return nearest
 
 
-async def _follow(level: Level, intent: Intent, update: AgentState) -> AgentState:
-    """Carry out an intent; `update` is the router's update to the state so far."""
+def _phrase(level: Level, path: str, text: str | None, *, is_for_root: bool) -> str | None:
+    """Return the text that this agent's intents may match, without the mention of this agent.
+
+    None where there is no human message, or where it mentions an agent further down the path.
+    """
+    address = _ADDRESS.match(text) if text is not None else None
+    if text is None or address is None:
+        return text
+    name = address[1].rpartition("/")[2].lower()
+    if path:
+        return None if name == path.rpartition("/")[2].lower() else text
+    is_for_this = is_for_root or name == level.agent.name.lower()
+    return text[address.end() :] if is_for_this else text
+
+
+async def _matching_intent(level: Level, path: str, phrase: str) -> Intent | None:
+    """Return the first intent of this agent that matches.
+
+    An intent of an agent on the active path takes the place of one with the same phrase above it.
+    """
+    below = _phrases_below(level, path) if level.agent.intents else []
+    for intent in level.agent.intents:
+        is_replaced = any(same_words(intent.phrase, other) for other in below)
+        if not is_replaced and await _matches(level, intent, phrase):
+            return intent
+    return None
+
+
+def _phrases_below(level: Level, path: str) -> list[str]:
+    """Return the phrases of the intents of the agents along a path."""
+    phrases: list[str] = []
+    agents = level.agent.sub_agents
+    for name in path.split("/") if path else ():
+        agent = next(child for child in agents if child.name == name)
+        if not isinstance(agent, AgentSpec):
+            break
+        phrases += [intent.phrase for intent in agent.intents]
+        agents = agent.sub_agents
+    return phrases
+
+
+async def _matches(level: Level, intent: Intent, phrase: str) -> bool:
+    """Ask a matcher, which may be async; one that raises counts as no match, with an event."""
+    try:
+        verdict = intent.matches(phrase)
+        return bool(await verdict if isawaitable(verdict) else verdict)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:  # the matcher is the user's code, and must not break the turn
+        text = f"The matcher of the intent {intent.phrase!r} failed: {kind_of(error)}."
+        await emit(ErrorEvent(agent=level.path, code="intent_failed", message=text))
+        return False
+
+
+async def _follow(level: Level, intent: Intent, active: str, update: AgentState) -> AgentState:
+    """Carry out an intent; `update` makes `active` the active path below this agent."""
     if intent.kind == "raw":
-        answer = level.marked(AIMessage(intent.target, id=new_id(), name=level.agent.name))
-        record_messages([answer])
-        await emit(AIMessageEvent(agent=level.path, text=intent.target, message_id=str(answer.id)))
-        return {**update, "messages": [answer]}
+        return await _answer_raw(level, intent.target, active, update)
     if intent.kind == "agent":
-        await emit(level.routing_event("transfer", intent.target, f"intent {intent.phrase!r}"))
-        return {"current_active_agent": intent.target}
+        path = (level.tree or Tree.of(level.agent)).find(intent.target) or ""
+        reason = f"intent {intent.phrase!r}"
+        await emit(level.routing_event("transfer", path or level.agent.name, reason))
+        return {**update, "current_active_agent": path or None}
+    # The agent whose tool it is answers, and so has the conversation.
+    update = {**update, "current_active_agent": None}
+    tool = level.toolset.ordinary.get(intent.target)
+    if tool is None or needs_arguments(tool):
+        return {**update, "forced_tool": intent.target}
     call = ToolCall(name=intent.target, args={}, id=f"intent_{new_id()}", type="tool_call")
     message = AIMessage("", id=new_id(), name=level.agent.name, tool_calls=[call])
-    await emit(ToolUsageEvent(agent=level.path, tool=intent.target, call_id=str(call["id"])))
+    await emit_call(level, intent.target, {}, call["id"])
     return {**update, "messages": [message], "asked": 1}
+
+
+async def _answer_raw(level: Level, text: str, active: str, update: AgentState) -> AgentState:
+    path = f"{level.path}/{active}" if active else level.path
+    answer = level.marked(AIMessage(text, id=new_id(), name=level.agent.name), path)
+    record_messages([answer])
+    await emit(AIMessageEvent(agent=level.path, text=text, message_id=str(answer.id)))
+    return {**update, "messages": [answer]}

@@ -26,14 +26,14 @@ _AFTER_CALLS = ("messages", "asked", "turn", "help_reason", "to_parent", "curren
 
 
 def after_router(level: Level) -> Route:
-    """Return the route after the router: the active sub-agent, an intent's, or the model."""
+    """Return the route after the router: an intent's, the active sub-agent, or the model."""
 
     def route(after: AfterNode) -> Destinations:
+        if isinstance(message := _written_last(after), AIMessage):
+            return "call_tools" if message.tool_calls else END
         path = after.read("current_active_agent").get("current_active_agent")
         if path:
             return _child(level, path)
-        if isinstance(message := _written_last(after), AIMessage):
-            return "call_tools" if message.tool_calls else END
         return "continue_conversation"
 
     return route

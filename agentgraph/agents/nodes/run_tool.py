@@ -39,8 +39,9 @@ from agentgraph.agents.nodes.level import Level, check_leaving, check_targets, t
 from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.agents.spec.output import OutputFormat
+from agentgraph.agents.spec.tree import Tree, name_at
 from agentgraph.blocking import Abort
-from agentgraph.errors import AgentGraphError, ConfigurationError
+from agentgraph.errors import AgentGraphError, ConfigurationError, suggestion
 from agentgraph.interception import ToolUse, current_interceptor, without_interception
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
@@ -124,12 +125,12 @@ class ToolRunner:
             attempt.has_run = True
             if (result := attempt.earlier_result()) is not None:
                 return result  # inside of the wrappers, which see it as a new result
+            run: Callable[[], Awaitable[Any]]
             if request.tool is not None:
                 tool: Any = _OutcomeTool(request.tool, attempt)
-                run: Callable[[], Awaitable[Any]]
                 run = partial(_execute, execute, request.override(tool=tool), attempt)
             else:  # guards see it too: a model may call a missing tool again and again
-                run = partial(execute, request)
+                run = partial(self._answer_unknown, request)
             return await _run_guarded(request, key, messages, run, attempt)
 
         with inside_call(messages, key) as ends:
@@ -143,6 +144,14 @@ class ToolRunner:
         went_well = not (isinstance(answer, ToolMessage) and answer.status == "error")
         _end_call(ends, went_well=went_well)
         return answer
+
+    async def _answer_unknown(self, request: ToolCallRequest) -> Any:
+        """Answer a call of a tool that does not exist with the names of all that can be called."""
+        name, toolset = request.tool_call["name"], self._level.toolset
+        form = () if toolset.output is None else toolset.output.names
+        names = [*toolset.ordinary, *(signal.name for signal in toolset.signals), *form]
+        text = f"Error: {name} is not a valid tool: {suggestion(name, names)}."
+        return ToolMessage(text, tool_call_id=request.tool_call["id"], name=name, status="error")
 
     def _key(self, request: ToolCallRequest, turn: Mapping[str, Any], position: str) -> str:
         """Return a call's key, which is the same when the call runs again, in any process."""
@@ -201,7 +210,8 @@ class ToolRunner:
             update |= {"artifact": None, **await self._decide(message.artifact, attempt)}
         answer = message.model_copy(update=update)
         record_messages([answer])
-        await emit_answer(self._level, answer, name)
+        if "transfer" not in attempt.outcome:  # what the transfer leads to is not known yet
+            await emit_answer(self._level, answer, name)
         return answer
 
     async def _decide(self, decision: Handoff | Finish, attempt: ToolAttempt) -> dict[str, Any]:
@@ -212,22 +222,32 @@ class ToolRunner:
                 value = {"reason": decision.reason, "summary": decision.text}
                 attempt.notes.append(_note("finish", attempt.call, value))
             return {"content": decision.text or decision.reason}
-        sub_agents = list(self._level.toolset.transfers.values())
-        team, is_below = self._level.membership, decision.target in sub_agents
-        if team is not None and (decision.target in team.peers or not is_below):
+        team, paths = self._level.membership, self._paths()
+        path = Tree.of(self._level.agent).find(decision.target)
+        path = path if path in paths else None
+        if team is not None and (decision.target in team.peers or path is None):
             return await self._hand_over(team, decision, attempt)
-        if not is_below:
-            names = ", ".join(sub_agents) or "nobody"
-            text = f"Not transferred: there is no agent {decision.target!r} here, only {names}."
+        if path is None:
+            advice = suggestion(decision.target, [name_at(path) for path in paths])
+            text = f"Not transferred: there is no agent {decision.target!r} here: {advice}."
             attempt.has_run = False
             return {"content": text, "status": "error"}
         attempt.outcome["transfer"] = {
             "tool": attempt.call["name"],
-            "target": decision.target,
+            "target": path,
             "reason": decision.reason,
             "summary": decision.summary,
         }
-        return {"content": f"{TRANSFER_MADE}{decision.target}"}
+        return {"content": f"{TRANSFER_MADE}{name_at(path)}"}
+
+    def _paths(self) -> list[str]:
+        """Return the paths of the agents to which a tool may pass the conversation.
+
+        A delegate answers this agent, so it can only be one of its own sub-agents.
+        """
+        agent = self._level.agent
+        paths = Tree.of(agent).paths.values()
+        return [path for path in paths if path and (agent.handoff == "sticky" or "/" not in path)]
 
     async def _hand_over(
         self, team: Membership, handoff: Handoff, attempt: ToolAttempt

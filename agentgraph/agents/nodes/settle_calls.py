@@ -17,6 +17,8 @@ from langgraph.types import Command, Send
 from agentgraph.agents.nodes.calls import (
     PendingCalls,
     answer,
+    emit_answers,
+    emit_call,
     progress,
     refusal,
     transfer_text,
@@ -43,12 +45,13 @@ class _Move:
     call_id: str
     tool: str
     target: str
+    """The path of the agent below this one; empty for a request for help."""
     reason: str
     summary: str = ""
 
     @property
     def is_help(self) -> bool:
-        return self.tool == REQUEST_HELP
+        return self.tool == REQUEST_HELP and not self.target
 
 
 def settle_calls(level: Level) -> Callable[[AgentState], Awaitable[Commands]]:
@@ -59,7 +62,8 @@ def settle_calls(level: Level) -> Callable[[AgentState], Awaitable[Commands]]:
         if pending is None:
             return [Command()]
         if guard := (state.get("turn") or {}).get("closed"):
-            return [Command(update={"messages": close(pending, guard)})]
+            answers = await emit_answers(level, pending, close(pending, guard))
+            return [Command(update={"messages": answers})]
         if pending.malformed_calls or pending.work(level):
             return [Command()]
         return await conclude(level, pending, state.get("outcomes") or (), state)
@@ -100,7 +104,8 @@ async def _follow_tools(
     state: AgentState,
 ) -> Commands:
     """Do what tools have decided: leave this graph, go to a node of it, or finish the turn."""
-    refusals = _refuse(moves, "a tool of the same message has decided otherwise")
+    reason = "a tool of the same message has decided otherwise"
+    refusals = await emit_answers(level, pending, _refuse(moves, reason))
     if any("parent" in outcome for outcome in outcomes):
         return await _leave(level, pending, outcomes, refusals, state)
     goto = [target for outcome in outcomes for target in outcome.get("goto", ())]
@@ -193,15 +198,16 @@ async def _transfer(
 ) -> Commands:
     """Make the first transfer of a message and refuse the others."""
     move, *surplus = moves
+    name = move.target.rpartition("/")[2]
     interceptor = current_interceptor()
     if interceptor is not None:
-        objection = await interceptor.handoff(move.target, progress(level.history(state)))
+        objection = await interceptor.handoff(name, progress(level.history(state)))
         if objection is not None:
             return await _refuse_all(level, pending, moves, objection.why)
-    refusals = _refuse(surplus, f"the conversation was transferred to {move.target}")
-    text = transfer_text(move.target, move.reason, move.summary)
+    refusals = _refuse(surplus, f"the conversation was transferred to {name}")
+    text = transfer_text(name, move.reason, move.summary)
     transfer = level.marked(answer(move.call_id, move.tool, text), f"{level.path}/{move.target}")
-    messages = [transfer, *refusals]
+    messages = await emit_answers(level, pending, [transfer, *refusals])
     record_messages(messages)
     await emit(level.routing_event("transfer", move.target, move.reason))
     return [Command(update={"messages": messages, "current_active_agent": move.target})]
@@ -215,7 +221,7 @@ async def _ask_for_help(
     objection = await _objection_to_return(level, state)
     if objection is not None:
         return await _refuse_all(level, pending, moves, objection)
-    refusals = _refuse(surplus, "help was requested")
+    refusals = await emit_answers(level, pending, _refuse(surplus, "help was requested"))
     reason = move.reason or "no reason given"
     text = f"Help requested of {level.supervisor}: {reason}"
     supervisor_path = level.path.rpartition("/")[0]
@@ -238,7 +244,7 @@ async def _refuse_all(
     level: Level, pending: PendingCalls, moves: Iterable[_Move], reason: str
 ) -> Commands:
     """Answer all moves of a message with the reason for their refusal; the model goes on."""
-    refusals = _refuse(moves, reason)
+    refusals = await emit_answers(level, pending, _refuse(moves, reason))
     await pending.report_unrun(refusals)
     return [Command(update={"messages": refusals})]
 
@@ -280,11 +286,16 @@ async def _delegate_all(
     A `Handoff` of a tool is one too; it has an answer already, so no route would find it.
     """
     admitted_moves, objections = await admit(moves, [move.target for move in moves])
-    refusals = [refusal(m.call_id, m.tool, reason) for m, reason in objections]
+    refusals = await emit_answers(
+        level, pending, [refusal(m.call_id, m.tool, reason) for m, reason in objections]
+    )
     if not admitted_moves:
         await pending.report_unrun(refusals)
     for move in admitted_moves:
         await emit(level.routing_event("delegate", move.target, move.reason))
+        if move.tool in level.toolset.moves:  # a tool that returned a `Handoff` has its event
+            args = {"reason": move.reason, "summary": move.summary}
+            await emit_call(level, move.tool, args, move.call_id)
     if not handoff_count:
         return [Command(update={"messages": refusals, NEXT_MOVE: "workers"})]
     sends = [_delegation(level, pending, move) for move in admitted_moves]

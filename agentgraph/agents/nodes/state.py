@@ -158,6 +158,8 @@ class AgentState(TypedDict, total=False):
     """The id of the call that this level answers as a delegate; the name is stored, keep it."""
     asked: int
     """How many messages with calls this level has added, also those that a summary removed."""
+    forced_tool: str | None
+    """The tool that the next model call must call, after an intent that names it."""
     rewritten: bool
     past: list[AnyMessage]
     """The messages of a sub-agent's level from before it rewrote the conversation for itself."""

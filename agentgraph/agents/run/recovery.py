@@ -40,15 +40,7 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
     If the run was cut off in this process, `journal` has messages that no checkpoint has.
     """
     stored_messages = list(snapshot.values.get("messages") or ())
-    results = [list(_task_messages(snapshot, journal)), list(journal.get(None, ()))]
-    ids = {message.id for message in stored_messages}
-    # A call that another process has answered meanwhile is not answered again.
-    answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
-    new_messages = [
-        message
-        for message in merge_messages([], results)
-        if message.id not in ids and getattr(message, "tool_call_id", "") not in answers
-    ]
+    new_messages = _left_messages(snapshot, journal)
     open_ids = {call["id"] for call in open_calls([*stored_messages, *new_messages])}
     new_messages += [
         _delegate_report(call_id, "it", work)
@@ -67,6 +59,16 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
             if key not in _OWN_CHANNELS and not _has_several_writes(value)
         }
     return Recovery([*new_messages, *unknown_answers], _active_path(snapshot), values)
+
+
+def messages_so_far(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
+    """Return the messages of a thread for a reader, with those that an unfinished run has made.
+
+    A call that runs or waits is shown without an answer: only the next turn decides that its
+    outcome is unknown.
+    """
+    new_messages = _left_messages(snapshot, journal, reports=False)
+    return merge_messages(snapshot.values.get("messages") or [], [new_messages])
 
 
 def unsaved_messages(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
@@ -131,8 +133,29 @@ async def _accounts(
                 yield account
 
 
-def _task_messages(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMessage]:
-    """Yield the messages of the snapshot's tasks that its state does not have."""
+def _left_messages(
+    snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
+) -> list[AnyMessage]:
+    """Return the messages that an unfinished run has made and that the state does not have."""
+    stored_messages = list(snapshot.values.get("messages") or ())
+    results = [list(_task_messages(snapshot, journal, reports=reports)), [*journal.get(None, ())]]
+    ids = {message.id for message in stored_messages}
+    # A call that another process has answered meanwhile is not answered again.
+    answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
+    return [
+        message
+        for message in merge_messages([], results)
+        if message.id not in ids and getattr(message, "tool_call_id", "") not in answers
+    ]
+
+
+def _task_messages(
+    snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
+) -> Iterator[AnyMessage]:
+    """Yield the messages of the snapshot's tasks that its state does not have.
+
+    `reports` adds what unfinished delegates have done, as answers to their calls.
+    """
     for task in snapshot.tasks:
         if task.result:
             writes: Any = task.result.get("messages") or []
@@ -140,11 +163,12 @@ def _task_messages(snapshot: StateSnapshot, journal: Journal) -> Iterator[AnyMes
             yield from merge_messages([], batches)
         elif isinstance(task.state, StateSnapshot) and task.state.values:
             values = task.state.values
-            messages = own_messages(values, list(_task_messages(task.state, journal)))
+            below = _task_messages(task.state, journal, reports=reports)
+            messages = own_messages(values, list(below))
             call_id = values.get("errand")
             if call_id is None:
                 yield from messages
-            else:
+            elif reports:
                 later = list(journal.get(call_id, ()))
                 yield _delegate_report(call_id, task.name, merge_messages(messages, [later]))
 

@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Interrupt as RawInterrupt
+from pydantic_core import to_json
 from typing_extensions import TypeVar
 
 from agentgraph.agents.nodes.call_model import Citation, citations_of
@@ -50,11 +51,15 @@ class Reply(Generic[Output]):
     """
 
     text: str
+    """The last text of the run; where it has none, its output as JSON, or why a guard ended it. It
+    is empty while the run waits for a decision."""
     agent: str
+    """The path of the agent that has the conversation."""
     thread_id: str
     output: Output | None = None
     """The answer as an object; a sub-agent that answered gives one in its own form."""
-    messages: tuple[AnyMessage, ...] = ()
+    messages: list[AnyMessage] = field(default_factory=list)
+    """The messages that the run has added to the thread."""
     usage: Usage = field(default_factory=Usage)
     interrupts: tuple[Interrupt, ...] = ()
     close_reason: str | None = None
@@ -106,17 +111,31 @@ def reply_to(
     texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
     path = values.get("current_active_agent")
     interrupts = questions_of((outcome.agents.get(i.id, ""), i) for i in outcome.interrupts)
+    output = _output(agent, values.get("output"), path)
+    guard = (values.get("turn") or {}).get("closed")
+    text = str(texts[-1].text) if texts else _text_of_end(run, output, guard)
     return Reply(
-        text=str(texts[-1].text) if texts and not interrupts else "",
+        text="" if interrupts else text,
         agent=f"{agent.name}/{path}" if path else agent.name,
         thread_id=run.thread_id,
-        output=_output(agent, values.get("output"), path),
-        messages=tuple(new_messages),
+        output=output,
+        messages=new_messages,
         usage=Usage.of_run(run),
         interrupts=interrupts,
-        close_reason=(values.get("turn") or {}).get("closed"),
+        close_reason=guard,
         citations=tuple(citations_of(texts[-1])) if texts else (),
     )
+
+
+def _text_of_end(run: Run, output: object | None, guard: str | None) -> str:
+    """Return what a run that said nothing answers: its output, or why a guard ended it."""
+    if output is not None:
+        return to_json(output, fallback=str).decode()
+    if not guard:
+        return ""
+    # The cause is unknown where another process made the decision.
+    cause = run.causes.get(guard, "").rstrip(".")
+    return f"The run was ended by the guard {guard}{f': {cause}' if cause else ''}."
 
 
 def questions_of(raw: Iterable[tuple[str, RawInterrupt]]) -> tuple[Interrupt, ...]:

@@ -118,7 +118,7 @@ class Runner:
         return questions_of(await self._threads.questions(thread_id))
 
     async def history(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread, with those that the next turn would recover."""
+        """Return the messages of a thread, with those of an unfinished run."""
         return await self._threads.messages(thread_id)
 
     async def forget(self, thread_id: str) -> None:

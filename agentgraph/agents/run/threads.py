@@ -20,9 +20,14 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Command, StateSnapshot
 from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.nodes.state import merge_messages
 from agentgraph.agents.run.decisions import reachable_questions
-from agentgraph.agents.run.recovery import Recovery, compensation_state, is_finished, recover
+from agentgraph.agents.run.recovery import (
+    Recovery,
+    compensation_state,
+    is_finished,
+    messages_so_far,
+    recover,
+)
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import clock
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
@@ -72,10 +77,14 @@ class Threads:
             await self.saver.adelete_thread(thread_id)
 
     async def messages(self, thread_id: str) -> list[AnyMessage]:
-        """Return the messages of a thread, with those that the next turn would recover."""
-        snapshot = await whole_state(self._graph, thread_config(thread_id))
-        recovery = await self.recovery(thread_id, await self.checkpoint(thread_id))
-        return merge_messages(snapshot.values.get("messages", []), [recovery.messages])
+        """Return the messages of a thread, with those of an unfinished run."""
+        latest = await self.checkpoint(thread_id)
+        earlier = self.queues.unfinished_runs.get(thread_id)
+        journal = {} if earlier is None else earlier.journal
+        is_whole = not journal and (latest is None or is_finished(latest))
+        config = thread_config(thread_id) if latest is None else latest.config
+        snapshot = await whole_state(self._graph, config, subgraphs=not is_whole)
+        return messages_so_far(snapshot, journal)
 
     async def snapshot(self, thread_id: str) -> StateSnapshot:
         """Return the state of a thread, with the states of all unfinished levels."""

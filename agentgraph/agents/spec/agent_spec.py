@@ -104,6 +104,11 @@ class AgentSpec:
         return own.within(outer, path) if isinstance(own, Guards) else outer
 
     @cached_property
+    def policy(self) -> Guards | None:
+        """The guards in force where this agent is the root of its tree, None without any."""
+        return Guards.interactive() if isinstance(self.guards, Default) else self.guards
+
+    @cached_property
     def patchers(self) -> tuple[Patch, ...]:
         """The patchers in their order."""
         return (self.patcher,) if callable(self.patcher) else tuple(self.patcher)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import get_args
 
 from agentgraph.agents.spec.agent_spec import AgentSpec
-from agentgraph.agents.spec.default_tools import ALWAYS, WITH_OTHERS
 from agentgraph.agents.spec.intents import Intent, IntentKind
-from agentgraph.agents.spec.tools import needs_arguments
-from agentgraph.agents.spec.toolset import Toolset, toolset_of
-from agentgraph.agents.spec.tree import cycle_in, names_of, stores_of
+from agentgraph.agents.spec.toolset import Toolset, native_name, toolset_of
+from agentgraph.agents.spec.tree import Tree, cycle_in, names_of, stores_of
+from agentgraph.errors import suggestion
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import (
     GateAt,
@@ -126,38 +125,41 @@ def _own_faults(agent: AgentSpec) -> Iterator[str]:
     names = [*(tool.name for tool in agent.own_tools), *_implied_names(agent, toolset)]
     for name in _duplicate_names(names):
         yield f"the tool name {name!r} is taken twice in agent {agent.name!r}: rename one"
-    reachable = set(toolset.transfers.values())
+    reachable, tree = set(toolset.transfers.values()), Tree.of(agent)
     for name in sorted(reachable & toolset.ordinary.keys()):
         yield f"a sub-agent cannot be called {name!r}: that is a tool of its supervisor"
     for intent in agent.intents:
-        fault = _intent_fault(intent, toolset)
+        fault = _intent_fault(intent, toolset, tree)
         if fault:
             yield f"the intent {intent.phrase!r} of agent {agent.name!r} {fault}"
 
 
-def _intent_fault(intent: Intent, toolset: Toolset) -> str | None:
+def _intent_fault(intent: Intent, toolset: Toolset, tree: Tree) -> str | None:
     """Return the fault of an intent, as the end of a sentence that begins with its phrase."""
     if intent.kind not in get_args(IntentKind):
         return f"has the kind {intent.kind!r}: use agent, tool or raw"
-    if intent.kind == "agent" and intent.target not in toolset.transfers.values():
-        return f"names {intent.target!r}, which is none of its sub-agents"
-    if intent.kind == "tool" and intent.target not in toolset.ordinary:
-        return f"names {intent.target!r}, which is none of its tools"
-    if intent.kind == "tool" and needs_arguments(toolset.ordinary[intent.target]):
-        return f"calls {intent.target!r}, which needs arguments that only a model fills"
+    if intent.kind == "agent" and tree.find(intent.target) is None:
+        return (
+            f"names {intent.target!r}, which is no agent of its tree: {_advice(intent, tree.names)}"
+        )
+    tools = [*toolset.ordinary, *toolset.agents]
+    if intent.kind == "tool" and intent.target not in tools:
+        return f"names {intent.target!r}, which is none of its tools: {_advice(intent, tools)}"
     return None
+
+
+def _advice(intent: Intent, names: Collection[str]) -> str:
+    return suggestion(intent.target, names)
 
 
 def _implied_names(agent: AgentSpec, toolset: Toolset) -> Iterator[str]:
     """Yield the names of all tools of an agent that are not its own tools."""
     # Each once: two agents of one name are a fault of their own.
     yield from {tool.name for tool in toolset.signals}
-    for native in toolset.native:
-        yield str(native.get("name") or native.get("function", {}).get("name") or native)
+    yield from map(native_name, toolset.native)
     if toolset.output is not None:
         yield from toolset.output.names
-    if agent.default_tools:
-        yield from (*ALWAYS, *WITH_OTHERS)
+    yield from toolset.ordinary.keys() - {tool.name for tool in agent.own_tools}
 
 
 def _duplicate_names(names: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The default tools, by which every agent can ask about itself, unless they are switched off."""
+"""The default tools, by which an agent can ask about itself and its place in a tree."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ from pydantic import BaseModel, Field
 
 from agentgraph.agents.spec.intents import Intent
 from agentgraph.clock import clock
-
-ALWAYS = (
-    "get_time_date",
-    "list_tools_available",
-    "list_subagents_available",
-    "list_intents_available",
-)
-WITH_OTHERS = ("get_current_active_agent", "get_supervisor_agent")
-"""The tools that only make sense with more than one agent."""
 
 
 class _NoArguments(BaseModel):
@@ -40,8 +31,8 @@ def default_tools(
 ) -> list[BaseTool]:
     """Make the introspection tools of an agent in its place.
 
-    `tools` and `agents` are names with descriptions. Without other agents, the tools about other
-    agents are left out.
+    `tools` and `agents` are names with descriptions. A tool about agents or intents is left out
+    where there are none: its description costs tokens in every request.
     """
 
     def get_time_date(timezone: str = "UTC") -> str:
@@ -58,7 +49,7 @@ def default_tools(
 
     def list_subagents_available() -> str:
         """List the agents this agent can pass the conversation to."""
-        return _list(agents, "I have no sub-agents.")
+        return _list(agents)
 
     def list_intents_available() -> str:
         """List the phrases this agent answers to without thinking."""
@@ -72,15 +63,16 @@ def default_tools(
         """Tell which agent supervises this one."""
         return supervisor or "I have no supervisor."
 
-    functions = [
-        get_time_date,
-        list_tools_available,
-        list_subagents_available,
-        list_intents_available,
-    ]
-    if supervisor is not None or agents:
-        functions += [get_current_active_agent, get_supervisor_agent]
-    return [_tool(function) for function in functions]
+    has_others = supervisor is not None or bool(agents)
+    applicable: dict[Callable[..., str], bool] = {
+        get_time_date: True,
+        list_tools_available: True,
+        list_subagents_available: bool(agents),
+        list_intents_available: bool(intents),
+        get_current_active_agent: has_others,
+        get_supervisor_agent: has_others,
+    }
+    return [_tool(function) for function, applies in applicable.items() if applies]
 
 
 def _tool(function: Callable[..., str]) -> BaseTool:
@@ -93,7 +85,7 @@ def _tool(function: Callable[..., str]) -> BaseTool:
     )
 
 
-def _list(entries: Sequence[tuple[str, str]], empty_text: str) -> str:
+def _list(entries: Sequence[tuple[str, str]], empty_text: str = "") -> str:
     if not entries:
         return empty_text
     lines = [(name, (about.strip() or "-").splitlines()[0]) for name, about in entries]
@@ -101,7 +93,5 @@ def _list(entries: Sequence[tuple[str, str]], empty_text: str) -> str:
 
 
 def _table(intents: Sequence[Intent]) -> str:
-    if not intents:
-        return "I have no intents."
     rows = [f"| {i.phrase} | {i.kind} | {i.target} |" for i in intents]
     return "\n".join(["| Phrase | Kind | Target |", "| --- | --- | --- |", *rows])

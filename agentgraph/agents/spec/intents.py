@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 IntentKind: TypeAlias = Literal["agent", "tool", "raw"]
-Matcher: TypeAlias = Callable[[str, str], bool]
+Matcher: TypeAlias = Callable[[str, str], bool | Awaitable[bool]]
 
 
 def same_words(message: str, phrase: str) -> bool:
@@ -22,9 +22,15 @@ class Intent:
 
         Agent("desk", agents=[billing], intents=[Intent("my invoice", "agent", "billing")])
 
-    An `agent` intent enters the sub-agent `target`, a `tool` intent calls the tool `target` (one
-    that needs no arguments), a `raw` intent answers with the text `target`. The matcher is asked
-    `matcher(message, phrase)`.
+    An `agent` intent gives the conversation to the agent `target`, by name or path, at any depth
+    below this agent. A `tool` intent calls the tool `target`; if the tool needs arguments, the
+    model is made to call it. A `raw` intent answers with the text `target`, and the conversation
+    stays where it is.
+
+    An agent's intents also hold while an agent below it has the conversation; an intent of that
+    agent with the same phrase takes their place. `matcher(message, phrase)`, which may be async,
+    replaces the comparison without case, spaces and punctuation. A matcher that raises counts as
+    no match.
     """
 
     phrase: str
@@ -32,8 +38,8 @@ class Intent:
     target: str
     matcher: Matcher = same_words
 
-    def matches(self, message: str) -> bool:
-        """Tell whether a message matches the phrase."""
+    def matches(self, message: str) -> bool | Awaitable[bool]:
+        """Tell whether a message matches the phrase; await the answer of an async matcher."""
         return self.matcher(message, self.phrase)
 
 

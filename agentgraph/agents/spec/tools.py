@@ -49,7 +49,7 @@ class _Transfer(BaseModel):
 
 
 class _Help(BaseModel):
-    reason: str = Field("", description="What you cannot do yourself.")
+    reason: str = ""
 
 
 class _Request(BaseModel):
@@ -100,7 +100,7 @@ def transfer_tool(name: str, description: str) -> BaseTool:
 
 def help_tool(supervisor: str) -> BaseTool:
     """Return the tool by which a model gives the conversation back to its supervisor."""
-    about = f"Give the conversation back to {supervisor} when you cannot do what is asked."
+    about = f"Give the conversation back to {supervisor} if you are stuck."
     return _signal(REQUEST_HELP, about, _Help)
 
 

@@ -52,6 +52,11 @@ class Toolset:
         return [*self.ordinary.values(), *self.signals, *self.native]
 
 
+def native_name(native: Mapping[str, Any]) -> str:
+    """Return the name of a provider's native tool, or its text where it has none."""
+    return str(native.get("name") or native.get("function", {}).get("name") or native)
+
+
 def toolset_of(
     agent: AgentSpec,
     supervisor: str | None,
@@ -60,13 +65,15 @@ def toolset_of(
     """Sort the tools that the model of an agent may call.
 
     `supervisor` names the agent above it, None at a root; `additions` are the tools that its
-    middleware and its team bring.
+    middleware and its team bring. One of these tools replaces the default tool of its name.
     """
     own = [as_base_tool(tool) for tool in (*agent.own_tools, *additions)]
     transfers = {transfer_tool_name(p.name): p.name for p in agent.sub_agents}
     signals: list[BaseTool] = [transfer_tool(p.name, p.description) for p in agent.sub_agents]
+    names = {tool.name for tool in (*own, *agent.agent_tools)}
+    names |= {native_name(native) for native in agent.native_tools}
     if agent.default_tools:
-        own += default_tools(
+        defaults = default_tools(
             name=agent.name,
             supervisor=supervisor,
             tools=[(tool.name, tool.description) for tool in own],
@@ -76,8 +83,9 @@ def toolset_of(
             ],
             intents=agent.intents,
         )
-        if supervisor is not None:
-            signals.append(help_tool(supervisor))
+        own += [tool for tool in defaults if tool.name not in names]
+    if supervisor is not None and REQUEST_HELP not in names:
+        signals.append(help_tool(supervisor))
     return Toolset(
         ordinary={tool.name: tool for tool in own},
         native=agent.native_tools,

@@ -35,8 +35,20 @@ class Tree:
         return cls(root.name, paths)
 
     def find(self, name: str) -> str | None:
-        """Return the path of a named agent, regardless of case."""
-        return self.paths.get(name.lower())
+        """Return the path of an agent by its name or by the end of its path, regardless of case.
+
+        `root/mid/leaf`, `mid/leaf` and `leaf` name the same agent.
+        """
+        name = name.lower()
+        path = self.paths.get(name.rpartition("/")[2])
+        if path is None or not f"/{self.root}/{path}".lower().rstrip("/").endswith(f"/{name}"):
+            return None
+        return path
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all agents of the tree."""
+        return [name_at(path) or self.root for path in self.paths.values()]
 
     def nearest(self, path: str) -> str:
         """Return the longest beginning of a path that exists in this tree."""
@@ -44,6 +56,11 @@ class Tree:
         while path and path not in paths:
             path = path.rpartition("/")[0]
         return path
+
+
+def name_at(path: str) -> str:
+    """Return the name of the agent at the end of a path."""
+    return path.rpartition("/")[2]
 
 
 def names_of(agent: AgentSpec) -> tuple[str, ...]:

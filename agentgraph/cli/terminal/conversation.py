@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
 from agentgraph.agents import Agent, Input, Interrupt
 from agentgraph.cli.terminal.decisions import decision_of
 from agentgraph.cli.terminal.keyboard import ReadLine
 from agentgraph.cli.terminal.screen import YOU, Screen
-from agentgraph.history import OUTCOME_UNKNOWN
 
 
 class Conversation:
@@ -55,7 +53,7 @@ class Conversation:
         """Show the thread's messages, and load its open questions."""
         messages = await self._agent.ahistory(self._thread_id)
         await self._load_questions()
-        self._screen.recall(_without_unknown_outcomes(messages) if self._questions else messages)
+        self._screen.recall(messages)
         if not self._questions:
             self._screen.blank()
 
@@ -121,15 +119,3 @@ class Conversation:
                     self._screen.show(event)
         finally:
             self._is_running = False
-
-
-def _without_unknown_outcomes(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Remove the last turn's "outcome unknown" answers: their calls wait for a decision."""
-    turn = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=0)
-    return [
-        message
-        for i, message in enumerate(messages)
-        if i < turn
-        or not isinstance(message, ToolMessage)
-        or not message.text.startswith(OUTCOME_UNKNOWN)
-    ]

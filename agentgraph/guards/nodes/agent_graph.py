@@ -28,7 +28,7 @@ from agentgraph.guards.nodes.interceptor import (
     interceptor_of,
 )
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import inside_stage
+from agentgraph.guards.nodes.site import inside_stage, note_cause
 from agentgraph.guards.nodes.tool_call import RegisterFirst
 from agentgraph.guards.nodes.undo import undo_last
 from agentgraph.guards.place import Place
@@ -235,6 +235,7 @@ class NodeWrappers:
             human = {"human": question(interceptor.site, decision, text)}
             return {**self._account_update(account), **human}
         account.closed_by = decision.reason
+        note_cause(decision.reason, decision.cause)
         return self._closing_update(interceptor)
 
     def _stop_update(self, interceptor: NodeInterceptor, stop: GuardStopped) -> dict[str, Any]:
@@ -245,6 +246,7 @@ class NodeWrappers:
         if not isinstance(stop.decision, Decision):
             raise stop
         interceptor.account.closed_by = stop.decision.guard
+        note_cause(stop.decision.guard, stop.decision.cause)
         return self._closing_update(interceptor)
 
     def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:

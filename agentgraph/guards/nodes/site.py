@@ -23,7 +23,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pending_writes import PendingWrites, Resumption
 from agentgraph.guards.records.record import ACTS, RecordKind
 from agentgraph.interception import Ledger
-from agentgraph.running import outer_run
+from agentgraph.running import current_run, outer_run
 from agentgraph.stream import GuardEvent, emit
 
 _TOLERANCE_S = 0.1
@@ -216,3 +216,10 @@ class in_time:
         if self._at - clock().wall() > _TOLERANCE_S:
             raise error
         raise Overdue(self._layer, self._seconds) from error
+
+
+def note_cause(reason: str, cause: str) -> None:
+    """Note why a guard ends the run with this close reason, for the text of the reply."""
+    run = current_run()
+    if run is not None:
+        run.causes[reason] = cause

@@ -120,7 +120,7 @@ async def test_a_text_that_does_not_fit_is_not_kept_but_paid_for() -> None:
     assert isinstance(events[-1], FinalStateEvent)
     assert events[-1].usage["total_tokens"] == 12
     assert "Three." not in texts(await agent.ahistory("1"))
-    assert events[-1].text == ""
+    assert events[-1].text == '{"amount":3}'
 
 
 async def test_a_new_turn_may_miss_once_again() -> None:
@@ -426,7 +426,13 @@ async def test_the_safe_answer_of_a_guard_is_no_miss() -> None:
 
 @pytest.mark.parametrize(
     ("decision", "text"),
-    [({"type": "respond", "message": "Ask Ann."}, "Ask Ann."), ({"type": "reject"}, "")],
+    [
+        ({"type": "respond", "message": "Ask Ann."}, "Ask Ann."),
+        (
+            {"type": "reject"},
+            "The run was ended by the guard escalation: a human has rejected it.",
+        ),
+    ],
 )
 async def test_what_a_human_says_in_place_of_the_model_is_no_miss(decision: Any, text: str) -> None:
     critic = Escalation(0.5, critic=lambda subject: 0.1)

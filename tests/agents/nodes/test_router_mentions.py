@@ -97,6 +97,47 @@ async def test_mention_reaches_a_grandchild_at_its_path() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["@Root/Mid/Leaf", "@root/mid/leaf,", "@mid/leaf:", "@LEAF", "@Leaf/", "@leaf- "]
+)
+async def test_mention_may_be_a_path_as_a_reply_prints_it(name: str) -> None:
+    leaf = Agent("Leaf", model=says("leaf answers"))
+    agent = root(Agent("Mid", model=says(), agents=[leaf]))
+
+    reply = await agent.ainvoke(f"{name} hi", thread_id="t")
+
+    assert (reply.text, reply.agent) == ("leaf answers", "Root/Mid/Leaf")
+    assert (await agent.ahistory("t"))[0].text == f"{name} hi"
+
+
+@pytest.mark.parametrize("name", ["Root/Leaf", "Other/Leaf", "Leaf/Mid", "Root/Mid/Leaf/More"])
+async def test_path_that_does_not_exist_goes_to_the_model_as_written(name: str) -> None:
+    leaf = Agent("Leaf", model=says())
+    agent = root(Agent("Mid", model=says(), agents=[leaf]), Agent("Other", model=says()))
+
+    events = await routed(agent, f"@{name} hi")
+
+    assert [(e.kind, e.target) for e in events] == [("fallback", "Root")]
+
+
+async def test_path_of_the_root_alone_gives_it_the_conversation_back() -> None:
+    agent = root(Agent("Sub", model=says("sub answers")), model=says("back"))
+
+    await agent.ainvoke("@Root/Sub hi", thread_id="t")
+    reply = await agent.ainvoke("@Root hi", thread_id="t")
+
+    assert (reply.text, reply.agent) == ("back", "Root")
+
+
+async def test_mention_is_read_from_the_text_beside_an_image() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    message = HumanMessage([image, {"type": "text", "text": "@Sub, what is this?"}])
+
+    reply = await root(Agent("Sub", model=says("sub answers"))).ainvoke(message)
+
+    assert reply.agent == "Root/Sub"
+
+
 async def test_mention_moves_from_one_branch_to_another() -> None:
     agent = root(Agent("One", model=says("one")), Agent("Two", model=says("two")))
 
@@ -113,7 +154,8 @@ async def test_unknown_name_goes_to_the_model_as_written_with_an_event() -> None
     events = await routed(agent, "@nobody hello")
 
     assert [(e.kind, e.target) for e in events] == [("fallback", "Root")]
-    assert "nobody" in events[0].reason
+    assert "there is no agent 'nobody'" in events[0].reason
+    assert "choose one of Root, Sub" in events[0].reason
     assert model.requests[0].messages[-1].text == "@nobody hello"
 
 

@@ -146,6 +146,20 @@ async def test_a_native_tool_is_bound_and_never_run() -> None:
     assert "lookup is not a valid tool" in answers(reply)[0]
 
 
+async def test_answer_to_an_unknown_tool_names_the_nearest_and_all_that_can_be_called() -> None:
+    leaf = ScriptedModel([call("transfer_to_biling"), "Sorry."])
+    clerk = Agent("clerk", model=ScriptedModel([])).as_tool()
+    billing = Agent("billing", model=ScriptedModel([]))
+    sub = Agent("sub", model=leaf, tools=[refund], agents=[billing, clerk])
+
+    reply = await Agent("desk", model=ScriptedModel([]), agents=[sub]).ainvoke("@sub go")
+
+    (text,) = answers(reply)
+    assert "did you mean 'transfer_to_billing'?" in text
+    assert all(f" {name}" in text for name in leaf.requests[0].tools)
+    assert {"refund", "clerk", "request_help"} <= set(leaf.requests[0].tools)
+
+
 async def test_a_tool_gets_the_state_with_the_whole_conversation() -> None:
     seen: list[str] = []
 
@@ -354,6 +368,42 @@ async def test_a_returned_handoff_transfers_to_the_sub_agent(beside: list[Any]) 
     transfer = "Conversation transferred to clerk\nReason: too hard\nSummary: paid twice"
     assert transfer in texts(clerk.requests[0].messages)
     assert answered_ids(reply) == called_ids(reply)
+
+
+@pytest.mark.parametrize("target", ["clerk", "Clerk", "mid/clerk"])
+async def test_a_returned_handoff_reaches_an_agent_at_any_depth(target: str) -> None:
+    clerk = Agent("clerk", model=ScriptedModel(["I am the clerk.", "Still here."]))
+    mid = Agent("mid", model=ScriptedModel([]), agents=[clerk])
+    model = ScriptedModel([call("escalate")])
+    sub = Agent("sub", model=model, tools=[handing(target)], agents=[mid])
+    agent = Agent("desk", model=ScriptedModel([]), agents=[sub])
+    first = await agent.ainvoke("@sub help", thread_id="1")
+    second = await agent.ainvoke("more", thread_id="1")
+    assert [(r.text, r.agent) for r in (first, second)] == [
+        ("I am the clerk.", "desk/sub/mid/clerk"),
+        ("Still here.", "desk/sub/mid/clerk"),
+    ]
+    assert answers(first)[0].startswith("Conversation transferred to clerk\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "handoff", "advice"),
+    [
+        ("clrek", "sticky", "did you mean 'clerk'?"),
+        ("sub", "sticky", "choose one of clerk, mid."),
+        ("mid/mid", "sticky", "choose one of clerk, mid."),
+        ("clerk", "delegate", "choose one of mid."),
+    ],
+)
+async def test_a_returned_handoff_that_leads_nowhere_is_answered_with_what_is_possible(
+    target: str, handoff: Any, advice: str
+) -> None:
+    mid = Agent("mid", model=ScriptedModel([]), agents=[Agent("clerk", model=ScriptedModel([]))])
+    model = ScriptedModel([call("escalate"), "I stay."])
+    sub = Agent("sub", model=model, tools=[handing(target)], agents=[mid], handoff=handoff)
+    reply = await Agent("desk", model=ScriptedModel([]), agents=[sub]).ainvoke("@sub help")
+    assert (reply.text, reply.agent) == ("I stay.", "desk/sub")
+    assert advice in answers(reply)[0]
 
 
 async def test_a_returned_handoff_is_executed_before_a_transfer_of_the_same_message() -> None:

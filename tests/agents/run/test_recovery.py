@@ -307,3 +307,49 @@ async def test_what_a_cut_off_resume_did_is_known_though_no_checkpoint_has_it() 
 
     assert ran == ["<work>"]
     assert "<work>" in answers(model.requests[-1].messages)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_history_shows_a_call_that_may_still_end_without_an_answer(
+    durability: Durability,
+) -> None:
+    stuck = Stuck()
+    model = ScriptedModel([[call("wait"), call("quick")], "I see"])
+    agent = Agent("a", model=model, tools=[stuck.tool(), quick], durability=durability)
+    await cancel_in(agent, stuck)
+
+    history = await agent.ahistory("t")
+
+    assert [m.type for m in history] == ["human", "ai", "tool"]
+    assert answers(history) == ["quick is done"]
+
+
+async def test_history_shows_a_call_that_runs_or_waits_in_a_delegate_without_an_answer() -> None:
+    def pay() -> str:
+        """Pay, if a human agrees."""
+        return f"paid: {interrupt('Pay?')}"
+
+    below = Agent("below", model=ScriptedModel([call("quick"), call("pay")]), tools=[quick, pay])
+    turns = [[call("transfer_to_below"), call("quick")]]
+    agent = Agent(
+        "a", model=ScriptedModel(turns), tools=[quick], agents=[below], handoff="delegate"
+    )
+
+    reply = await agent.ainvoke("go", thread_id="t")
+
+    assert len(reply.interrupts) == 1
+    assert answers(await agent.ahistory("t")) == ["quick is done"]
+
+
+async def test_history_shows_a_call_while_it_runs_without_an_answer() -> None:
+    stuck = Stuck()
+    agent = Agent("a", model=ScriptedModel([call("wait")]), tools=[stuck.tool()], durability="sync")
+    run = asyncio.create_task(agent.ainvoke("go", thread_id="t"))
+    await stuck.begun.wait()
+
+    history = await agent.ahistory("t")
+
+    assert [m.type for m in history] == ["human", "ai"]
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from agentgraph import Agent, AgentGraphError, Intent
 from agentgraph.errors import ConfigurationError
-from agentgraph.testing import ScriptedModel
+from agentgraph.testing import ScriptedModel, call
 
 
 def lookup(order: str) -> str:
@@ -28,6 +28,9 @@ def named(name: str) -> Any:
 
 def agent(name: str = "Root", **fields: Any) -> Agent:
     return Agent(name, model=ScriptedModel([]), **fields)
+
+
+GREETING = Intent("good morning", "raw", "Good morning to you.")
 
 
 def faults(name: str = "Root", **fields: Any) -> tuple[str, ...]:
@@ -130,11 +133,16 @@ def test_tool_cannot_be_called_like_a_transfer() -> None:
         "request_help",
     ],
 )
-def test_tool_cannot_be_called_like_a_default_tool(name: str) -> None:
-    found = faults(tools=[named(name)])
+async def test_tool_of_ones_own_replaces_the_default_tool_of_its_name(name: str) -> None:
+    model = ScriptedModel([call(name, order="17"), "done"])
+    below = Agent(
+        "Sub", model=model, tools=[named(name)], agents=[agent("Leaf")], intents=[GREETING]
+    )
 
-    assert len(found) == 1
-    assert f"{name!r} is taken twice" in found[0]
+    reply = await agent(agents=[below]).ainvoke("@Sub hi")
+
+    assert list(model.requests[0].tools).count(name) == 1
+    assert (reply.text, model.requests[1].messages[-1].text) == ("done", "17")
 
 
 @pytest.mark.parametrize("name", ["get_time_date", "get_supervisor_agent", "request_help"])
@@ -220,7 +228,7 @@ def test_function_that_cannot_become_a_tool_is_refused() -> None:
 def test_all_faults_are_named_at_once() -> None:
     found = faults(
         "no good",
-        tools=[42, lookup, named("lookup"), named("request_help")],
+        tools=[42, lookup, named("lookup"), named("transfer_to_Sub")],
         agents=[agent("Sub"), agent("sub"), agent("router")],
         intents=[Intent("hi", "agent", "Nobody")],
         handoff="sometimes",
@@ -237,7 +245,7 @@ def test_all_faults_are_named_at_once() -> None:
         "cannot be called 'router'",
         "two agents of the tree are called 'sub'",
         "'lookup' is taken twice",
-        "'request_help' is taken twice",
+        "'transfer_to_Sub' is taken twice",
         "names 'Nobody'",
     ]
     assert [[part in fault for fault in found].count(True) for part in expected] == [1] * 10

@@ -7,12 +7,8 @@ import pytest
 from agentgraph import Agent, Intent
 from agentgraph.testing import FakeClock, ScriptedModel, call
 
-INTROSPECTION = {
-    "get_time_date",
-    "list_tools_available",
-    "list_subagents_available",
-    "list_intents_available",
-}
+INTROSPECTION = {"get_time_date", "list_tools_available"}
+LISTS_AGENTS = {"list_subagents_available"}
 PLACE = {"get_current_active_agent", "get_supervisor_agent"}
 
 
@@ -34,7 +30,7 @@ def asks(tool: str, **args: object) -> ScriptedModel:
     return ScriptedModel([call(tool, **args), "done"])
 
 
-async def test_agent_alone_has_the_four_that_look_at_itself() -> None:
+async def test_agent_alone_has_the_two_that_always_have_an_answer() -> None:
     model = ScriptedModel(["hello"])
 
     await Agent("Solo", model=model).ainvoke("hi")
@@ -42,12 +38,30 @@ async def test_agent_alone_has_the_four_that_look_at_itself() -> None:
     assert set(model.requests[0].tools) == INTROSPECTION
 
 
+async def test_agent_with_intents_can_list_them() -> None:
+    model = ScriptedModel(["hello"])
+    intent = Intent("good morning", "raw", "Good morning to you.")
+
+    await Agent("Solo", model=model, intents=[intent]).ainvoke("hi")
+
+    assert set(model.requests[0].tools) == {*INTROSPECTION, "list_intents_available"}
+
+
+async def test_agent_whose_only_others_answer_like_tools_can_list_them() -> None:
+    model = ScriptedModel(["hello"])
+    clerk = Agent("Clerk", model=ScriptedModel([])).as_tool()
+
+    await Agent("Root", model=model, agents=[clerk]).ainvoke("hi")
+
+    assert set(model.requests[0].tools) == INTROSPECTION | PLACE | LISTS_AGENTS | {"Clerk"}
+
+
 async def test_supervisor_and_sub_agent_know_their_places_too() -> None:
     root, sub = ScriptedModel([call("transfer_to_Sub")]), ScriptedModel(["hello"])
 
     await Agent("Root", model=root, agents=[Agent("Sub", model=sub)]).ainvoke("hi")
 
-    assert set(root.requests[0].tools) == INTROSPECTION | PLACE | {"transfer_to_Sub"}
+    assert set(root.requests[0].tools) == INTROSPECTION | PLACE | LISTS_AGENTS | {"transfer_to_Sub"}
     assert set(sub.requests[0].tools) == INTROSPECTION | PLACE | {"request_help"}
 
 
@@ -59,7 +73,7 @@ async def test_default_tools_can_be_switched_off() -> None:
     await agent.ainvoke("hi")
 
     assert root.requests[0].tools == ("transfer_to_Sub",)
-    assert sub.requests[0].tools == ("refund",)
+    assert sub.requests[0].tools == ("refund", "request_help")
 
 
 async def test_switching_off_holds_for_one_agent_only() -> None:
@@ -143,18 +157,10 @@ async def test_intents_are_listed_as_a_table() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("tool", "expected"),
-    [
-        ("list_tools_available", "I have no tools."),
-        ("list_subagents_available", "I have no sub-agents."),
-        ("list_intents_available", "I have no intents."),
-    ],
-)
-async def test_agent_that_has_none_says_so(tool: str, expected: str) -> None:
-    model = asks(tool)
+async def test_agent_without_tools_says_so() -> None:
+    model = asks("list_tools_available")
 
-    assert await told(Agent("Solo", model=model), model) == expected
+    assert await told(Agent("Solo", model=model), model) == "I have no tools."
 
 
 async def test_active_agent_and_supervisor_are_told_below() -> None:

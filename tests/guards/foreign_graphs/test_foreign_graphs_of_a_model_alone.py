@@ -16,7 +16,7 @@ from agentgraph.errors import ModelError
 from agentgraph.guards import CostBudget, Escalation, Gate, MemorySink, Subject
 from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, call
-from tests.guards.guarded_agents import audited, is_legal, watched
+from tests.guards.guarded_agents import audited, is_legal, watched, words_of
 
 
 def alone(model: Any) -> Any:
@@ -53,7 +53,7 @@ async def test_a_sub_agent_without_tools_has_its_supervisor_s_gates(made: Any, m
     guards = watched(sink, gates=Gate(policy=is_harmless))
     agent = Agent("boss", model=boss, agents=[made(secretive())], handoff=mode, guards=guards)
     reply = await agent.ainvoke("go", thread_id="t")
-    assert (reply.text, reply.close_reason) == ("", "gate")
+    assert (words_of(reply), reply.close_reason) == ("", "gate")
     assert audited(sink) == [("boss/clerk", "gate", "abort")]
     assert is_legal(await agent.ahistory("t"))
 

@@ -21,7 +21,7 @@ from tests.guards.escalating_agents import (
     tree,
     unsure,
 )
-from tests.guards.guarded_agents import recorded
+from tests.guards.guarded_agents import recorded, words_of
 from tests.guards.metered_models import OUTPUT, READ, Metered, paid
 
 everywhere = pytest.mark.parametrize("place", PLACES)
@@ -39,7 +39,7 @@ async def test_whoever_decides_too_late_has_denied(place: str, reason: str, answ
         [question] = (await asked(agent)).interrupts
         clock.advance(61)
         reply = await agent.aresume("t", {question.id: answer})
-    assert (reply.text, reply.close_reason) == ("", "escalation_timeout")
+    assert (words_of(reply), reply.close_reason) == ("", "escalation_timeout")
     assert till.left == []
     assert recorded(sink, "human")[0].data["decision"] == "reject"
     denied = [one.decision for one in recorded(sink, "decision") if one.decision]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from agentgraph import Agent, Finish, Team, sequence
 from agentgraph.guards import CircuitBreaker, Escalation, Gate, MemorySink, Subject
 from agentgraph.testing import ScriptedModel, call
-from tests.guards.guarded_agents import audited, is_legal, solo, watched
+from tests.guards.guarded_agents import audited, is_legal, solo, watched, words_of
 
 
 class Offer(BaseModel):
@@ -164,7 +164,7 @@ async def test_a_human_decides_on_an_answer_of_a_tool(decision: Any, text: str) 
     payload: Any = question.payload
     assert payload["answer"] == "It is blue."
     reply = await agent.aresume("t", {question.id: decision})
-    assert (reply.text, reply.interrupts) == (text, ())
+    assert (words_of(reply), reply.interrupts) == (text, ())
     assert is_legal(await agent.ahistory("t"))
     assert len(agent.model.requests) == 1  # type: ignore[union-attr]
 

@@ -29,7 +29,7 @@ from agentgraph.sessions import EV_AUDIT
 from agentgraph.surface import whole_state
 from agentgraph.testing import Turn, call
 from agentgraph.testing.answers import Scripted
-from tests.guards.guarded_agents import recorded
+from tests.guards.guarded_agents import recorded, words_of
 from tests.guards.metered_models import (
     OUTPUT,
     PAID,
@@ -74,7 +74,7 @@ def looker(budget: CostBudget, **fields: Any) -> Agent:
 async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(budget: CostBudget) -> None:
     agent = looker(budget)
     end, decisions = await told(agent, "go")
-    assert (end.close_reason, end.text) == ("cost_budget", "")
+    assert (end.close_reason, words_of(end)) == ("cost_budget", "")
     assert actions(decisions) == STOPPED
     figures = {name: Decimal(decisions[0]["evidence"][name]) for name in ("spent", "asked")}
     limit = Decimal(decisions[0]["evidence"]["limit"])
@@ -144,12 +144,12 @@ async def test_workers_side_by_side_never_overspend_together(kind: str) -> None:
         await sink.rung.wait()  # until one was refused: all that may work are at it by then
         return paid("My part.")
 
-    boss = crowd(kind, turn, CostBudget(tokens=2_000), audit=AuditTrail(sink))
+    boss = crowd(kind, turn, CostBudget(tokens=2_100), audit=AuditTrail(sink))
     async with asyncio.timeout(PATIENCE_S):
         end, decisions = await told(boss, "go")
     assert end.close_reason == "cost_budget"
     assert 2 <= len(begun) < WORKERS
-    assert end.usage["total_tokens"] == PAID * (1 + len(begun)) <= 2_000
+    assert end.usage["total_tokens"] == PAID * (1 + len(begun)) <= 2_100
     assert actions(decisions) == STOPPED * (WORKERS - len(begun))
     assert decisions[0]["evidence"]["reserved"] > PAID * len(begun)
 

@@ -46,6 +46,7 @@ from tests.guards.guarded_agents import (
     solo,
     streamed,
     watched,
+    words_of,
 )
 
 Stack = list[AgentMiddleware[Any, Any]]
@@ -178,7 +179,7 @@ async def test_no_middleware_goes_on_where_a_guard_has_ended_the_run(
     sink = MemorySink()
     agent = solo(model, guards=watched(sink, **fields), middleware=around(spare))
     reply = await agent.ainvoke("go", thread_id="t")
-    assert (reply.text, reply.close_reason) == ("", reason)
+    assert (words_of(reply), reply.close_reason) == ("", reason)
     assert (len(model.requests), len(spare.requests)) == (len(alone.requests), 0)
     assert [action for _, _, action in audited(sink)].count("abort") == 1
     assert is_legal(await agent.ahistory("t"))
@@ -326,7 +327,7 @@ async def test_no_call_begins_once_middleware_has_used_up_the_time(
     model = ScriptedModel(["Late."])
     guards = watched(deadlines=Deadlines(None, None, 60))
     reply = await solo(model, guards=guards, middleware=[Slow()]).ainvoke("go")
-    assert (reply.text, reply.close_reason) == ("", "deadline:workflow")
+    assert (words_of(reply), reply.close_reason) == ("", "deadline:workflow")
     assert model.requests == []
 
 
@@ -391,7 +392,7 @@ async def test_no_tool_is_used_that_cannot_be_recorded_whatever_stands_around_it
 ) -> None:
     agent, paid = paying("tool", stack, *(call("pay", item=item) for item in items))
     reply = await agent.ainvoke("go", thread_id="t")
-    assert (reply.text, reply.close_reason, paid) == ("", "audit", [])
+    assert (words_of(reply), reply.close_reason, paid) == ("", "audit", [])
     history = await agent.ahistory("t")
     assert answers(history) == ["Not executed: audit has ended the turn"] * len(items)
     assert is_legal(history)

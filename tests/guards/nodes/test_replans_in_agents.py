@@ -16,6 +16,7 @@ from agentgraph.guards.mechanisms.gates.grounding import numbers_found
 from agentgraph.stream import AIMessageEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
 from agentgraph.testing.answers import Scripted
+from tests.guards.guarded_agents import words_of
 from tests.guards.metered_models import actions, asked, told, worker
 from tests.sessions.talk import after, held
 from tests.wire import call as call_on_wire
@@ -79,7 +80,7 @@ async def test_a_stage_that_fails_is_planned_anew_as_often_as_its_tier_says(
 
     stuck = agent(*bad[: most + 1], good, guards=guards(tier, gate))
     end, decisions = await told(stuck, "how many?")
-    assert (end.text, end.close_reason, tries(stuck)) == ("", "gate", most + 1)
+    assert (words_of(end), end.close_reason, tries(stuck)) == ("", "gate", most + 1)
     assert actions(decisions)[-1] == ("gate", "abort")
     # What is refused was said to nobody, and stands nowhere.
     assert [m for m in await stuck.ahistory("t") if isinstance(m, AIMessage) and m.text] == []
@@ -132,7 +133,7 @@ async def test_what_the_human_decides_is_what_is_answered(
 ) -> None:
     waiting, question = await held_by("regulated", Gate(schema=Total), "seven", GOOD)
     reply = await waiting.aresume("t", {question.id: decision})
-    assert (reply.text, reply.close_reason, reply.interrupts) == (text, reason, ())
+    assert (words_of(reply), reply.close_reason, reply.interrupts) == (text, reason, ())
     # What has failed is no answer: to approve is to let the model try once more.
     assert tries(waiting) == (2 if decision == "approve" else 1)
 
@@ -215,7 +216,7 @@ async def test_what_is_unsafe_is_blocked_and_a_safe_answer_given() -> None:
 async def test_what_is_unsafe_ends_the_run_where_nothing_safe_is_known(tier: Tier) -> None:
     stopped = agent(UNSAFE, guards=guards(tier, Gate(policy=is_harmless)))
     end, decisions = await told(stopped, "tell me")
-    assert (end.text, end.close_reason, tries(stopped)) == ("", "gate", 1)
+    assert (words_of(end), end.close_reason, tries(stopped)) == ("", "gate", 1)
     assert actions(decisions) == [("gate", "abort")]
     assert decisions[0]["failure_class"] == "unsafe_output"
 
@@ -223,7 +224,7 @@ async def test_what_is_unsafe_ends_the_run_where_nothing_safe_is_known(tier: Tie
 async def test_where_work_is_long_what_is_unsafe_halts_it_whatever_else_could_be_said() -> None:
     policy = guards("batch", Gate(policy=is_harmless), breaker=CircuitBreaker(fallback=SAFE))
     end, decisions = await told(agent(UNSAFE, guards=policy), "tell me")
-    assert (end.text, end.close_reason) == ("", "gate")
+    assert (words_of(end), end.close_reason) == ("", "gate")
     assert decisions[0]["evidence"]["alert"] is True
 
 

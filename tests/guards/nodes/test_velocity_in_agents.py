@@ -11,6 +11,7 @@ from agentgraph.guards import CircuitBreaker, CostBudget, CostVelocity
 from agentgraph.guards.decision import Tier
 from agentgraph.testing import Fault, call
 from agentgraph.testing.answers import Scripted
+from tests.guards.guarded_agents import words_of
 from tests.guards.metered_models import (
     Driven,
     Metered,
@@ -83,5 +84,5 @@ async def test_workers_who_are_fast_together_end_the_run_of_whoever_asked_them()
     boss = crowd("tool", turn, CostBudget(tokens=10**6), velocity=FAST)
     with Driven().installed() as clock:
         end, decisions = await clock.drive(told(boss, "go"))
-    assert (end.close_reason, end.text) == ("cost_velocity", "")
+    assert (end.close_reason, words_of(end)) == ("cost_velocity", "")
     assert (asked(boss), actions(decisions)) == (1, [("cost_velocity", "abort")])

@@ -15,7 +15,7 @@ from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.guards.escalating_agents import ANSWER, Till, pays
-from tests.guards.guarded_agents import audited, look, looping, recorded, solo, watched
+from tests.guards.guarded_agents import audited, look, looping, recorded, solo, watched, words_of
 from tests.guards.metered_models import Driven, worker
 from tests.guards.timed_agents import guards
 from tests.sessions.talk import after, held, of_type, settled, talk
@@ -53,7 +53,7 @@ async def test_model_calls_of_a_team_count_with_those_of_its_supervisor() -> Non
     model = busy()
     team = inner(solo(model, name="busy"))
     reply = await boss(ASK, agents=[team], guards=watched(steps=5)).ainvoke("go")
-    assert (reply.close_reason, reply.text, len(model.requests)) == ("max_steps", "", 4)
+    assert (reply.close_reason, words_of(reply), len(model.requests)) == ("max_steps", "", 4)
 
 
 async def test_what_a_team_spends_is_paid_from_its_supervisor_s_budget() -> None:
@@ -155,7 +155,7 @@ async def test_what_its_supervisor_did_is_undone_where_a_team_is_ended() -> None
     till = Till()
     team = inner(payer(till, *pays("tea"), *[call("look", what="it")] * 20))
     reply = await boss(*pays("milk"), ASK, tools=[till.tool, look], agents=[team]).ainvoke("go")
-    assert (reply.close_reason, reply.text) == ("loop_detector", "")
+    assert (reply.close_reason, words_of(reply)) == ("loop_detector", "")
     assert till.tries == ["pay milk", "pay tea", "give back tea", "give back milk"]
 
 
@@ -310,7 +310,7 @@ async def test_a_team_says_nothing_where_nobody_in_it_has() -> None:
     team = Team([solo(looping(), name="a")], sequence(["a"]), name="inner")
     agent = Agent("boss", model=ScriptedModel([ASK]), agents=[team])
     reply = await agent.ainvoke("please")
-    assert (reply.text, reply.close_reason) == ("", "loop_detector")
+    assert (words_of(reply), reply.close_reason) == ("", "loop_detector")
 
 
 # Both
