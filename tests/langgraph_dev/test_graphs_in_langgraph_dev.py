@@ -17,6 +17,9 @@ async def client(langgraph_dev: str) -> AsyncIterator[LangGraphClient]:
         yield client
 
 
+PUBLIC = {"messages", "current_active_agent"}
+
+
 async def new_thread(client: LangGraphClient) -> str:
     return str((await client.threads.create())["thread_id"])
 
@@ -71,10 +74,11 @@ async def test_an_agent_streams_in_the_modes_of_langgraph(client: LangGraphClien
         streamed(client, "desk", "look A7"), streamed(client, "team", "hello")
     )
     assert last_text(desk["values"][-1]) == "desk: A7 is lost"
+    assert {key for values in desk["values"] for key in values} <= PUBLIC
+    assert desk["custom"] == [{"looked_up": "A7"}]
     assert [name for part in desk["updates"] for name in part][-1] == "call_model"
     tokens = [chunk["content"] for chunk, _ in desk["messages"] if chunk["type"] != "tool"]
     assert "".join(tokens) == "desk: A7 is lost"
-    assert {"looked_up": "A7"} in desk["custom"]
     assert last_text(team["values"][-1]).startswith("two heard")
     assert {"admit", "one", "two"} <= {name for part in team["updates"] for name in part}
 
