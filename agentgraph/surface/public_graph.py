@@ -139,9 +139,12 @@ class PublicGraph(LoopedGraph):
         keys = output_keys if isinstance(output_keys, str) else _Keys(output_keys or default)
         if input is None or isinstance(input, Command):
             return input, keys
-        # The state of a graph around this one may be an object.
-        values = input if isinstance(input, Mapping) else getattr(input, "__dict__", {})
-        own_values = {key: values[key] for key in own_keys if key in values}
+        if isinstance(input, Mapping):
+            own_values = {key: input[key] for key in own_keys if key in input}
+        else:  # the state of a graph around this one may be an object
+            own_values = {key: getattr(input, key) for key in own_keys if hasattr(input, key)}
+            if not own_values:
+                return input, keys  # LangGraph says what is wrong with it
         if is_shared and isinstance(own_values.get("messages"), list):
             # With ids, by which the new messages are told apart in the end.
             own_values["messages"] = _with_ids(own_values["messages"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -11,6 +12,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import TodoListMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
@@ -91,6 +93,22 @@ async def test_a_node_takes_the_messages_of_a_state_that_is_an_object() -> None:
 
     assert result["messages"][-1].text == "It is here."
     assert (result["output"], result["turn"]) == (3, "mine")
+
+
+async def test_a_node_takes_the_messages_of_a_state_with_slots() -> None:
+    @dataclass(slots=True)
+    class State:
+        messages: Annotated[list[AnyMessage], add_messages]
+        output: int = 3
+
+    result = await around(tree().graph, State).ainvoke(ASK)
+
+    assert result["messages"][-1].text == "It is here."
+
+
+async def test_an_input_that_is_no_state_is_refused() -> None:
+    with pytest.raises(InvalidUpdateError, match="Expected dict"):
+        await tree().graph.ainvoke("hi")
 
 
 @pytest.mark.parametrize("depth", [1, 2])
