@@ -111,10 +111,7 @@ async def test_an_input_that_is_no_state_is_refused() -> None:
         await tree().graph.ainvoke("hi")
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-async def test_messages_of_a_node_are_there_once_in_a_list_that_is_only_added_to(
-    depth: int,
-) -> None:
+async def test_messages_of_a_node_are_there_once_in_a_list_that_is_only_added_to() -> None:
     class Added(TypedDict, total=False):
         messages: Annotated[list[Any], operator.add]
 
