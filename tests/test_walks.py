@@ -17,7 +17,7 @@ from tests.walks import WALKS, Profile, Profiler, Visit, Walk, listing, measured
 CEILINGS = {
     "supervisor": Walk(modules=36, hops=243, depth=14),
     "guarded supervisor": Walk(modules=62, hops=596, depth=17),
-    "session": Walk(modules=82, hops=931, depth=20),
+    "session": Walk(modules=84, hops=937, depth=20),
     "server": Walk(modules=30, hops=97, depth=12),
     "retry": Walk(modules=49, hops=239, depth=17),
     "escalation": Walk(modules=55, hops=347, depth=15),

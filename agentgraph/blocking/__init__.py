@@ -4,7 +4,16 @@ Every synchronous call has an event loop for itself, and every blocking function
 itself: neither ever waits until another call has finished.
 """
 
-from agentgraph.blocking.calls import Abort, in_caller, in_thread, run_sync, without_aborts
+from agentgraph.blocking.calls import (
+    Abort,
+    in_caller,
+    in_thread,
+    loop_of,
+    on_loop,
+    on_loop_of_stores,
+    run_sync,
+    without_aborts,
+)
 from agentgraph.blocking.graphs import (
     LoopedGraph,
     is_synchronous,
@@ -21,6 +30,9 @@ __all__ = [
     "in_caller",
     "in_thread",
     "is_synchronous",
+    "loop_of",
+    "on_loop",
+    "on_loop_of_stores",
     "run_graph",
     "run_node",
     "run_sync",

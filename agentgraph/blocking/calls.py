@@ -28,7 +28,7 @@ def run_sync(work: Coroutine[Any, Any, T], loop: BackgroundLoop | None = None) -
     anything else than an `Exception`.
     """
     call = _Call(work, loop)
-    with _part_of_outer_call(call):
+    with _part_of_outer_call(call), _blocked_loop():
         call.start()
         return call.wait()
 
@@ -62,6 +62,26 @@ async def in_caller(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         except asyncio.CancelledError:
             calls.cancel()
             raise
+
+
+async def on_loop_of_stores(work: Coroutine[Any, Any, T]) -> T:
+    """Run what uses a store: code on a loop that was lent uses the connections of one other loop.
+
+    Otherwise every synchronous call at a time would have connections of its own.
+    """
+    if asyncio.get_running_loop() not in loops():
+        return await work
+    return await on_loop(loops().of_stores, work)
+
+
+async def on_loop(loop: BackgroundLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on another loop, in the present context."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
+def loop_of(home: BackgroundLoop) -> BackgroundLoop:
+    """Return the loop for what is bound to one: that one, unless it stands still."""
+    return home if home.is_running() and home not in _blocked_loops else loops().of_stores
 
 
 async def without_aborts(work: Awaitable[T]) -> T:
@@ -183,6 +203,23 @@ class _Call(_Calls, Generic[T]):
 
 _outer_calls: ContextVar[_Calls | None] = ContextVar("agentgraph_outer_calls", default=None)
 _waiting_call: ContextVar[_Call[Any]] = ContextVar("agentgraph_waiting_call")
+
+
+_blocked_loops: set[BackgroundLoop] = set()
+"""The loops that wait in `run_sync`; a loop does so once at a time."""
+
+
+@contextmanager
+def _blocked_loop() -> Iterator[None]:
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    _blocked_loops.add(loop)
+    try:
+        yield
+    finally:
+        _blocked_loops.discard(loop)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
+from weakref import WeakSet
 
 BackgroundLoop: TypeAlias = asyncio.AbstractEventLoop
 
@@ -41,15 +42,25 @@ class LoopPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[BackgroundLoop] = []
+        self._all: WeakSet[BackgroundLoop] = WeakSet()
 
     def take(self) -> BackgroundLoop:
         """Return an idle loop, or a new one."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        ready: Future[BackgroundLoop] = Future()
-        threading.Thread(target=_serve, args=(ready,), name=_LOOP_THREAD, daemon=True).start()
-        return ready.result()
+        loop = _new_loop()
+        self._all.add(loop)
+        return loop
+
+    @cached_property
+    def of_stores(self) -> BackgroundLoop:
+        """The loop of all connections to stores: no tool runs there that could block it."""
+        return _new_loop()
+
+    def __contains__(self, loop: BackgroundLoop) -> bool:
+        """Tell whether a loop is one of those that are lent."""
+        return loop in self._all
 
     def give_back(self, loop: BackgroundLoop) -> None:
         """Take a loop back; it ends if there are enough idle ones. Call it on the loop."""
@@ -82,11 +93,17 @@ def background_loop() -> Iterator[BackgroundLoop]:
         loop.call_soon_threadsafe(loops().give_back, loop)
 
 
-def _serve(ready: Future[BackgroundLoop]) -> None:
+def _new_loop() -> BackgroundLoop:
+    start: Future[BackgroundLoop] = Future()
+    threading.Thread(target=_serve, args=(start,), name=_LOOP_THREAD, daemon=True).start()
+    return start.result()
+
+
+def _serve(start: Future[BackgroundLoop]) -> None:
     loop = asyncio.new_event_loop()
     loop.set_default_executor(threads())
     asyncio.set_event_loop(loop)
-    loop.call_soon(ready.set_result, loop)
+    loop.call_soon(start.set_result, loop)
     is_stopped = False
     while not is_stopped:
         # A task that raises KeyboardInterrupt or SystemExit ends the loop's method, but not the

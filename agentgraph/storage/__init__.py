@@ -13,7 +13,7 @@ from agentgraph.storage.lazy import LazySaver
 from agentgraph.storage.memory import MemorySaver
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
-from agentgraph.storage.threaded import with_async_methods
+from agentgraph.storage.threaded import original_of, with_async_methods
 
 __all__ = [
     "MEMORY",
@@ -23,6 +23,7 @@ __all__ = [
     "default_saver",
     "lasting_url",
     "open_saver",
+    "original_of",
     "register_saver",
     "with_async_methods",
 ]

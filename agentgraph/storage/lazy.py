@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph.blocking import run_sync
+from agentgraph.blocking import on_loop_of_stores, run_sync
 from agentgraph.running import outer_run
 from agentgraph.storage.delegating import DelegatingSaver
 from agentgraph.storage.store import Claim, Saver, Store
@@ -37,8 +37,9 @@ _OpenStore = tuple[Store, _Connection]
 class LazySaver(DelegatingSaver):
     """Open one store per event loop: a saver binds to its loop and would deadlock on another one.
 
-    `connect` returns the context in which a store is open; it is entered on first use. The sync
-    methods run the async ones, whose names begin with `a`, by `run_sync`.
+    All synchronous calls share one store. `connect` returns the context in which a store is open;
+    it is entered on first use. The sync methods run the async ones, whose names begin with `a`, by
+    `run_sync`.
     """
 
     def __init__(self, connect: Callable[[], _Connection]) -> None:
@@ -49,10 +50,13 @@ class LazySaver(DelegatingSaver):
 
     async def aopen(self) -> None:
         """Connect now, on the running loop, so that an unreachable store fails at the start."""
-        await self._store()
+        await on_loop_of_stores(self._store())
 
     async def aclose(self) -> None:
         """Close what is open on the running loop; a later use opens it again."""
+        await on_loop_of_stores(self._close_here())
+
+    async def _close_here(self) -> None:
         future = self._stores.pop(asyncio.get_running_loop(), None)
         if future is not None:
             # Shielded: a half-closed store is in no list any more, so the rest would stay open.
@@ -81,6 +85,9 @@ class LazySaver(DelegatingSaver):
         return await self._ask(lambda store: operation(store.saver_for(thread_id, self._allowlist)))
 
     async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        return await on_loop_of_stores(self._ask_here(work))
+
+    async def _ask_here(self, work: Callable[[Store], Awaitable[T]]) -> T:
         store = await self._store()
         try:
             with store.operation():

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from agentgraph.blocking import on_loop_of_stores
 from agentgraph.errors import StorageError
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Claim:
         """Release the thread, even if cancelled; a second call does nothing."""
         if not self._is_released:
             self._is_released = True
-            task = asyncio.ensure_future(self._store.release(self._thread_id))
+            task = asyncio.ensure_future(on_loop_of_stores(self._store.release(self._thread_id)))
             await asyncio.shield(task)
 
 

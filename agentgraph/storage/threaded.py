@@ -1,11 +1,13 @@
-"""A saver that is synchronous only, for graphs that run asynchronously."""
+"""Savers that are synchronous only, or bound to a loop, for graphs that run on any loop."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from asyncio import AbstractEventLoop, Lock, get_running_loop
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,8 +19,10 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agentgraph.blocking import in_thread
+from agentgraph.blocking import in_thread, loop_of, on_loop
 from agentgraph.storage.store import Saver
+
+T = TypeVar("T")
 
 
 def with_async_methods(saver: Saver) -> Saver:
@@ -26,9 +30,22 @@ def with_async_methods(saver: Saver) -> Saver:
 
         agent = Agent("support", checkpointer=SqliteSaver(connection))  # is synchronous only
 
-    A saver that is synchronous only does not have the asynchronous methods, or they raise.
+    A saver that is synchronous only does not have the asynchronous methods, or they raise. One that
+    is bound to an event loop is used on that loop.
     """
-    return ThreadedSaver(saver) if _is_synchronous_only(saver) else saver
+    if _is_synchronous_only(saver):
+        return ThreadedSaver(saver)
+    return BoundSaver(saver) if isinstance(_loop_of(saver), AbstractEventLoop) else saver
+
+
+def original_of(saver: object) -> object:
+    """Return the saver behind one that `with_async_methods` has made."""
+    return saver.saver if isinstance(saver, ThreadedSaver) else saver
+
+
+def _loop_of(saver: object) -> object:
+    """Return the loop to which a saver is bound, as those of LangGraph are."""
+    return getattr(saver, "loop", None)
 
 
 def _is_synchronous_only(saver: Saver) -> bool:
@@ -158,3 +175,81 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         return await in_thread(self.get_delta_channel_history, config=config, channels=channels)
+
+
+_locks: WeakKeyDictionary[Saver, Lock] = WeakKeyDictionary()
+"""The locks of savers that are not used on their own loops."""
+
+
+class BoundSaver(ThreadedSaver):
+    """Run each asynchronous operation of a saver on the loop to which it is bound.
+
+    Where that loop stands still, because it has ended or waits for a synchronous call, all use the
+    saver on one other loop.
+    """
+
+    async def _at_home(self, operation: Coroutine[Any, Any, T]) -> T:
+        home: AbstractEventLoop = self.saver.loop  # type: ignore[attr-defined]
+        loop = loop_of(home)
+        if loop is not home:
+            operation = self._alone(operation)
+        return await (operation if loop is get_running_loop() else on_loop(loop, operation))
+
+    async def _alone(self, operation: Coroutine[Any, Any, T]) -> T:
+        # The saver's own lock is bound to its loop as soon as one operation waits for another.
+        async with _locks.setdefault(self.saver, Lock()):
+            return await operation
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._at_home(self.saver.aget_tuple(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        async def collect() -> Sequence[CheckpointTuple]:
+            listing = self.saver.alist(config, filter=filter, before=before, limit=limit)
+            return [checkpoint async for checkpoint in listing]
+
+        for checkpoint in await self._at_home(collect()):
+            yield checkpoint
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return await self._at_home(self.saver.aput(config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        await self._at_home(self.saver.aput_writes(config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._at_home(self.saver.adelete_thread(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self._at_home(self.saver.adelete_for_runs(run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self._at_home(self.saver.acopy_thread(source_thread_id, target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        await self._at_home(self.saver.aprune(thread_ids, strategy=strategy))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        history = self.saver.aget_delta_channel_history(config=config, channels=channels)
+        return await self._at_home(history)

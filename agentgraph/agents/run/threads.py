@@ -33,7 +33,7 @@ from agentgraph.clock import clock
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run
-from agentgraph.storage import LazySaver
+from agentgraph.storage import LazySaver, original_of
 from agentgraph.surface import whole_state
 
 
@@ -45,7 +45,7 @@ class Threads:
         self._graph = graph
         self._saver = saver
         # By saver: all agents on one saver wait for each other's threads.
-        self.queues = _queues_by_saver.setdefault(saver, ThreadQueues())
+        self.queues = _queues_by_saver.setdefault(original_of(saver), ThreadQueues())
 
     @property
     def saver(self) -> Any:

@@ -7,10 +7,12 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.tools import BaseTool, Tool
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph import Agent
 from agentgraph.errors import AgentGraphError
@@ -276,3 +278,45 @@ def test_an_error_of_the_run_is_raised_as_it_is() -> None:
     agent = Agent("a", model=ScriptedModel([]))
     with pytest.raises(AgentGraphError):
         agent.invoke("go")
+
+
+def paying(checkpointer: Any) -> Agent:
+    return Agent("a", model=ScriptedModel(asker), checkpointer=checkpointer)
+
+
+def test_synchronous_calls_share_one_connection_to_a_store(tmp_path: Path) -> None:
+    agent = paying(f"sqlite:///{tmp_path / 'agents.db'}")
+    in_parallel(lambda n: agent.invoke("hello", thread_id=str(n)).text, 8)
+    saver: Any = agent.graph.checkpointer
+    assert len(saver._stores) == 1
+    assert agent.invoke("hello", thread_id="1").text == "hello"
+
+
+async def test_a_saver_of_one_loop_serves_calls_from_all_others(tmp_path: Path) -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "agents.db")) as saver:
+        agent = paying(saver)
+
+        async def ask(thread: str) -> str:
+            return (await agent.ainvoke("hello", thread_id=thread)).text
+
+        def work(number: int) -> str:
+            if number % 2:
+                return asyncio.run(ask(f"{number}"))
+            return agent.invoke("hello", thread_id=f"{number}").text
+
+        calls = asyncio.to_thread(in_parallel, work, 8)
+        results = await asyncio.gather(calls, *(ask(f"own {n}") for n in range(4)))
+        assert results == [["hello"] * 8, *["hello"] * 4]
+        # The loop of the saver stands still while it waits for a call.
+        assert agent.invoke("hello", thread_id="1").text == "hello"
+        assert len(await agent.ahistory("1")) == 4
+
+
+def test_agents_on_one_saver_of_a_loop_wait_for_each_others_threads(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "agents.db")) as saver:
+            agents = [paying(saver) for _ in range(2)]
+            await asyncio.gather(*(agent.ainvoke("hello", thread_id="t") for agent in agents * 3))
+            assert len(await agents[0].ahistory("t")) == 12
+
+    asyncio.run(check())
