@@ -46,6 +46,8 @@ def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
     assistant gets a neutral "Continue." at the end. Texts that no encoding has are replaced.
     """
     messages = list(messages)
+    if _is_legal(messages):
+        return messages
     answers = _answers_by_call(messages)
     call_ids: set[str] = set()
     legal: list[AnyMessage] = []
@@ -164,6 +166,40 @@ def work_done(messages: Iterable[AnyMessage]) -> str:
         for m in messages
         if isinstance(m, ToolMessage | AIMessage) and m.text
     )
+
+
+def _is_legal(messages: Sequence[AnyMessage]) -> bool:
+    """Tell in one pass whether `repair` would change nothing, which is so for most histories.
+
+    It may say no of a legal history. It calls few functions, as it runs before each model call.
+    """
+    due: list[str | None] = []
+    call_ids: set[str | None] = set()
+    for message in messages:
+        content, kind = message.content, type(message)
+        if not isinstance(content, str):
+            return False
+        if not content.isascii() and with_sendable_text(message) is not message:
+            return False
+        if kind is ToolMessage:
+            if not due or message.tool_call_id != due.pop():  # type: ignore[union-attr]
+                return False
+            continue
+        calls = message.tool_calls if kind is AIMessage else []  # type: ignore[union-attr]
+        if due or kind not in _SPEAKERS or not (calls or content.strip()):
+            return False
+        if kind is AIMessage and message.invalid_tool_calls:  # type: ignore[union-attr]
+            return False
+        for call in reversed(calls):
+            call_id = call["id"]
+            if not call_id or call_id in call_ids or not _is_legal_name(call["name"]):
+                return False
+            call_ids.add(call_id)
+            due.append(call_id)
+    return bool(messages) and not due and type(messages[-1]) is not AIMessage
+
+
+_SPEAKERS = (HumanMessage, AIMessage)
 
 
 def _answers_by_call(messages: Sequence[AnyMessage]) -> dict[tuple[int, int], ToolMessage]:
