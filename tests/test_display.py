@@ -211,7 +211,7 @@ def test_an_agent_that_is_too_large_to_look_at_is_shown_in_a_line(
     [(kind, text)] = Agent("a", model="offline")._repr_mimebundle_().items()
 
     assert kind == "text/plain"
-    assert text.startswith("Agent('a'): 7 nodes, too many")
+    assert text.startswith("Agent('a'): 8 nodes, too many")
 
 
 def spoken(text: str, event_type: str = EV_TEXT, **data: Any) -> Envelope:
