@@ -42,7 +42,12 @@ from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.agents.spec.tree import Tree, name_at
 from agentgraph.blocking import Abort
 from agentgraph.errors import AgentGraphError, ConfigurationError, suggestion
-from agentgraph.interception import ToolUse, current_interceptor, without_interception
+from agentgraph.interception import (
+    ToolUse,
+    current_interceptor,
+    current_ledger,
+    without_interception,
+)
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.patching import whole_state
@@ -163,6 +168,9 @@ class ToolRunner:
             current_visit(),
             position,
             request.tool_call["name"],
+            # A call that was edited on a fork is another one. In a session a round that runs again
+            # asks its model again, which may write the same call differently.
+            request.tool_call["args"] if current_ledger() is None else "",
         )
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 

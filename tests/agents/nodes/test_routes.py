@@ -11,7 +11,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, StateSnapshot, interrupt
 
-from agentgraph import Agent, Finish, Guards
+from agentgraph import Agent, Finish, Guards, effect
 from agentgraph.errors import RoutingError
 from agentgraph.testing import ScriptedModel, call
 
@@ -126,6 +126,26 @@ async def test_time_travel_replays_from_an_older_checkpoint(guards: Any) -> None
     older = next(state for state in history if state.next == ("call_tools",))
     result = await agent.graph.ainvoke(None, older.config)
     assert (runs, texts(result)) == ([1, 1], ["hi", "", "got 1", "second"])
+
+
+async def test_on_a_fork_an_action_is_not_repeated_and_an_edited_one_is_another() -> None:
+    @effect(compensate=None)
+    def pay(x: int) -> str:
+        """Pay."""
+        runs.append(x)
+        return f"paid {x}"
+
+    script: list[Any] = [call("pay", x=1), "first", "second", "third"]
+    agent = desk(*script, guards=Guards.interactive(), tools=[pay])
+    await agent.graph.ainvoke(HI, CONFIG)
+    history = [state async for state in agent.graph.aget_state_history(CONFIG)]
+    older = [state for state in history if state.next == ("call_tools",)][-1]
+    message = older.values["messages"][-1]
+
+    result = await agent.graph.ainvoke(None, older.config)
+    assert (runs, texts(result)) == ([1], ["hi", "", "paid 1", "second"])
+    result = await written(agent, with_calls(message, {"x": 7}), "call_model", older.config)
+    assert (runs, texts(result)) == ([1, 7], ["hi", "", "paid 7", "third"])
 
 
 # Several calls.
