@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import replace
 from functools import partial
 from types import CellType, FunctionType, MethodType
-from typing import Any, Protocol, TypeAlias, get_type_hints, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, get_type_hints, runtime_checkable
 
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import (
@@ -40,8 +40,10 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph._internal._typing import MISSING
-from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
+from langgraph.channels import UntrackedValue
+from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import EmptyChannelError
 from langgraph.graph import END, StateGraph
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import add_messages
@@ -580,23 +582,54 @@ def add_run_value(builder: AnyGraph, reducer: Callable[[Any, Any], Any]) -> None
     No node, caller or parent graph sees it, and it is empty once a run has gone to its end. Nodes
     use `read_run_value` and `write_run_value`; the edges of all of them must be held.
     """
-    builder.channels = {**builder.channels, RUN_VALUE: _RunValue(dict, reducer)}
+    builder.channels = {**builder.channels, RUN_VALUE: _RunValue(reducer)}
 
 
-class _RunValue(BinaryOperatorAggregate[Any]):
+class _RunValue(BaseChannel[Any, Any, Any]):
     """A value of one run: the checkpoint after its end is the one of the graph without guards."""
 
-    __slots__ = ("goes_on",)
+    __slots__ = ("goes_on", "reducer", "value")
 
-    def __init__(self, typ: type[Any], operator: Callable[[Any, Any], Any]) -> None:
-        super().__init__(typ, operator)
-        self.value = MISSING
+    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
+        super().__init__(dict)
+        self.reducer = reducer
+        self.value: Any = MISSING
         self.goes_on = False
+        """Whether a task goes on by a `Send`."""
+
+    ValueType = UpdateType = property(lambda self: self.typ)
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        """Return a new channel with a stored value."""
+        channel = self.__class__(self.reducer)
+        channel.key, channel.value = self.key, checkpoint
+        return channel
+
+    def copy(self) -> Self:
+        """Return a copy of the channel."""
+        return self.from_checkpoint(self.value)
+
+    def checkpoint(self) -> Any:
+        """Return the value to store."""
+        return self.value
+
+    def get(self) -> Any:
+        """Return the value."""
+        if self.value is MISSING:
+            raise EmptyChannelError
+        return self.value
+
+    def is_available(self) -> bool:
+        """Tell whether there is a value."""
+        return self.value is not MISSING
 
     def update(self, values: Sequence[Any]) -> bool:
         """Reduce the values, and note whether a task goes on by a `Send`."""
         self.goes_on = _GOES_ON in values
-        super().update([value for value in values if value != _GOES_ON])
+        for value in values:
+            if value != _GOES_ON:
+                is_first = self.value is MISSING
+                self.value = value if is_first else self.reducer(self.value, value)
         return bool(values)
 
     def finish(self) -> bool:

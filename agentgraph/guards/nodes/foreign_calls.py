@@ -242,6 +242,11 @@ def input_message_id(messages: Sequence[AnyMessage]) -> str:
     return str(humans[-1].id) if humans else "input"
 
 
+def last_message_id(updates: Updates) -> str | None:
+    """Return the id of the last message in a node's updates, None without messages."""
+    return next((message.id for message in reversed(_messages(updates))), None)
+
+
 def _messages(updates: Updates) -> list[BaseMessage]:
     parts = (update.get("messages") or [] for update in updates)
     return [

@@ -35,6 +35,7 @@ from agentgraph.guards.nodes.foreign_calls import (
     ModelNode,
     ToolsNode,
     input_message_id,
+    last_message_id,
     merge_states,
     messages_of,
     value_in,
@@ -225,8 +226,8 @@ class _Level:
     """A level above the graph at work: the account that all levels share."""
 
     account: Account
-    stopped_by: str = ""
-    """The guard that has ended the input on a level below."""
+    last_word: AIMessage | None = None
+    """The message with which a guard has ended the input on a level below."""
 
 
 _above: ContextVar[_Level | None] = ContextVar("agentgraph_foreign_level", default=None)
@@ -339,11 +340,11 @@ class _ForeignWrappers:
             finally:
                 _above.reset(token)
                 self._store(interceptor)
-            if not level.stopped_by:
+            if level.last_word is None:
                 return result
             if above is not None:
-                above.stopped_by = level.stopped_by
-            return _without_goto(result)
+                above.last_word = level.last_word
+            return self._end_with(result, level.last_word)
 
         return node_call
 
@@ -414,16 +415,23 @@ class _ForeignWrappers:
 
     def _close(self, interceptor: NodeInterceptor, cause: str = "") -> Any:
         """End the run of the graph and of all graphs around it, with a message that says why."""
-        guard = interceptor.account.closed_by
         self._store(interceptor)
+        last_word = _last_word(interceptor.account.closed_by, cause)
         if (above := _above.get()) is not None:
-            above.stopped_by = guard
-        update: dict[str, Any] = (
-            {"messages": [_last_word(guard, cause)]} if self.has_messages else {}
-        )
+            above.last_word = last_word
+        update: dict[str, Any] = {"messages": [last_word]} if self.has_messages else {}
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
         return Halt(goto=END, update=update)
+
+    def _end_with(self, result: Any, last_word: AIMessage) -> Any:
+        """Return the result of a node without what follows from it; the last word is the last."""
+        parts = result if isinstance(result, list) else [result]
+        parts = [replace(part, goto=()) if isinstance(part, Command) else part for part in parts]
+        update: dict[str, Any] = {}
+        if self.has_messages and last_message_id(updates_of(parts)) != last_word.id:
+            update["messages"] = [last_word.model_copy(update={"id": new_id()})]
+        return [*(part for part in parts if part is not None), Halt(goto=END, update=update)]
 
     def _store(
         self,
@@ -472,13 +480,6 @@ def _last_word(guard: str, cause: str) -> AIMessage:
     text = f"Stopped by {guard}: {cause}." if cause else f"Stopped by {guard}."
     about = {"agentgraph": {"stopped_by": guard}}
     return AIMessage(text, id=new_id(), response_metadata=about)
-
-
-def _without_goto(result: Any) -> Any:
-    """Return the result of a node without what follows from it."""
-    parts = result if isinstance(result, list) else [result]
-    own_parts = [replace(part, goto=()) if isinstance(part, Command) else part for part in parts]
-    return [*(part for part in own_parts if part is not None), Halt(goto=END)]
 
 
 def _ends_with(state: Any, message_id: str | None) -> bool:
