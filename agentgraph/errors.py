@@ -1,14 +1,14 @@
 """The errors of agentgraph, as one tree; each says what went wrong and what to do.
 
 AgentGraphError             catch it to catch all of them; `.code` is a stable name
-├── ConfigurationError      a specification cannot be built: mend what `.faults` lists, all of it
+├── ConfigurationError      a specification cannot be built: fix everything that `.faults` lists
 ├── RoutingError            a run was sent to a node, an agent or an interrupt that does not exist
 ├── SessionError            a session cannot do what was asked of it
 │   ├── SessionClosed       it accepts nothing after its close: open a new session
 │   ├── RoundConflict       another process committed to its log first: read it, and try again
 │   ├── StaleOwner          its lease was lost: another process drives it now
 │   ├── InsideRound         a round waits for its own session: send without `admitted=True`
-│   └── Quarantined         its log cannot be read, or its code is not registered: mend that
+│   └── Quarantined         its log cannot be read, or its code is not registered: fix that
 ├── ModelError              the model's provider failed: its own error is the chained exception
 ├── GuardStopped            a guard ended the run: `.decision` says which, and why
 └── StorageError            the store cannot be reached or read: check its URL and its server
@@ -57,7 +57,7 @@ class AgentGraphError(Exception):
 
 
 class ConfigurationError(AgentGraphError):
-    """The specification cannot be built: mend all that `faults` lists."""
+    """The specification cannot be built: fix everything that `faults` lists."""
 
     code = "configuration"
 
@@ -105,7 +105,7 @@ class InsideRound(SessionError):
 
 
 class Quarantined(SessionError):
-    """The session can be read but not run: mend its log, or register its code."""
+    """The session can be read but not run: repair its log, or register its code."""
 
     code = "quarantined"
 

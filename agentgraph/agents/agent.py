@@ -25,7 +25,7 @@ from agentgraph.agents.spec.output import Form, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.agents.spec.tree import names_of
 from agentgraph.blocking import background_loop, run_sync
-from agentgraph.errors import ConfigurationError
+from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.participant import Membership
@@ -283,9 +283,12 @@ class Agent(AgentSpec, Generic[Output]):
 
         Name and description are changed here only. Raises `ConfigurationError` as `Agent` does.
         """
-        surplus = sorted(set(changes) - {field.name for field in fields(self)})
+        names = [field.name for field in fields(self) if not field.name.startswith("_")]
+        surplus = sorted(set(changes) - set(names))
         if surplus:
-            raise ConfigurationError([f"an Agent has no {name!r}" for name in surplus])
+            raise ConfigurationError(
+                [f"an Agent has no field {name!r}: {suggestion(name, names)}" for name in surplus]
+            )
         values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
         if deep:
             below = {k: v for k, v in changes.items() if k not in ("name", "description")}

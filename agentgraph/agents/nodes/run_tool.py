@@ -365,7 +365,7 @@ class _OutcomeTool:
 def _explain(error: ToolInvocationError) -> str:
     # ToolNode reads the annotation: only arguments that do not fit are answered inside of the
     # middleware. All other errors pass through the middleware, which may retry the call.
-    return f"Error: {type(error).__name__}: {error}\nMend the call, or do without it."
+    return f"Error: {type(error).__name__}: {error}\nCorrect the call, or go on without it."
 
 
 def _check_output(output: OutputFormat, call: ToolCall) -> ToolMessage:

@@ -80,8 +80,8 @@ def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[A
         except Exception as error:
             kind = type(decision).__name__
             raise ConfigurationError(
-                f"the decision on {key} cannot be stored: {kind} is nothing that the checkpoint "
-                "saver can write; give what JSON has",
+                f"the decision on {key} cannot be stored: {kind} is a type that the checkpoint "
+                "saver cannot write; give a JSON value",
                 code="input",
             ) from error
 

@@ -39,7 +39,7 @@ def faults_of(agent: AgentSpec) -> list[str]:
         faults += faults_under(agent, agent.guards)
         faults += schema_faults(gates_under(agent, agent.guards))
     if len(stores_of(agent)) > 1:
-        faults.append("agents of the tree have different stores: a tree has one, give it the root")
+        faults.append("the agents of this tree have different stores: give one store, to the root")
     return faults
 
 
@@ -105,7 +105,10 @@ def _duplicates(agent: AgentSpec) -> Iterator[str]:
     names: set[str] = set()
     for name in _all_names(agent):
         if name.lower() in names:
-            yield f"two agents of the tree are called {name!r} (case does not count): rename one"
+            yield (
+                f"two agents of the tree are called {name!r} (case does not count): rename one, "
+                "with agent.replace(name=...) where the same agent stands in two places"
+            )
         names.add(name.lower())
 
 

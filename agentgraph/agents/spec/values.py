@@ -101,7 +101,7 @@ _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _is_saver,
         "give a saver, or a URL: memory, sqlite:///file.db or postgresql://…",
     ),
-    "store": (_is(BaseStore), "give a store of LangGraph's"),
+    "store": (_is(BaseStore), "give a LangGraph store"),
     "context_schema": (_is(type), "give a class"),
 }
 
@@ -117,27 +117,37 @@ def _tool_fault(tool: Any) -> str | None:
     if isinstance(tool, Mapping | BaseTool) or as_participant(tool) is not None:
         return None
     if not callable(tool):
-        return f"tools holds {tool!r}, which is no tool, function, dict or Agent"
+        return f"tools holds {tool!r}, which is not a tool, a function, a dict or an Agent"
     try:
         as_base_tool(tool)
     except (ValueError, TypeError) as error:
-        return f"a function in tools cannot become a tool: {error}"
+        name = getattr(tool, "__name__", type(tool).__name__)
+        if not getattr(tool, "__doc__", None):
+            return (
+                f"the function {name!r} in tools cannot become a tool: it has no docstring. Add "
+                "one that tells the model what the function does"
+            )
+        return f"the function {name!r} in tools cannot become a tool: {error}"
     return None
 
 
 def _intent_fault(intent: Any) -> str | None:
-    return None if isinstance(intent, Intent) else f"intents holds {intent!r}, which is no Intent"
+    return (
+        None if isinstance(intent, Intent) else f"intents holds {intent!r}, which is not an Intent"
+    )
 
 
 def _patch_fault(patch: Any) -> str | None:
-    return None if callable(patch) else f"patcher holds {patch!r}, which is no function of a graph"
+    return (
+        None if callable(patch) else f"patcher holds {patch!r}, which is not a function of a graph"
+    )
 
 
 def _middleware_fault(middleware: Any) -> str | None:
     # Recognized by its attributes: `langchain` is an extra, and may not be installed.
     if hasattr(middleware, "state_schema") and hasattr(middleware, "wrap_model_call"):
         return None
-    return f"middleware holds {middleware!r}, which is no AgentMiddleware of LangChain's"
+    return f"middleware holds {middleware!r}, which is not an AgentMiddleware of LangChain"
 
 
 _MEMBER_FAULTS: Mapping[str, Callable[[Any], str | None]] = {

@@ -222,7 +222,25 @@ def test_function_that_cannot_become_a_tool_is_refused() -> None:
     def undocumented(order: str) -> str:
         return order
 
-    assert "cannot become a tool" in faults(tools=[undocumented])[0]
+    (found,) = faults(tools=[undocumented])
+
+    assert "the function 'undocumented' in tools cannot become a tool" in found
+    assert "no docstring" in found
+
+
+def test_same_agent_in_two_places_is_told_to_be_renamed() -> None:
+    clerk = agent("clerk")
+    sales, support = agent("sales", agents=[clerk]), agent("support", agents=[clerk])
+
+    (found,) = faults(agents=[sales, support])
+
+    assert "agent.replace(name=...)" in found
+
+
+def test_unknown_field_of_a_replacement_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="no field 'tool': did you mean 'tools'"):
+        changes: dict[str, Any] = {"tool": [lookup]}
+        agent().replace(**changes)
 
 
 def test_all_faults_are_named_at_once() -> None:
