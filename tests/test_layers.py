@@ -30,7 +30,7 @@ LEAVES = frozenset(
         "interception",
         "storage",
         "stream",
-        "surface",
+        "graphs",
         "telling",
         "usage",
         "sendable",
@@ -61,7 +61,7 @@ ACTS_ON_GRAPHS = (
     "agentgraph/guards/nodes/agent_graph.py",
     "agentgraph/guards/nodes/foreign_graph.py",
 )
-MAY_IMPORT_PRIVATE_NAMES = "agentgraph/patching.py"
+MAY_IMPORT_PRIVATE_NAMES = "agentgraph/graphs/private.py"
 
 # Inside a package, from the bottom to the top: a module imports those of its own row and of the
 # rows above it in this list. A module in a folder may have a row of its own.
@@ -220,7 +220,7 @@ def test_imports_of_the_project_follow_the_table() -> None:
         ("agentgraph/sessions/hub.py", "from agentgraph import clock"),
         ("agentgraph/routing/graph.py", "from agentgraph.outcomes import Handoff\nimport timeit"),
         ("agentgraph/guards/nodes/agent_graph.py", "from langgraph.graph import StateGraph"),
-        ("agentgraph/patching.py", "from langgraph._internal._config import merge_configs"),
+        ("agentgraph/graphs/private.py", "from langgraph._internal._config import merge_configs"),
         (
             "agentgraph/storage.py",
             "from importlib import metadata\nfrom .errors import StorageError",

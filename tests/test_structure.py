@@ -15,7 +15,8 @@ from tests.structure import (
     short_modules,
 )
 
-CEILINGS = Figures(cycle=1, folder=15, short=7, head=18.2, bare=0.5, explained=14.4)
+# One of the short ones holds the private imports, and nothing else may stand there.
+CEILINGS = Figures(cycle=1, folder=15, short=8, head=18.2, bare=0.5, explained=14.4)
 
 
 def test_figures_of_the_product_stay_within_their_ceilings() -> None:

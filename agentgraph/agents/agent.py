@@ -26,10 +26,10 @@ from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.agents.spec.tree import names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
+from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.participant import Membership
-from agentgraph.patching import AnyCompiledGraph
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 

@@ -31,22 +31,16 @@ from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import toolset_of
 from agentgraph.agents.spec.tree import Tree, stores_of
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
+from agentgraph.graphs.public_graph import publish
+from agentgraph.graphs.routes import Route, add_route
 from agentgraph.guards import Effect, GuardedState, Guards, Place
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, HasGuards, Membership, Participant
-from agentgraph.patching import (
-    AnyCompiledGraph,
-    AnyGraph,
-    Route,
-    add_route,
-    apply_patchers,
-    merge_states,
-    states_of,
-)
-from agentgraph.surface import publish
+from agentgraph.patching import apply_patchers, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _CALLS = ("call_tools", END)

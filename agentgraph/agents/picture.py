@@ -9,11 +9,11 @@ from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.display import fault
 from agentgraph.drawing import Edge, Node, draw
+from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Guards
 from agentgraph.guards.decision import FAILURE_CLASSES
 from agentgraph.guards.mechanisms.effects import effect_of
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, COMPENSATE
-from agentgraph.patching import AnyCompiledGraph
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Unpack
 
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign_graph import foreign_patcher
@@ -12,7 +13,7 @@ from agentgraph.guards.nodes.foreign_parts import Names, is_agent
 from agentgraph.guards.overrides import Overrides, call_text, policy_html
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
-from agentgraph.patching import AnyGraph, Patcher
+from agentgraph.patching import Patcher
 
 
 class Default(Enum):

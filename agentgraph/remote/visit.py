@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.types import Command, interrupt
 
+from agentgraph.graphs.task import answers_to, has_answer
 from agentgraph.history import unknown_outcomes
-from agentgraph.patching import answers_to, has_answer
 from agentgraph.remote.relay import RemoteRelay
 from agentgraph.remote.thread import RemoteThread, read_messages, unseen_messages
 

@@ -14,7 +14,9 @@ from typing_extensions import TypedDict
 
 from agentgraph import Agent, Patcher, patched
 from agentgraph.errors import ConfigurationError
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, insert_node, read_state, wrap_node
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.task import read_state
+from agentgraph.patching import insert_node, wrap_node
 from agentgraph.running import history
 from agentgraph.testing import ScriptedModel, call
 

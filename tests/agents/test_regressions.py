@@ -36,9 +36,9 @@ from langgraph.types import Command, interrupt
 
 from agentgraph import Agent, Guards, Intent, idempotency_key
 from agentgraph.errors import ConfigurationError, RoutingError
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import StepLimit
 from agentgraph.stream import FinalStateEvent, InterruptEvent, TokenEvent
-from agentgraph.surface import run_whole
 from agentgraph.testing import ScriptedModel, call
 
 

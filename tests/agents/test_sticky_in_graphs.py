@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph import Agent
-from agentgraph.patching import AnyGraph
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.stream import RoutingEvent
 from agentgraph.testing import ScriptedModel, call
 from tests.wire import call as wire_call

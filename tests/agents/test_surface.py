@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from agentgraph import Agent, Patcher, Team
-from agentgraph.patching import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call
 

@@ -20,7 +20,7 @@ from langgraph.types import Command, interrupt
 
 from agentgraph import Agent, Guards, effect, patched
 from agentgraph.blocking import background_loop, run_sync
-from agentgraph.patching import AnyCompiledGraph
+from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.testing import ScriptedModel, call
 
 FILE = "agents.db"

@@ -20,9 +20,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from agentgraph import Agent
 from agentgraph.clock import clock
+from agentgraph.graphs.public_graph import whole_state
 from agentgraph.storage import LazySaver
 from agentgraph.storage.postgres import SAVERS, open_postgres
-from agentgraph.surface import whole_state
 from agentgraph.testing import ScriptedModel
 from tests.postgres import Database, Way, new_database, new_server, ways
 

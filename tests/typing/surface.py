@@ -40,6 +40,7 @@ from agentgraph import (
     patched,
     round_robin,
 )
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.guards import (
     AuditTrail,
     CircuitBreaker,
@@ -52,7 +53,7 @@ from agentgraph.guards import (
     MemorySink,
     Subject,
 )
-from agentgraph.patching import AnyGraph, Patcher, wrap_node
+from agentgraph.patching import Patcher, wrap_node
 from agentgraph.phases import ConversationPipeline, ConversationRouter, PipelineStage
 from agentgraph.routing import (
     Composable,

@@ -26,7 +26,8 @@ from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.run_tool import ToolRunner
 from agentgraph.agents.nodes.settle_calls import Commands, admit, close, conclude
 from agentgraph.agents.nodes.state import NEXT_MOVE, AgentState, merge_messages
-from agentgraph.patching import read_state, updates_of
+from agentgraph.graphs.task import read_state
+from agentgraph.patching import updates_of
 
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Commands]]
 

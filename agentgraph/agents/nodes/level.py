@@ -15,9 +15,9 @@ from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.toolset import Toolset
 from agentgraph.agents.spec.tree import Tree
 from agentgraph.errors import RoutingError
+from agentgraph.graphs.task import has_parent
 from agentgraph.guards import Effect, Guards
 from agentgraph.participant import Membership
-from agentgraph.patching import has_parent
 from agentgraph.running import history
 from agentgraph.stream import RoutingEvent, RoutingKind
 

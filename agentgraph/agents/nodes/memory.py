@@ -15,9 +15,9 @@ from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
 
 from agentgraph.blocking import run_graph, state_of_graph
+from agentgraph.graphs.task import has_saver
 from agentgraph.history import unknown_outcomes
 from agentgraph.participant import Graph
-from agentgraph.patching import has_saver
 from agentgraph.remote import RemoteMember, read_messages, unseen_messages
 from agentgraph.running import current_delegation
 

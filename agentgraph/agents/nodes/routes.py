@@ -17,8 +17,8 @@ from agentgraph.agents.nodes.calls import PendingCalls, transfer_text
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import NEXT_MOVE
 from agentgraph.errors import RoutingError
+from agentgraph.graphs.routes import AfterNode, Destinations, Route
 from agentgraph.history import calls_of
-from agentgraph.patching import AfterNode, Destinations, Route
 
 SETTLE_CALLS = "settle_calls"
 """The node where the parallel calls of a message meet."""

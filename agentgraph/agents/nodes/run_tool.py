@@ -42,6 +42,7 @@ from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.agents.spec.tree import Tree, name_at
 from agentgraph.blocking import Abort
 from agentgraph.errors import AgentGraphError, ConfigurationError, suggestion
+from agentgraph.graphs.task import whole_state
 from agentgraph.interception import (
     ToolUse,
     current_interceptor,
@@ -50,7 +51,6 @@ from agentgraph.interception import (
 )
 from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
-from agentgraph.patching import whole_state
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, record_messages
 
 Execute = Callable[[ToolCallRequest], Awaitable[Any]]

@@ -29,14 +29,14 @@ from agentgraph.agents.nodes.memory import Delegate, ask, with_memory
 from agentgraph.agents.nodes.routes import SETTLE_CALLS
 from agentgraph.agents.nodes.state import AgentState, own_messages
 from agentgraph.errors import AgentGraphError, ModelError
+from agentgraph.graphs.public_graph import run_inside
+from agentgraph.graphs.task import read_state
 from agentgraph.history import answer_malformed, open_calls, repair, work_done
 from agentgraph.interception import Interceptor, current_interceptor
 from agentgraph.participant import Graph, split_stop
-from agentgraph.patching import read_state
 from agentgraph.remote import read_messages, with_ids
 from agentgraph.running import current_run, handed_over, record_messages, shared_run
 from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit, media_of
-from agentgraph.surface import run_inside
 
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
 Result: TypeAlias = Mapping[str, Any]

@@ -32,16 +32,16 @@ from agentgraph.errors import (
     RoutingError,
     kind_of,
 )
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import Decision, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
-from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, outer_run, record_messages
 from agentgraph.stream import AnyEvent
-from agentgraph.surface import run_whole
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
 

@@ -30,11 +30,11 @@ from agentgraph.agents.run.recovery import (
 )
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import clock
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import whole_state
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
-from agentgraph.patching import AnyCompiledGraph
 from agentgraph.running import Run, inside_run
 from agentgraph.storage import LazySaver, original_of
-from agentgraph.surface import whole_state
 
 
 class Threads:

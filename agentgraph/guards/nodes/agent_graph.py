@@ -20,6 +20,8 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.graphs.compiled import AnyGraph, add_state
+from agentgraph.graphs.routes import AfterNode, Destinations, Route, change_route
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.nodes.human import HumanState, ask_human, question
@@ -37,17 +39,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pauses import catch_up, note_pause
 from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import intercepted_by
-from agentgraph.patching import (
-    AfterNode,
-    AnyGraph,
-    Destinations,
-    Patcher,
-    Route,
-    add_state,
-    change_route,
-    updates_of,
-    wrap_node,
-)
+from agentgraph.patching import Patcher, updates_of, wrap_node
 from agentgraph.running import current_run
 
 AWAIT_HUMAN = "await_human"

@@ -20,6 +20,11 @@ from langgraph.types import Command
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.nested import with_graphs
+from agentgraph.graphs.routes import Halt, hold_edges
+from agentgraph.graphs.run_value import add_run_value, read_run_value, write_run_value
+from agentgraph.graphs.task import read_state
 from agentgraph.guards.checks import (
     gated_at,
     schema_faults,
@@ -61,21 +66,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import current_ledger, intercepted_by
 from agentgraph.participant import Graph
-from agentgraph.patching import (
-    AnyCompiledGraph,
-    AnyGraph,
-    Halt,
-    Patcher,
-    add_run_value,
-    hold_edges,
-    patched,
-    read_run_value,
-    read_state,
-    updates_of,
-    with_graphs,
-    wrap_node,
-    write_run_value,
-)
+from agentgraph.patching import Patcher, patched, updates_of, wrap_node
 from agentgraph.running import current_run
 from agentgraph.telling import AGENT_TAG
 

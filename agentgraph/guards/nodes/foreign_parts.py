@@ -11,15 +11,10 @@ from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 
-from agentgraph.patching import (
-    RUN_VALUE,
-    AnyCompiledGraph,
-    AnyGraph,
-    is_kept,
-    module_of,
-    values_of,
-    with_graphs,
-)
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.nested import module_of, values_of, with_graphs
+from agentgraph.graphs.run_value import RUN_VALUE
+from agentgraph.graphs.task import is_kept
 
 MODELS = ("call_model", "model", "agent")
 TOOLS = ("call_tools", "tools")

@@ -16,6 +16,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
+from agentgraph.graphs.task import read_state, read_value, stores_each_step, stores_meanwhile
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.foreign_calls import input_message_id
 from agentgraph.guards.nodes.judgement import check_edit
@@ -39,7 +40,6 @@ from agentgraph.interception import (
     ToolUse,
     current_ledger,
 )
-from agentgraph.patching import read_state, read_value, stores_each_step, stores_meanwhile
 from agentgraph.running import Run, current_delegation, current_run
 
 _BY_TOOLS = "tools"

@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.clock import SystemClock
-from agentgraph.patching import answers_to, begun_from
+from agentgraph.graphs.task import answers_to, begun_from
 
 PAUSE_CHANNEL = "agentgraph_paused"
 """The account where a node waited for a human, or ended the run of parallel nodes."""

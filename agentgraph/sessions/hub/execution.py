@@ -12,7 +12,8 @@ from langgraph.types import Command
 
 from agentgraph.clock import new_id
 from agentgraph.errors import StaleOwner
-from agentgraph.patching import AnyCompiledGraph
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.running import Run, inside_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.lease import Lease
@@ -25,7 +26,6 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
 from agentgraph.sessions.team.supervisor import Supervisor
-from agentgraph.surface import run_whole, whole_state
 
 _STEPS = 1_000_000
 """LangGraph's limit per run; the session's rules and guards end a run long before."""

@@ -14,11 +14,13 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.public_graph import publish
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import Note, NotesState, collect_notes
 from agentgraph.participant import HANDOFF_TOOL, Graph, HasTeamGraph, Participant
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, patched, wrap_node
+from agentgraph.patching import patched, wrap_node
 from agentgraph.routing import TransitionGraph
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
@@ -30,7 +32,6 @@ from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.private_sessions import PrivateSessions
 from agentgraph.sessions.team.speaker import Speaker
 from agentgraph.sessions.team.spec import TeamSpec
-from agentgraph.surface import publish
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
 _STEPS = 1_000

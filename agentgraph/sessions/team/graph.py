@@ -19,7 +19,7 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from agentgraph.errors import SessionError
-from agentgraph.patching import AnyGraph
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.sessions.rounds.owned_session import OwnedSession, current_owned_session
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.team.inner_session import close_inner, outcome_of

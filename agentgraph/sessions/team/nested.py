@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from langchain_core.messages import AIMessage
 
 from agentgraph.errors import SessionError
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import Guards
 from agentgraph.guards.records.registry import account_of
 from agentgraph.sessions.rounds.outer_input import OuterInput
@@ -22,7 +23,6 @@ from agentgraph.sessions.team.inner_session import (
 )
 from agentgraph.sessions.team.speaker import Speaker, config_with, view_of
 from agentgraph.sessions.team.spec import TeamSpec
-from agentgraph.surface import run_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.compiled import AnyGraph, add_state
 from agentgraph.participant import ForeignGraph, Participant
-from agentgraph.patching import AnyGraph, Patcher, add_state
+from agentgraph.patching import Patcher
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.graph import TeamState
 from agentgraph.sessions.team.spec import Routing

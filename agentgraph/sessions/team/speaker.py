@@ -23,6 +23,7 @@ from agentgraph.errors import (
     StaleOwner,
     kind_of,
 )
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.interception import recorded_in
@@ -36,7 +37,6 @@ from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, count_unsummarised, summarise
 from agentgraph.stream import ErrorEvent, emit
-from agentgraph.surface import run_whole
 
 T = TypeVar("T")
 

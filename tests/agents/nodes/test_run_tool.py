@@ -27,7 +27,8 @@ from agentgraph import (
     idempotency_key,
 )
 from agentgraph.errors import RoutingError
-from agentgraph.patching import AnyGraph, insert_node
+from agentgraph.graphs.compiled import AnyGraph
+from agentgraph.patching import insert_node
 from agentgraph.stream import ToolResponseEvent, ToolUsageEvent
 from agentgraph.testing import ScriptedModel, Turn, bad_call, call
 

@@ -10,7 +10,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph import Agent
-from agentgraph.patching import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.stream import Event, emit
 from agentgraph.testing import ScriptedModel, call
 

@@ -13,8 +13,9 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards
 from agentgraph.errors import AgentGraphError, ModelError, RoutingError
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.guards import Backoff, StepLimit
-from agentgraph.patching import AnyCompiledGraph, AnyGraph, insert_node, wrap_node
+from agentgraph.patching import insert_node, wrap_node
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.errors import ModelError
-from agentgraph.patching import AnyGraph
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.running import Run
 from agentgraph.stream import (
     AIMessageEvent,

@@ -16,6 +16,7 @@ from langgraph.types import Command, interrupt
 
 from agentgraph import Agent, Guards, Team, effect, patched
 from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import (
     CircuitBreaker,
     CostBudget,
@@ -25,7 +26,6 @@ from agentgraph.guards import (
 )
 from agentgraph.routing import round_robin, sequence
 from agentgraph.stream import GuardEvent
-from agentgraph.surface import run_whole
 from agentgraph.testing import Fault, ScriptedModel, bad_call, call
 from tests.guards.guarded_agents import (
     Hurried,

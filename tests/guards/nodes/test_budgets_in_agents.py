@@ -13,6 +13,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent, Guards, Team, sequence
+from agentgraph.graphs.public_graph import whole_state
 from agentgraph.guards import (
     AuditTrail,
     Cell,
@@ -26,7 +27,6 @@ from agentgraph.guards import (
 )
 from agentgraph.models import price_of
 from agentgraph.sessions import EV_AUDIT
-from agentgraph.surface import whole_state
 from agentgraph.testing import Turn, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.guarded_agents import recorded, words_of

@@ -11,9 +11,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
+from agentgraph.graphs.public_graph import whole_state
 from agentgraph.guards import LoopDetector, MemorySink
 from agentgraph.stream import Event, FinalStateEvent
-from agentgraph.surface import whole_state
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.guarded_agents import (
     answers,

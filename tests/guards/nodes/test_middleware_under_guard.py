@@ -21,6 +21,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, effect
 from agentgraph.errors import ModelError
+from agentgraph.graphs.public_graph import whole_state
 from agentgraph.guards import (
     AuditTrail,
     Backoff,
@@ -33,7 +34,6 @@ from agentgraph.guards import (
     Record,
 )
 from agentgraph.stream import TokenEvent
-from agentgraph.surface import whole_state
 from agentgraph.testing import Fault, ScriptedModel, Turn, call
 from tests.guards.guarded_agents import (
     Hurried,

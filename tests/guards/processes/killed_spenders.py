@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 from agentgraph import Agent, Guards, Team
 from agentgraph.errors import SessionClosed
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import CostBudget
 from agentgraph.routing import (
     Always,
@@ -25,7 +26,6 @@ from agentgraph.routing import (
     round_robin,
 )
 from agentgraph.sessions import Hub
-from agentgraph.surface import run_whole
 from agentgraph.testing import ScriptedModel, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.metered_models import PAID, Metered, paid

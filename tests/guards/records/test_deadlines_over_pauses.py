@@ -11,9 +11,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Team, sequence
+from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import CostBudget, Deadlines, Escalation, Gate, Subject
 from agentgraph.sessions import Hub, MemoryLog
-from agentgraph.surface import run_whole
 from agentgraph.testing import Fault, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.metered_models import Driven, asked, look, worker

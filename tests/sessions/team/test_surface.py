@@ -14,7 +14,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from agentgraph import Agent, Team
-from agentgraph.patching import AnyGraph
+from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call
 from tests.sessions.talk import agent

@@ -16,22 +16,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels import EphemeralValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
+from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
 from langgraph.types import Command, StateSnapshot
 from typing_extensions import TypedDict
 
 from agentgraph.blocking import LoopedGraph, run_graph
-from agentgraph.participant import Graph
-from agentgraph.patching import (
-    AnyCompiledGraph,
-    AnyGraph,
-    compile_graph,
-    concatenates,
-    copy_of,
-    hide_in_stream,
-    is_node,
-    is_part_of_snapshot,
-)
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, compile_graph, copy_of
+from agentgraph.graphs.task import concatenates, hide_in_stream, is_node, is_part_of_snapshot
 
 _View: TypeAlias = Literal["public", "node", "whole"]
 _view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
@@ -193,7 +185,10 @@ def publish(
 
 
 async def run_whole(
-    graph: Graph, input: Any, config: RunnableConfig | None = None, **settings: Any
+    graph: PregelProtocol[Any, Any, Any, Any],
+    input: Any,
+    config: RunnableConfig | None = None,
+    **settings: Any,
 ) -> Any:
     """Run a graph to its end, with all of its channels in its input and in its result.
 
@@ -203,14 +198,14 @@ async def run_whole(
     return await graph.ainvoke(input, config, **keys, **settings)
 
 
-async def run_inside(graph: Graph, values: object) -> Any:
+async def run_inside(graph: PregelProtocol[Any, Any, Any, Any], values: object) -> Any:
     """Run a graph as a part of the graph around this node, with all of its channels."""
     config, keys = _whole(graph, None)
     return await run_graph(graph, values, config, **keys)
 
 
 def _whole(
-    graph: Graph, config: RunnableConfig | None
+    graph: PregelProtocol[Any, Any, Any, Any], config: RunnableConfig | None
 ) -> tuple[RunnableConfig | None, dict[str, Any]]:
     """Return the config and the settings of a run with all channels."""
     if not isinstance(graph, PublicGraph):
@@ -221,7 +216,7 @@ def _whole(
 
 
 async def whole_state(
-    graph: Graph, config: RunnableConfig, *, subgraphs: bool = False
+    graph: PregelProtocol[Any, Any, Any, Any], config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
     """Return the state of a thread with all channels, also those of the graphs within."""
     token = _view.set("whole")

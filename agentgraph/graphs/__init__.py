@@ -1,0 +1,1 @@
+"""LangGraph's graphs as this project compiles, routes, reads and shows them."""
