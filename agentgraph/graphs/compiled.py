@@ -26,7 +26,7 @@ def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGrap
         for name, branch in branches.items():
             branches[name] = branch._replace(path=_with_sync(branch.path))
     result = graph.compile(*args, **kwargs)
-    result.__class__ = LoopedGraph
+    result.__class__ = LoopedGraph  # `compile` makes graphs of LangGraph's class only
     return result
 
 
