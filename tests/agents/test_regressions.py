@@ -541,7 +541,7 @@ async def test_inner_graph_of_a_tool_does_not_answer_the_outer_call() -> None:
 
 
 def test_middleware_of_a_wrong_kind_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no AgentMiddleware"):
+    with pytest.raises(ConfigurationError, match="not an AgentMiddleware"):
         Agent("a", model="offline", middleware=[3])  # type: ignore[list-item]
 
 
