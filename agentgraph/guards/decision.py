@@ -60,6 +60,9 @@ class Decision:
         del values["allows"]
         return values
 
+    def __str__(self) -> str:
+        return f"{self.guard}: {self.cause}" if self.cause else self.guard
+
     def _repr_html_(self) -> str:
         lines = [prose(self.cause)] if self.cause else []
         if self.failure_class:

@@ -30,7 +30,7 @@ from agentgraph.guards.nodes.interceptor import (
     interceptor_of,
 )
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import inside_stage, note_cause
+from agentgraph.guards.nodes.site import close, inside_stage, last_word
 from agentgraph.guards.nodes.tool_call import RegisterFirst
 from agentgraph.guards.nodes.undo import undo_last
 from agentgraph.guards.place import Place
@@ -169,6 +169,10 @@ class NodeWrappers:
                 return self._account_update(account)  # the route finds the call still open
             except GuardStopped as stop:
                 return self._stop_update(interceptor, stop)
+            if interceptor.turn.get("closed"):  # all calls have answers now
+                return self._with_last_word(
+                    interceptor, with_update(result, self._last_update(account))
+                )
             if interceptor.stores_later:
                 return result
             return with_update(result, self._last_update(account))
@@ -188,12 +192,16 @@ class NodeWrappers:
                 with inside_stage(inner.deadlines.stage()), intercepted_by(interceptor):
                     result = await call(state)
             except GuardStopped as stop:
-                return self._end_command(account, self._stop_update(interceptor, stop))
+                end = self._end_command(account, self._stop_update(interceptor, stop))
+                return self._with_last_word(interceptor, end) if state.get("sent") is None else end
             # A team has an account of its own, and one of its guards may have ended the input.
             account.closed_by = account.closed_by or _closed_in(result)
             if account.closed_by:  # parallel nodes may wait for a human meanwhile
                 await _note_pause(interceptor)
-            return self._undo_first(account, with_update(result, self._account_update(account)))
+            result = self._undo_first(account, with_update(result, self._account_update(account)))
+            # After delegations, the node that all of them lead to has the last word.
+            is_last = account.closed_by and state.get("sent") is None
+            return self._with_last_word(interceptor, result) if is_last else result
 
         return node_call
 
@@ -205,7 +213,8 @@ class NodeWrappers:
             answer = await ask_human(interceptor.site, interceptor.values["human"])
             account = interceptor.account
             if answer is None:
-                return self._end_command(account, self._closing_update(interceptor))
+                update = {**self._closing_update(interceptor), **self._last_word(interceptor)}
+                return self._end_command(account, update)
             human = {"human": {**answer, "input": account.input_id}}
             return Command(goto=model, update={**self._account_update(account), **human})
 
@@ -226,9 +235,8 @@ class NodeWrappers:
             account.may_ask = True
             human = {"human": question(interceptor.site, decision, text)}
             return {**self._account_update(account), **human}
-        account.closed_by = decision.reason
-        note_cause(decision.reason, decision.cause)
-        return self._closing_update(interceptor)
+        close(account, decision.reason, decision.cause)
+        return {**self._closing_update(interceptor), **self._last_word(interceptor)}
 
     def _stop_update(self, interceptor: NodeInterceptor, stop: GuardStopped) -> dict[str, Any]:
         """Return the update by which a node that is not the model's ends the run.
@@ -237,8 +245,7 @@ class NodeWrappers:
         """
         if not isinstance(stop.decision, Decision):
             raise stop
-        interceptor.account.closed_by = stop.decision.guard
-        note_cause(stop.decision.guard, stop.decision.cause)
+        close(interceptor.account, stop.decision.guard, stop.decision.cause)
         return self._closing_update(interceptor)
 
     def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:
@@ -248,6 +255,22 @@ class NodeWrappers:
         if "turn" in self.channels:
             update["turn"] = {**interceptor.turn, "closed": account.ended_by}
         return update
+
+    def _last_word(self, interceptor: NodeInterceptor) -> dict[str, Any]:
+        """Return the update by which a graph that ran without its agent says why it has ended.
+
+        Whoever runs it gets messages only. The agent's own runs give a `Reply`.
+        """
+        account = interceptor.account
+        if self.place.depth > 1 or interceptor.site.ledger or current_run() is not None:
+            return {}
+        message_id = f"stop_{account.input_id}"  # parallel branches may end the same run
+        return {"messages": [last_word(account.ended_by, account.closed_because, message_id)]}
+
+    def _with_last_word(self, interceptor: NodeInterceptor, result: Any) -> Any:
+        if not (word := self._last_word(interceptor)):
+            return result
+        return [*(result if isinstance(result, list) else [result]), Command(update=word)]
 
     def _last_update(self, account: Account) -> dict[str, Any]:
         """Return the update of a node after which the run may end."""

@@ -59,6 +59,7 @@ from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
+from agentgraph.guards.nodes.site import last_word
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
@@ -407,10 +408,10 @@ class _ForeignWrappers:
     def _close(self, interceptor: NodeInterceptor, cause: str = "") -> Any:
         """End the run of the graph and of all graphs around it, with a message that says why."""
         self._store(interceptor)
-        last_word = _last_word(interceptor.account.closed_by, cause)
+        word = last_word(interceptor.account.closed_by, cause, new_id())
         if (above := _above.get()) is not None:
-            above.last_word = last_word
-        update: dict[str, Any] = {"messages": [last_word]} if self.has_messages else {}
+            above.last_word = word
+        update: dict[str, Any] = {"messages": [word]} if self.has_messages else {}
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
         return Halt(goto=END, update=update)
@@ -464,13 +465,6 @@ class _ForeignWrappers:
         channels += (FORM,) if self.has_form else ()
         state = read_run_value(config)
         return {**read_state(config, channels), **state, "guarded": state.get("account")}
-
-
-def _last_word(guard: str, cause: str) -> AIMessage:
-    """Return the message with which a guard ends a run: it says why, and names the guard."""
-    text = f"Stopped by {guard}: {cause}." if cause else f"Stopped by {guard}."
-    about = {"agentgraph": {"stopped_by": guard}}
-    return AIMessage(text, id=new_id(), response_metadata=about)
 
 
 def _ends_with(state: Any, message_id: str | None) -> bool:

@@ -17,7 +17,7 @@ from agentgraph.guards.mechanisms.escalation import (
     late,
     response_schema,
 )
-from agentgraph.guards.nodes.site import Site, note_cause
+from agentgraph.guards.nodes.site import Site, close
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.account import ANYWHERE, Account
 from agentgraph.interception import wait_for_human
@@ -100,8 +100,7 @@ def _carry_out(
             evidence = payload.get("evidence") or {}
             origin = Decision("escalate", request.guard, evidence=evidence)
             end = origin if overdue.allows else overdue
-            site.account.closed_by = end.reason
-            note_cause(end.reason, end.cause or "a human has rejected it")
+            close(site.account, end.reason, end.cause or "a human has rejected it")
             return None
         case "respond":
             return {"text": answer.message, "by": "respond"}

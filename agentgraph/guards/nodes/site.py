@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 
+from langchain_core.messages import AIMessage
+
 from agentgraph.clock import clock
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
@@ -218,8 +220,16 @@ class in_time:
         raise Overdue(self._layer, self._seconds) from error
 
 
-def note_cause(reason: str, cause: str) -> None:
-    """Note why a guard ends the run with this close reason, for the text of the reply."""
+def close(account: Account, reason: str, cause: str) -> None:
+    """End the run of an account; the close reason names the guard, and the cause says why."""
+    account.closed_by, account.closed_because = reason, cause
     run = current_run()
     if run is not None:
         run.causes[reason] = cause
+
+
+def last_word(guard: str, cause: str, message_id: str) -> AIMessage:
+    """Return the message with which a guard ends a run: it says why, and names the guard."""
+    text = f"Stopped by {guard}: {cause.rstrip('.')}." if cause else f"Stopped by {guard}."
+    about = {"agentgraph": {"stopped_by": guard}}
+    return AIMessage(text, id=message_id, response_metadata=about)

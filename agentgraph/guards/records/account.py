@@ -139,6 +139,8 @@ class Account:
 
         self.closed_by = ""
         """The guard that has ended it."""
+        self.closed_because = ""
+        """Why it has, "" where another process made the decision."""
         self.is_rolling_back = False
         """Whether what was done in it is being undone."""
         self.in_flight = ActionsInFlight()
