@@ -35,7 +35,7 @@ class Suspendable(Protocol):
         ...
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Run:
     """One run of a root agent in this process, shared by all levels of its tree."""
 
@@ -77,6 +77,8 @@ class Run:
     """The instant since which at least one branch waits for the reader."""
     fence: Callable[[], Awaitable[None]] | None = None
     """Called before a checkpoint is written; raises where another process has the thread."""
+    outer: Run | None = field(default_factory=lambda: _run.get())
+    """The run around it, such as that of the tool that calls this run's agent."""
 
     def note_stored(self, config: RunnableConfig) -> None:
         """Note that a checkpoint is in the store, if it is one of the run's own level."""

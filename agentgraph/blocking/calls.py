@@ -28,7 +28,7 @@ def run_sync(work: Coroutine[Any, Any, T], loop: BackgroundLoop | None = None) -
     anything else than an `Exception`.
     """
     call = _Call(work, loop)
-    with _part_of_outer_call(call), _blocked_loop():
+    with _part_of_outer_call(call), _blocked_loop(call):
         call.start()
         return call.wait()
 
@@ -82,6 +82,11 @@ async def on_loop(loop: BackgroundLoop, work: Coroutine[Any, Any, T]) -> T:
 def loop_of(home: BackgroundLoop) -> BackgroundLoop:
     """Return the loop for what is bound to one: that one, unless it stands still."""
     return home if home.is_running() and home not in _blocked_loops else loops().of_stores
+
+
+def loops_waiting() -> list[BackgroundLoop]:
+    """Return the loops that stand still until the code around here has ended."""
+    return [loop for loop, call in _blocking_calls.get() if _blocked_loops.get(loop) is call]
 
 
 async def without_aborts(work: Awaitable[T]) -> T:
@@ -205,21 +210,27 @@ _outer_calls: ContextVar[_Calls | None] = ContextVar("agentgraph_outer_calls", d
 _waiting_call: ContextVar[_Call[Any]] = ContextVar("agentgraph_waiting_call")
 
 
-_blocked_loops: set[BackgroundLoop] = set()
-"""The loops that wait in `run_sync`; a loop does so once at a time."""
+_blocked_loops: dict[BackgroundLoop, _Call[Any]] = {}
+"""The loops that wait in `run_sync`, and for which call."""
+
+_blocking_calls: ContextVar[tuple[tuple[BackgroundLoop, _Call[Any]], ...]] = ContextVar(
+    "agentgraph_blocking_calls", default=()
+)
+"""The calls around this code for which loops wait."""
 
 
 @contextmanager
-def _blocked_loop() -> Iterator[None]:
+def _blocked_loop(call: _Call[Any]) -> Iterator[None]:
     loop = asyncio._get_running_loop()
-    if loop is None:
+    if loop is None or loop in _blocked_loops:  # the call around this one blocks it longer
         yield
         return
-    _blocked_loops.add(loop)
+    _blocked_loops[loop] = call
     try:
-        yield
+        with scope(_blocking_calls, (*_blocking_calls.get(), (loop, call))):
+            yield
     finally:
-        _blocked_loops.discard(loop)
+        del _blocked_loops[loop]
 
 
 @contextmanager

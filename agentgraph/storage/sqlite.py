@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import cache
 from typing import Any, TypeVar
@@ -44,34 +44,30 @@ class _Saver(ThreadUpkeep, AsyncSqliteSaver):
     async def _remove(self, thread_id: str, rows: Collection[CheckpointRow]) -> None:
         places = [(thread_id, row.namespace, row.id) for row in rows]
         where = "thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
-        statements = [f"DELETE FROM {table} WHERE {where}" for table in ("checkpoints", "writes")]
-        await self._change([(statement, places) for statement in statements])
+        await self._change([f"DELETE FROM {table} WHERE {where}" for table in _COLUMNS], places)
 
     async def _copy(self, source_thread_id: str, target_thread_id: str) -> None:
-        threads = [(target_thread_id, source_thread_id)]
         statements = [
             f"INSERT INTO {table} (thread_id, {columns}) "
             f"SELECT ?, {columns} FROM {table} WHERE thread_id = ?"
             for table, columns in _COLUMNS.items()
         ]
-        await self._change([(statement, threads) for statement in statements])
+        await self._change(statements, [(target_thread_id, source_thread_id)])
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        statements = [f"DELETE FROM {table} WHERE thread_id = ?" for table in _COLUMNS]
+        await self._change(statements, [(str(thread_id),)])
 
     async def _select(self, query: str, values: Sequence[str]) -> list[Any]:
         await self.setup()
         async with self.lock, self.conn.execute(query, values) as cursor:
             return [*await cursor.fetchall()]
 
-    async def _change(self, statements: Sequence[tuple[str, Sequence[tuple[str, ...]]]]) -> None:
-        """Run statements with their lists of values in one transaction."""
+    async def _change(self, statements: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+        """Run each statement with all rows, in one transaction."""
         await self.setup()
-        async with self.lock:
-            try:
-                for statement, values in statements:
-                    await self.conn.executemany(statement, values)
-                await self.conn.commit()
-            except BaseException:
-                await self.conn.rollback()
-                raise
+        async with self.lock, self.conn.cursor() as cursor:
+            await cursor.executemany(";".join(statements), rows)
 
 
 _RUN_ID = "json_extract(CAST(metadata AS TEXT), '$.run_id')"
@@ -80,6 +76,33 @@ _COLUMNS = {
     "writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
 }
 """The columns that a copy of a thread takes over; LangGraph's own statements name them too."""
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that keeps the file locked only while one of its methods runs.
+
+    It commits at the end of each statement. If the commit were a call of its own, the file would
+    stay locked where code blocks the event loop between the two, or is cancelled there.
+    """
+
+    def cursor(self, factory: Any = None) -> Any:
+        return super().cursor(factory or _Cursor)
+
+
+class _Cursor(sqlite3.Cursor):
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> _Cursor:
+        """Run one or several statements, separated by semicolons, in one transaction."""
+        rows = list(rows)
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in sql.split(";"):
+                super().executemany(statement, rows)
+            self.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
+            raise
+        return self
 
 
 class SqliteStore(Store):
@@ -94,8 +117,7 @@ class SqliteStore(Store):
     async def run(self, work: Awaitable[T]) -> T:
         """Finish an operation before a cancellation takes effect.
 
-        If it were cut off between a statement and its commit, the file would stay locked for all
-        other connections.
+        The connection's thread would finish it all the same, after the thread was given back.
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -142,7 +164,9 @@ async def open_sqlite(path: str) -> AsyncIterator[Store]:
     try:
         # After a failed connect aiosqlite's thread lives on, and raises on the closed loop later.
         await asyncio.to_thread(_try_file, path)
-        connection = await aiosqlite.connect(path, timeout=_TIMEOUT_S)
+        connection = await aiosqlite.connect(
+            path, timeout=_TIMEOUT_S, isolation_level=None, factory=_Connection
+        )
     except Exception as error:
         raise StorageError(f"cannot open the SQLite file {path!r}: {error}") from error
     _stop_with_main_thread(connection)

@@ -118,13 +118,14 @@ async def test_write_that_is_cancelled_leaves_the_file_to_others(
         await commit(connection)
 
     monkeypatch.setattr(aiosqlite.Connection, "commit", slow)
-    deleting = asyncio.create_task(saver.adelete_thread("t"))
+    config: RunnableConfig = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    writing = asyncio.create_task(saver.aput(config, empty_checkpoint(), {}, {}))
     await committing.wait()
-    deleting.cancel()
+    writing.cancel()
     go_on.set()
-    await asyncio.wait([deleting])
+    await asyncio.wait([writing])
 
-    assert deleting.cancelled()
+    assert writing.cancelled()
     with closing(sqlite3.connect(path, timeout=0)) as other:
         other.execute("BEGIN IMMEDIATE")
 

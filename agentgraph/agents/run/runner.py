@@ -27,7 +27,6 @@ from agentgraph.agents.run.threads import Threads, turn_id_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import new_id
 from agentgraph.errors import (
-    AgentGraphError,
     GuardStopped,
     RoutingError,
     kind_of,
@@ -40,7 +39,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
-from agentgraph.running import Run, outer_run, record_messages
+from agentgraph.running import Run, record_messages
 from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
@@ -80,8 +79,8 @@ class Runner:
     ) -> Reply[Any]:
         """Run an input to its end, once the thread is free.
 
-        Raises `AgentGraphError("inside_run")` where it is called inside a run on the same thread,
-        which would wait for itself.
+        Raises `AgentGraphError("inside_run")` where the run would wait for itself: for a
+        run around it, or through other runs.
         """
         run, config = self._new_run(thread_id, config)
         async with self._threads.hold(run):
@@ -130,18 +129,11 @@ class Runner:
     ) -> tuple[Run, RunnableConfig]:
         configurable = (config or {}).get("configurable", {})
         thread_id = thread_id or str(configurable.get("thread_id") or new_id())
-        outer, owner = outer_run(), self._threads.queues
-        if outer is not None and outer.thread_id == thread_id and outer.owner is owner:
-            raise AgentGraphError(
-                f"a run on thread {thread_id!r} cannot wait for another on the same thread: "
-                "give the inner one a thread of its own",
-                code="inside_run",
-            )
         run_config: RunnableConfig = {
             **(config or {}),
             "configurable": {**configurable, "thread_id": thread_id},
         }
-        return Run(new_id(), thread_id, owner), run_config
+        return Run(new_id(), thread_id, self._threads.queues), run_config
 
     async def _turn(
         self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig

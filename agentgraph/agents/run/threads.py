@@ -7,7 +7,6 @@ other processes for it.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +27,7 @@ from agentgraph.agents.run.recovery import (
     messages_so_far,
     recover,
 )
+from agentgraph.agents.run.waits import LOCK, Place, Queue, begin_wait, end_wait
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import clock
 from agentgraph.graphs.compiled import AnyCompiledGraph
@@ -55,7 +55,7 @@ class Threads:
     @asynccontextmanager
     async def hold(self, run: Run) -> AsyncIterator[None]:
         """Wait for the thread and own it in here; the run gets the work of the attempt before."""
-        async with self.queues.take(run.thread_id, self._saver):
+        async with self.queues.take(run.thread_id, self._saver, run):
             run.began_at = clock().wall()  # the wait for other runs does not count
             earlier = self.queues.unfinished_runs.get(run.thread_id)
             if earlier is not None:
@@ -69,6 +69,7 @@ class Threads:
                     raise
                 finally:
                     run.has_ended = True
+                    run.outer = None  # a run that is kept must not keep those around it
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
@@ -160,7 +161,6 @@ class Threads:
 
 _MOST_UNFINISHED = 1_000
 _POLL_S = 0.05
-_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
 class ThreadQueues:
@@ -170,18 +170,20 @@ class ThreadQueues:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._queues: dict[str, deque[_Waiter]] = {}
+        self._queues: dict[str, Queue] = {}
         self.unfinished_runs: dict[str, Run] = {}
         """By thread, the last run that was cut off or waits for a decision; at most 1,000."""
 
     @asynccontextmanager
-    async def take(self, thread_id: str, saver: object) -> AsyncIterator[None]:
+    async def take(
+        self, thread_id: str, saver: object, run: Run | None = None
+    ) -> AsyncIterator[None]:
         """Wait until the thread is free in this process and in all others; free it at the end.
 
-        A cancelled waiter leaves the queue, even if it has just got the thread.
+        A cancelled waiter leaves the queue, even if it has just got the thread. Raises
+        `AgentGraphError("inside_run")` where the wait would never end.
         """
-        await self._enter(thread_id)
+        await self._enter(thread_id, run)
         try:
             async with _claim(saver, thread_id):
                 yield
@@ -200,34 +202,35 @@ class ThreadQueues:
         if run is not None and self.unfinished_runs.get(run.thread_id) is run:
             del self.unfinished_runs[run.thread_id]
 
-    async def _enter(self, thread_id: str) -> None:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            queue = self._queues.get(thread_id)
-            if queue is None:
-                self._queues[thread_id] = deque()
+    async def _enter(self, thread_id: str, run: Run | None) -> None:
+        place = Place(thread_id, run)
+        with LOCK:
+            queue = self._queues.setdefault(thread_id, deque())
+            if not queue:
+                queue.append(place)
                 return
-            turn = loop.create_future()
-            queue.append((loop, turn))
+            begin_wait(place, queue)
         try:
-            await turn
+            await place.turn
         except asyncio.CancelledError:
-            with self._lock:
-                is_queued = (loop, turn) in queue
-                if is_queued:
-                    queue.remove((loop, turn))
-            if not is_queued:  # we got the thread at the moment of the cancellation
+            with LOCK:
+                is_first = queue[0] is place
+                if not is_first:
+                    end_wait(place)
+                    queue.remove(place)
+            if is_first:  # we got the thread at the moment of the cancellation
                 self._leave(thread_id)
             raise
 
     def _leave(self, thread_id: str) -> None:
-        with self._lock:
+        with LOCK:
             queue = self._queues[thread_id]
+            queue.popleft()
             while queue:
-                loop, turn = queue.popleft()
-                if not loop.is_closed():  # a waiter on a closed loop never wakes
-                    loop.call_soon_threadsafe(_wake, turn)
+                end_wait(queue[0])
+                if queue[0].wake():
                     return
+                queue.popleft()
             del self._queues[thread_id]
 
 
@@ -243,11 +246,6 @@ async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
         yield
     finally:
         await claim.release()
-
-
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
 
 
 _queues_by_saver: WeakKeyDictionary[object, ThreadQueues] = WeakKeyDictionary()

@@ -44,11 +44,11 @@ def asker(messages: Any) -> Any:
     return messages[-1].text
 
 
-def chain(depth: int, thread_id: str | None = None) -> Agent:
+def chain(depth: int, thread_id: str | None = None, checkpointer: str | None = None) -> Agent:
     """Return an agent whose tools call the next agent in three ways, and so on."""
     if depth == 0:
-        return Agent("leaf", model=ScriptedModel(asker))
-    below = chain(depth - 1, thread_id)
+        return Agent("leaf", model=ScriptedModel(asker), checkpointer=checkpointer)
+    below = chain(depth - 1, thread_id, checkpointer)
 
     def synchronous(rest: str) -> str:
         """Call in a thread."""
@@ -63,23 +63,31 @@ def chain(depth: int, thread_id: str | None = None) -> Agent:
         return (await below.ainvoke(rest, thread_id=thread_id)).text
 
     tools = [synchronous, blocking, awaiting]
-    return Agent(f"level{depth}", model=ScriptedModel(asker), tools=tools)
+    return Agent(
+        f"level{depth}", model=ScriptedModel(asker), tools=tools, checkpointer=checkpointer
+    )
 
 
 WAYS = ("synchronous", "blocking", "awaiting")
 
 
+def nested_call(top: Agent, depth: int, number: int) -> str:
+    """Ask the agent at the bottom of a chain, each number in another combination of ways."""
+    prompt = " ".join([WAYS[number // 3**level % 3] for level in range(depth)] + ["hello"])
+    if number % 4 == 3:
+        return asyncio.run(top.ainvoke(prompt)).text
+    return top.invoke(prompt).text
+
+
 @pytest.mark.parametrize("thread_id", [None, "shared"])
 def test_calls_nested_three_deep_in_forty_threads_all_end(thread_id: str | None) -> None:
     top = chain(3, thread_id)
+    assert set(in_parallel(lambda number: nested_call(top, 3, number), 40)) == {"hello"}
 
-    def work(number: int) -> str:
-        prompt = " ".join([WAYS[number // 3**level % 3] for level in range(3)] + ["hello"])
-        if number % 4 == 3:
-            return asyncio.run(top.ainvoke(prompt)).text
-        return top.invoke(prompt).text
 
-    assert set(in_parallel(work, 40)) == {"hello"}
+def test_nested_calls_in_twenty_threads_on_one_sqlite_file_all_end(tmp_path: Path) -> None:
+    top = chain(2, checkpointer=f"sqlite:///{tmp_path / 'agents.db'}")
+    assert set(in_parallel(lambda number: nested_call(top, 2, number), 20)) == {"hello"}
 
 
 async def test_blocked_tools_leave_other_tools_of_the_users_loop_their_threads() -> None:
