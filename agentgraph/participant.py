@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
 
@@ -176,6 +176,13 @@ def naming_fault(participant: Participant) -> str | None:
         f"{fault}: give the graph one of 1 to 52 of a-z, A-Z, 0-9, _ and -, with "
         'compile(name="billing") or graph.name = "billing"'
     )
+
+
+def last_word(guard: str, cause: str, message_id: str) -> AIMessage:
+    """Return the message with which a guard ends a run: it says why, and names the guard."""
+    text = f"Stopped by {guard}: {cause.rstrip('.')}." if cause else f"Stopped by {guard}."
+    about = {"agentgraph": {"stopped_by": guard}}
+    return AIMessage(text, id=message_id, response_metadata=about)
 
 
 def split_stop(messages: Sequence[BaseMessage]) -> tuple[list[Any], str | None]:

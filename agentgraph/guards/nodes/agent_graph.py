@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.graphs.compiled import AnyGraph, add_state
 from agentgraph.graphs.routes import AfterNode, Destinations, Route, change_route
+from agentgraph.graphs.task import has_parent
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.nodes.human import HumanState, ask_human, question
@@ -30,7 +31,7 @@ from agentgraph.guards.nodes.interceptor import (
     interceptor_of,
 )
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import close, inside_stage, last_word
+from agentgraph.guards.nodes.site import close, inside_stage
 from agentgraph.guards.nodes.tool_call import RegisterFirst
 from agentgraph.guards.nodes.undo import undo_last
 from agentgraph.guards.place import Place
@@ -39,6 +40,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pauses import catch_up, note_pause
 from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import intercepted_by
+from agentgraph.participant import last_word
 from agentgraph.patching import Patcher, updates_of, wrap_node
 from agentgraph.running import current_run
 
@@ -262,7 +264,8 @@ class NodeWrappers:
         Whoever runs it gets messages only. The agent's own runs give a `Reply`.
         """
         account = interceptor.account
-        if self.place.depth > 1 or interceptor.site.ledger or current_run() is not None:
+        is_own_run = current_run() is not None and not has_parent(get_config())
+        if self.place.depth > 1 or interceptor.site.ledger or is_own_run:
             return {}
         message_id = f"stop_{account.input_id}"  # parallel branches may end the same run
         return {"messages": [last_word(account.ended_by, account.closed_because, message_id)]}

@@ -59,14 +59,13 @@ from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import last_word
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import current_ledger, intercepted_by
-from agentgraph.participant import Graph
+from agentgraph.participant import Graph, last_word
 from agentgraph.patching import Patcher, patched, updates_of, wrap_node
 from agentgraph.running import current_run
 from agentgraph.telling import AGENT_TAG

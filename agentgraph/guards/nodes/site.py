@@ -13,8 +13,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 
-from langchain_core.messages import AIMessage
-
 from agentgraph.clock import clock
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
@@ -226,10 +224,3 @@ def close(account: Account, reason: str, cause: str) -> None:
     run = current_run()
     if run is not None:
         run.causes[reason] = cause
-
-
-def last_word(guard: str, cause: str, message_id: str) -> AIMessage:
-    """Return the message with which a guard ends a run: it says why, and names the guard."""
-    text = f"Stopped by {guard}: {cause.rstrip('.')}." if cause else f"Stopped by {guard}."
-    about = {"agentgraph": {"stopped_by": guard}}
-    return AIMessage(text, id=message_id, response_metadata=about)

@@ -18,8 +18,10 @@ from langgraph.graph import END, START
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
+from agentgraph.clock import new_id
 from agentgraph.errors import SessionError
 from agentgraph.graphs.compiled import AnyGraph
+from agentgraph.participant import last_word
 from agentgraph.sessions.rounds.owned_session import OwnedSession, current_owned_session
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.team.inner_session import close_inner, outcome_of
@@ -148,7 +150,9 @@ async def _pause(session: OwnedSession, input_note: Mapping[str, Any]) -> Comman
     if outer_input is not None:
         outer_input.count_hops(session.state.hops)
     update = {"team_usage": outcome.usage, "stopped_by": outcome.stopped_by, **input_note}
-    if outcome.last is not None and outcome.stopped_by is None:
+    if outcome.stopped_by is not None:
+        update["messages"] = [last_word(outcome.stopped_by, "", new_id())]
+    elif outcome.last is not None:
         last = outcome.last
         update["messages"] = [AIMessage(last.text, id=last.envelope_id, name=last.sender_id)]
     return Command(goto=END, update=update)

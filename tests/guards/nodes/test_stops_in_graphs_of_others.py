@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, ToolCall
@@ -10,9 +10,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, Team
 from agentgraph.errors import GuardStopped
 from agentgraph.guards import Escalation
+from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call, check_history
 from tests.guards.guarded_agents import looping, solo, stopped_by, watched
 
@@ -72,6 +73,21 @@ async def test_a_rejected_answer_is_followed_by_a_message(is_below: bool) -> Non
     assert (await graph.ainvoke(GO, ON_T))["__interrupt__"]
     result = await graph.ainvoke(Command(resume={"type": "reject"}), ON_T)
     assert last_of(result) == ("escalation", "Stopped by escalation: a human has rejected it.")
+
+
+async def test_a_stop_in_a_graph_of_others_ends_the_run_of_the_agent_above_it() -> None:
+    builder = StateGraph(MessagesState).add_edge(START, "desk")
+    builder.add_node("desk", solo(looping(), guards=watched(steps=3)).graph)
+    outer = above(cast(Any, builder.compile(name="inner")), guards=Guards.interactive())
+    reply = await outer.ainvoke("go")
+    assert reply.close_reason == "max_steps"
+    assert reply.text.startswith("The run was ended by the guard max_steps: 3 model calls")
+
+
+async def test_a_teams_graph_says_which_guard_has_ended_its_session() -> None:
+    rules = sequence(["a", "b"])
+    team = Team([solo(looping()), solo(looping(), name="b")], rules, guards=watched(steps=3))
+    assert last_of(await team.graph.ainvoke(GO)) == ("max_steps", "Stopped by max_steps.")
 
 
 async def test_the_agents_own_runs_store_no_such_message() -> None:
