@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 from asyncio import AbstractEventLoop, Lock, get_running_loop
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from copy import copy
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -177,8 +185,8 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         return await in_thread(self.get_delta_channel_history, config=config, channels=channels)
 
 
-_locks: WeakKeyDictionary[Saver, Lock] = WeakKeyDictionary()
-"""The locks of savers that are not used on their own loops."""
+_away: WeakKeyDictionary[Saver, Saver] = WeakKeyDictionary()
+"""The copies of savers that are used on another loop than their own."""
 
 
 class BoundSaver(ThreadedSaver):
@@ -188,20 +196,28 @@ class BoundSaver(ThreadedSaver):
     saver on one other loop.
     """
 
-    async def _at_home(self, operation: Coroutine[Any, Any, T]) -> T:
+    async def _at_home(self, operation: Callable[[Saver], Coroutine[Any, Any, T]]) -> T:
         home: AbstractEventLoop = self.saver.loop  # type: ignore[attr-defined]
         loop = loop_of(home)
-        if loop is not home:
-            operation = self._alone(operation)
-        return await (operation if loop is get_running_loop() else on_loop(loop, operation))
+        work = operation(self.saver if loop is home else self._away_saver())
+        return await (work if loop is get_running_loop() else on_loop(loop, work))
 
-    async def _alone(self, operation: Coroutine[Any, Any, T]) -> T:
-        # The saver's own lock is bound to its loop as soon as one operation waits for another.
-        async with _locks.setdefault(self.saver, Lock()):
-            return await operation
+    def _away_saver(self) -> Saver:
+        """Return the saver with a lock of its own.
+
+        The saver's lock belongs to its loop, and code that stands still there may hold it. The
+        connection takes the operations of both.
+        """
+        saver = _away.get(self.saver)
+        if saver is None:
+            saver = copy(self.saver)
+            if isinstance(getattr(saver, "lock", None), Lock):
+                saver.lock = Lock()  # type: ignore[attr-defined]
+            saver = _away.setdefault(self.saver, saver)
+        return saver
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._at_home(self.saver.aget_tuple(config))
+        return await self._at_home(lambda saver: saver.aget_tuple(config))
 
     async def alist(
         self,
@@ -211,11 +227,11 @@ class BoundSaver(ThreadedSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        async def collect() -> Sequence[CheckpointTuple]:
-            listing = self.saver.alist(config, filter=filter, before=before, limit=limit)
+        async def collect(saver: Saver) -> Sequence[CheckpointTuple]:
+            listing = saver.alist(config, filter=filter, before=before, limit=limit)
             return [checkpoint async for checkpoint in listing]
 
-        for checkpoint in await self._at_home(collect()):
+        for checkpoint in await self._at_home(collect):
             yield checkpoint
 
     async def aput(
@@ -225,7 +241,9 @@ class BoundSaver(ThreadedSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._at_home(self.saver.aput(config, checkpoint, metadata, new_versions))
+        return await self._at_home(
+            lambda saver: saver.aput(config, checkpoint, metadata, new_versions)
+        )
 
     async def aput_writes(
         self,
@@ -234,22 +252,23 @@ class BoundSaver(ThreadedSaver):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        await self._at_home(self.saver.aput_writes(config, writes, task_id, task_path))
+        await self._at_home(lambda saver: saver.aput_writes(config, writes, task_id, task_path))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._at_home(self.saver.adelete_thread(thread_id))
+        await self._at_home(lambda saver: saver.adelete_thread(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._at_home(self.saver.adelete_for_runs(run_ids))
+        await self._at_home(lambda saver: saver.adelete_for_runs(run_ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._at_home(self.saver.acopy_thread(source_thread_id, target_thread_id))
+        await self._at_home(lambda saver: saver.acopy_thread(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._at_home(self.saver.aprune(thread_ids, strategy=strategy))
+        await self._at_home(lambda saver: saver.aprune(thread_ids, strategy=strategy))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        history = self.saver.aget_delta_channel_history(config=config, channels=channels)
-        return await self._at_home(history)
+        return await self._at_home(
+            lambda saver: saver.aget_delta_channel_history(config=config, channels=channels)
+        )

@@ -320,6 +320,20 @@ async def test_a_saver_of_one_loop_serves_calls_from_all_others(tmp_path: Path) 
         assert len(await agent.ahistory("1")) == 4
 
 
+async def test_tools_that_block_the_loop_of_a_busy_saver_can_use_that_saver(tmp_path: Path) -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "agents.db")) as saver:
+        inner = paying(saver)
+
+        async def blocking() -> str:
+            """Block the loop, maybe amid an operation of another run."""
+            return inner.invoke("hello").text
+
+        top = Agent("top", model=ScriptedModel(asker), tools=[blocking], checkpointer=saver)
+        replies = await asyncio.gather(*(top.ainvoke("blocking") for _ in range(12)))
+
+        assert {reply.text for reply in replies} == {"hello"}
+
+
 def test_agents_on_one_saver_of_a_loop_wait_for_each_others_threads(tmp_path: Path) -> None:
     async def check() -> None:
         async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "agents.db")) as saver:
