@@ -123,7 +123,7 @@ def check_leaving(
             "Command.PARENT, the graph around this one, can be reached"
         )
     if level.above is not None:
-        check_targets(level.above, tool, targets)
+        check_targets(level.above, tool, targets, "; Command.PARENT leads to the agent above")
     elif level.membership is not None:
         raise RoutingError(
             f"the tool {tool!r} sent a Command to another graph, the team's, whose rules decide "
@@ -136,12 +136,12 @@ def check_leaving(
         )
 
 
-def check_targets(level: Level, tool: str, targets: Sequence[Any]) -> None:
+def check_targets(level: Level, tool: str, targets: Sequence[Any], remark: str = "") -> None:
     """Raise `RoutingError` for a target of a tool that is no node of a level's graph."""
     for target in targets:
         node = getattr(target, "node", target)
         if node not in level.nodes and node != END:
             raise RoutingError(
                 f"the tool {tool!r} goes to {node!r}, which is no node of {level.agent.name!r}: "
-                f"there are {', '.join(sorted(level.nodes))}"
+                f"there are {', '.join(sorted(level.nodes))}{remark}"
             )

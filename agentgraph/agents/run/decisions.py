@@ -57,11 +57,12 @@ class Questions:
         strange = sorted(map(str, decisions.keys() - self.open_ids - self.closed_ids))
         accepted = {key: value for key, value in decisions.items() if key in self.open_ids}
         if strange or not accepted:
-            names = ", ".join(strange or map(str, decisions)) or "no decision"
-            remark = "" if strange or not decisions else " (decided already)"
+            names = ", ".join(strange or map(str, decisions))
+            remark = "" if strange else " (decided already)"
             questions = ", ".join(sorted(self.open_ids)) or "nothing; go on with a message"
+            fault = f"does not wait for {names}{remark}" if decisions else "was given no decision"
             raise RoutingError(
-                f"thread {thread_id!r} does not wait for {names}{remark}: it waits for {questions}",
+                f"thread {thread_id!r} {fault}: it waits for {questions}",
                 code="unknown_interrupt",
             )
         return accepted

@@ -152,7 +152,7 @@ async def test_no_decision_is_refused() -> None:
     agent = tree(0, InMemorySaver(), [])
     asked = await agent.ainvoke("go")
 
-    with pytest.raises(RoutingError, match="no decision"):
+    with pytest.raises(RoutingError, match="was given no decision: it waits for"):
         await agent.aresume(asked.thread_id, {})
 
 
