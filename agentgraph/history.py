@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -21,6 +23,7 @@ from langchain_core.messages import (
 from agentgraph.sendable import (
     LEGAL_NAME,
     is_blank_block,
+    is_sendable,
     is_thought,
     legal_name,
     with_call_ids,
@@ -139,10 +142,29 @@ def window(messages: list[AnyMessage], size: int) -> list[AnyMessage]:
 
 def split_system(messages: Sequence[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
     """Separate the system texts: most providers want one system message, as the first message."""
-    if not any(isinstance(m, SystemMessage) for m in messages):
+    if _WITHOUT_SYSTEM.issuperset(map(type, messages)):
         return [], list(messages)
     system = [str(m.text) for m in messages if isinstance(m, SystemMessage)]
     return system, [m for m in messages if not isinstance(m, SystemMessage)]
+
+
+# By exact types, as `isinstance` is slow for classes of messages.
+_WITHOUT_SYSTEM = frozenset((HumanMessage, AIMessage, ToolMessage))
+
+
+def call_ids_of(messages: Iterable[AnyMessage]) -> set[str | None]:
+    """Return the ids of the calls in messages, and of the calls that they answer."""
+    ids: set[str | None] = set()
+    for message in messages:
+        kind = message.__class__
+        if kind is HumanMessage:
+            continue
+        if kind is not ToolMessage and isinstance(message, AIMessage):
+            if message.tool_calls or message.invalid_tool_calls:
+                ids.update([call["id"] for call in calls_of(message)])
+        elif isinstance(message, ToolMessage):
+            ids.add(message.tool_call_id)
+    return ids
 
 
 def as_plain_chat(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
@@ -173,24 +195,26 @@ def _is_legal(messages: Sequence[AnyMessage]) -> bool:
 
     It may say no of a legal history. It calls few functions, as it runs before each model call.
     """
+    texts: list[Any] = [message.content for message in messages]
+    if not _TEXT.issuperset(map(type, texts)):
+        return False
+    text = "".join(texts)
+    if not (text.isascii() or is_sendable(text)):
+        return False
     due: list[str | None] = []
     call_ids: set[str | None] = set()
-    for message in messages:
-        content, kind = message.content, type(message)
-        if not isinstance(content, str):
-            return False
-        if not content.isascii() and with_sendable_text(message) is not message:
-            return False
+    for message, text in zip(messages, texts, strict=True):
+        kind = message.__class__
         if kind is ToolMessage:
             if not due or message.tool_call_id != due.pop():  # type: ignore[union-attr]
                 return False
             continue
-        calls = message.tool_calls if kind is AIMessage else []  # type: ignore[union-attr]
-        if due or kind not in _SPEAKERS or not (calls or content.strip()):
+        calls = message.tool_calls if kind is AIMessage else ()  # type: ignore[union-attr]
+        if due or kind not in _SPEAKERS or not (calls or text.strip()):
             return False
         if kind is AIMessage and message.invalid_tool_calls:  # type: ignore[union-attr]
             return False
-        for call in reversed(calls):
+        for call in calls and reversed(calls):
             call_id = call["id"]
             if not call_id or call_id in call_ids or not _is_legal_name(call["name"]):
                 return False
@@ -199,6 +223,7 @@ def _is_legal(messages: Sequence[AnyMessage]) -> bool:
     return bool(messages) and not due and type(messages[-1]) is not AIMessage
 
 
+_TEXT = frozenset((str,))
 _SPEAKERS = (HumanMessage, AIMessage)
 
 
@@ -254,6 +279,7 @@ def _is_plain(message: AIMessage) -> bool:
     return is_text and all(_is_legal_name(call["name"]) for call in message.tool_calls)
 
 
+@lru_cache(1_024)
 def _is_legal_name(name: str | None) -> bool:
     return name is None or LEGAL_NAME.fullmatch(name) is not None
 

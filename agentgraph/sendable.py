@@ -87,11 +87,16 @@ def with_sendable_text(message: AnyMessage) -> AnyMessage:
     """
     content = message.content
     if isinstance(content, str):
-        if not _SURROGATES.search(content):
+        if is_sendable(content):
             return message
         return message.model_copy(update={"content": _encodable(content)})
     blocks = [_encodable_block(block) for block in content if not is_blank_block(block)]
     return message if blocks == content else message.model_copy(update={"content": blocks or ""})
+
+
+def is_sendable(text: str) -> bool:
+    """Tell whether a text can be encoded: it has no half of a surrogate pair."""
+    return _SURROGATES.search(text) is None
 
 
 def is_blank_block(block: str | dict[Any, Any]) -> bool:

@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    InvalidToolCall,
+    SystemMessage,
+    ToolCall,
+)
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -25,7 +32,14 @@ from agentgraph.agents.nodes.middleware import Middleware
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
 from agentgraph.errors import GuardStopped, ModelError
-from agentgraph.history import apply_policy, as_plain_chat, calls_of, repair, split_system
+from agentgraph.history import (
+    apply_policy,
+    as_plain_chat,
+    call_ids_of,
+    calls_of,
+    repair,
+    split_system,
+)
 from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
@@ -202,21 +216,20 @@ def _no_tools(level: Level, model: BaseChatModel) -> ErrorEvent:
 def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> AIMessage:
     """Give a message its author, an id, and call ids that the conversation has not seen."""
     update: dict[str, Any] = {"name": message.name or level.agent.name}
-    if not message.id or any(earlier.id == message.id for earlier in history):
+    if not message.id or message.id in [earlier.id for earlier in history]:
         update["id"] = new_id()  # a cached answer repeats its id; it must not replace the first one
-    if calls_of(message):
-        earlier_calls = (c for m in history if isinstance(m, AIMessage) for c in calls_of(m))
-        call_ids = {str(call["id"]) for call in earlier_calls}
-        call_ids |= {m.tool_call_id for m in history if isinstance(m, ToolMessage)}
-        if new_ids := _fresh_ids(message, call_ids):
-            message = with_call_ids(message, new_ids)
+    calls = calls_of(message)
+    if calls and (new_ids := _fresh_ids(calls, call_ids_of(history))):
+        message = with_call_ids(message, new_ids)
     return level.marked(message.model_copy(update=update))
 
 
-def _fresh_ids(message: AIMessage, call_ids: set[str]) -> dict[int, str]:
+def _fresh_ids(
+    calls: Sequence[ToolCall | InvalidToolCall], call_ids: set[str | None]
+) -> dict[int, str]:
     """Return new ids for calls, by position, that have none or one of `call_ids`."""
     new_ids: dict[int, str] = {}
-    for position, call in enumerate(calls_of(message)):
+    for position, call in enumerate(calls):
         if not call["id"] or call["id"] in call_ids:
             new_ids[position] = f"call_{new_id()}"
         call_ids.add(new_ids.get(position) or str(call["id"]))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import is_
+from typing import Any
 from weakref import ReferenceType, ref
 
 from langchain_core.messages import BaseMessage, SystemMessage
@@ -18,6 +19,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 _UNKNOWN_OUTPUT = 1_024
 _BYTES_PER_TOKEN = 3
 _MODELS = ("ai", "AIMessageChunk")
+_TEXT = frozenset((str,))
 _PER_MESSAGE = 8 * _BYTES_PER_TOKEN
 _PER_MEDIUM = 2_000 * _BYTES_PER_TOKEN
 
@@ -64,18 +66,16 @@ class Estimates:
 
 
 def _bytes_of(messages: Sequence[BaseMessage]) -> int:
-    """Measure messages, in one loop: a conversation that was just loaded has many new ones."""
-    size = _PER_MESSAGE * len(messages)
-    for message in messages:
-        content = message.content
-        is_ascii = type(content) is str and content.isascii()
-        size += len(content) if is_ascii else _bytes_of_content(content)
-        if message.name:
-            size += len(message.name)
-        # By its type and not by `isinstance`, which is slow for abstract classes.
-        if message.type in _MODELS and (calls := message.tool_calls):  # type: ignore[attr-defined]
-            size += _bytes_of_content(repr(calls))  # as long as JSON, and much quicker
-    return size
+    """Measure messages all at once: a conversation that was just loaded has many new ones."""
+    contents: list[Any] = [message.content for message in messages]
+    if _TEXT.issuperset(map(type, contents)):
+        contents = ["".join(contents)]
+    size = _PER_MESSAGE * len(messages) + sum(map(_bytes_of_content, contents))
+    size += sum(map(len, [message.name for message in messages if message.name]))
+    # By its type and not by `isinstance`, which is slow for abstract classes.
+    models: list[Any] = [message for message in messages if message.type in _MODELS]
+    calls = [message.tool_calls for message in models if message.tool_calls]
+    return size + _bytes_of_content("".join(map(repr, calls)))  # as long as JSON, much quicker
 
 
 def _bytes_of_content(content: str | Sequence[str | dict[object, object]]) -> int:
