@@ -23,7 +23,13 @@ from typing_extensions import TypedDict
 
 from agentgraph.blocking import LoopedGraph, run_graph
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, compile_graph, copy_of
-from agentgraph.graphs.task import concatenates, hide_in_stream, is_node, is_part_of_snapshot
+from agentgraph.graphs.task import (
+    concatenates,
+    has_stream,
+    hide_in_stream,
+    is_node,
+    is_part_of_snapshot,
+)
 
 _View: TypeAlias = Literal["public", "node", "whole"]
 _view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
@@ -188,28 +194,43 @@ async def run_whole(
     graph: PregelProtocol[Any, Any, Any, Any],
     input: Any,
     config: RunnableConfig | None = None,
+    *,
+    result_keys: Sequence[str] | None = None,
     **settings: Any,
 ) -> Any:
     """Run a graph to its end, with all of its channels in its input and in its result.
 
     A stream around it shows the public ones. A graph without a public surface is run as it is.
+    Where no stream shows the run, its result has only the `result_keys`: LangGraph reads the
+    channels of a result after each step.
     """
-    config, keys = _whole(graph, config)
+    config, keys = _whole(graph, config, result_keys)
     return await graph.ainvoke(input, config, **keys, **settings)
 
 
-async def run_inside(graph: PregelProtocol[Any, Any, Any, Any], values: object) -> Any:
-    """Run a graph as a part of the graph around this node, with all of its channels."""
-    config, keys = _whole(graph, None)
+async def run_inside(
+    graph: PregelProtocol[Any, Any, Any, Any],
+    values: object,
+    result_keys: Sequence[str] | None = None,
+) -> Any:
+    """Run a graph as a part of the graph around this node, with all of its channels.
+
+    Where no stream shows the run, its result has only the `result_keys`.
+    """
+    config, keys = _whole(graph, None, result_keys)
     return await run_graph(graph, values, config, **keys)
 
 
 def _whole(
-    graph: PregelProtocol[Any, Any, Any, Any], config: RunnableConfig | None
+    graph: PregelProtocol[Any, Any, Any, Any],
+    config: RunnableConfig | None,
+    result_keys: Sequence[str] | None = None,
 ) -> tuple[RunnableConfig | None, dict[str, Any]]:
-    """Return the config and the settings of a run with all channels."""
+    """Return the config and the settings of a run with all channels, or those of its result."""
     if not isinstance(graph, PublicGraph):
         return config, {}
+    if result_keys is not None and not has_stream(config):
+        return config, {"output_keys": _Keys(result_keys)}
     keys = _Keys(graph.all_channels)
     config = hide_in_stream(config, frozenset(keys).difference(graph.output_channels))
     return config, {"output_keys": keys}

@@ -121,6 +121,11 @@ def concatenates(config: RunnableConfig | None, key: str) -> bool:
 _PROBE = HumanMessage("", id="probe")
 
 
+def has_stream(config: RunnableConfig | None) -> bool:
+    """Tell whether a stream around it shows what a nested graph does."""
+    return ensure_config(config)[CONF].get(CONFIG_KEY_STREAM) is not None
+
+
 def hide_in_stream(
     config: RunnableConfig | None, channels: frozenset[str]
 ) -> RunnableConfig | None:

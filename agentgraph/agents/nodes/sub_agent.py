@@ -41,9 +41,14 @@ from agentgraph.stream import AIMessageEvent, ErrorEvent, RoutingEvent, emit, me
 Node: TypeAlias = Callable[[AgentState, RunnableConfig], Awaitable[Command[str]]]
 Result: TypeAlias = Mapping[str, Any]
 
+_OWN_KEYS = ("messages", "rewritten", "past", "current_active_agent", "to_parent", "help_reason")
+_RESULT_KEYS = (*_OWN_KEYS, "turn", "output")
+"""The channels of a sub-agent's graph that its node reads, beside those that it shares."""
+
 
 def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) -> Node:
     """Make the node of an `Agent`; `channels` are the patchers' channels that it shares."""
+    result_keys = tuple(dict.fromkeys((*_RESULT_KEYS, *channels)))
 
     async def enter(state: AgentState, config: RunnableConfig) -> Command[str]:
         call_task = cast("CallTask | None", state.get("sent"))
@@ -57,7 +62,8 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
             visit = inside_visit(str(state.get("asked", 0)))
             with shared_run(turn_id), handed_over(messages), visit:
                 path = _path_below(state, name)
-                result = await run_inside(graph, {**values, "current_active_agent": path})
+                values_below = {**values, "current_active_agent": path}
+                result = await run_inside(graph, values_below, result_keys)
             new_messages = _new_messages(result, messages)
             update = _changes(values, result, channels)
             return await _return(level, name, new_messages, result, update)
@@ -65,7 +71,8 @@ def sub_agent(level: Level, name: str, graph: Graph, channels: Sequence[str]) ->
         own, inherited_messages = _task_messages(call_task, messages)
         visit = inside_visit(call_task["position"])
         with shared_run(turn_id), handed_over(inherited_messages, call_id), visit:
-            result = await run_inside(graph, {**values, "messages": own, "errand": call_id})
+            values_below = {**values, "messages": own, "errand": call_id}
+            result = await run_inside(graph, values_below, result_keys)
         own_ids = {message.id for message in own}
         new_messages = _new_messages(result, [*inherited_messages, *own])
         new_messages = [m for m in new_messages if m.id not in own_ids]

@@ -92,6 +92,10 @@ class Reply(Generic[Output]):
         yield from ({key: (call, "") for key, call in calls.items()} | answers).values()
 
 
+RESULT_KEYS = ("messages", "turn", "current_active_agent", "output")
+"""The channels of an agent's graph from which its reply is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of a run: its state and its open questions."""

@@ -16,6 +16,7 @@ from agentgraph.agents.run.decisions import Questions, check_storable
 from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, messages_of
 from agentgraph.agents.run.recovery import Recovery, is_finished, unsaved_messages
 from agentgraph.agents.run.reply import (
+    RESULT_KEYS,
     Interrupt,
     Outcome,
     Reply,
@@ -260,6 +261,7 @@ class Runner:
                 self._graph,
                 graph_input,
                 config,
+                result_keys=RESULT_KEYS,
                 context=context,
                 durability=self._agent.durability,
                 version="v2",
