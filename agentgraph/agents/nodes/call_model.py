@@ -20,6 +20,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolCall,
 )
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -40,7 +41,7 @@ from agentgraph.history import (
     repair,
     split_system,
 )
-from agentgraph.interception import Answerer, ask_model
+from agentgraph.interception import Answerer, ask_model, current_interceptor
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run, record_messages
 from agentgraph.sendable import with_call_ids
@@ -192,7 +193,11 @@ class _Binding:
             model = self._bind(attempting_once(resolve_model(answerer)), choice)
         elif choice != self.choice:
             model = self._bind(self._model, choice)
-        answer: AIMessage = await model.ainvoke(list(messages))
+        interceptor = current_interceptor()
+        # A text that guards may refuse must not be in LangGraph's stream of tokens either.
+        is_judged = interceptor is not None and interceptor.judges_answers
+        tags = [TAG_NOSTREAM] if is_judged else []
+        answer: AIMessage = await model.ainvoke(list(messages), {"tags": tags})
         return answer
 
 

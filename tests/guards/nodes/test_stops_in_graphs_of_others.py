@@ -12,10 +12,10 @@ from langgraph.types import Command
 
 from agentgraph import Agent, Guards, Team
 from agentgraph.errors import GuardStopped
-from agentgraph.guards import Escalation
+from agentgraph.guards import Escalation, Gate
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call, check_history
-from tests.guards.guarded_agents import looping, solo, stopped_by, watched
+from tests.guards.guarded_agents import for_ever, looping, solo, stopped_by, watched
 
 GO: Any = {"messages": "go"}
 ON_T: Any = {"configurable": {"thread_id": "t"}}
@@ -101,3 +101,13 @@ def test_a_stop_is_told_in_words_and_not_as_an_object() -> None:
     agent = solo(looping(), guards=None)
     with pytest.raises(GuardStopped, match="A guard ended the run: recursion_limit: Recursion"):
         agent.invoke("go", config={"recursion_limit": 6})
+
+
+@pytest.mark.parametrize("text", ["A good word.", "A bad word."])
+async def test_a_text_that_a_gate_refuses_is_not_in_the_stream_of_messages(text: str) -> None:
+    guards = watched(gates=Gate(invariants=[lambda subject: "bad" not in subject.text]))
+    graph = around(solo(for_ever(text), guards=guards))
+    stream = graph.astream(GO, ON_T, stream_mode="messages", subgraphs=True)
+    told = "".join([chunk.text async for _, (chunk, _) in stream])
+    assert told == text or told.startswith("Stopped by gate:")
+    assert "bad" not in told
