@@ -94,8 +94,8 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCal
 
 
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
-    """Answer every open call with "outcome unknown": it may or may not have had its effect."""
-    return [_unknown_outcome(call) for call in open_calls(messages)]
+    """Answer every open call: its outcome is unknown, or it was malformed and never executed."""
+    return [_answer_to_open(call) for call in open_calls(messages)]
 
 
 def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
@@ -255,7 +255,7 @@ def _with_answers(
     replies: list[ToolMessage] = []
     new_ids: dict[int, str] = {}
     for index, call in enumerate(calls_of(message)):
-        reply = answers.get((position, index)) or _unknown_outcome(call)
+        reply = answers.get((position, index)) or _answer_to_open(call)
         call_id = _unique_id(call["id"] or "call", call_ids)
         call_ids.add(call_id)
         if call_id != call["id"]:
@@ -332,6 +332,13 @@ def _unique_id(call_id: str, call_ids: set[str]) -> str:
     while f"{call_id}_{count}" in call_ids:
         count += 1
     return f"{call_id}_{count}"
+
+
+def _answer_to_open(call: ToolCall | InvalidToolCall) -> ToolMessage:
+    """Return the answer to a call that has none; a malformed one was never executed."""
+    if call.get("type") == "invalid_tool_call":
+        return _malformed_call_answer(call)  # type: ignore[arg-type]
+    return _unknown_outcome(call)
 
 
 def _unknown_outcome(call: ToolCall | InvalidToolCall) -> ToolMessage:

@@ -72,9 +72,9 @@ def dumped(history: list[AnyMessage]) -> list[dict[str, Any]]:
 
 
 def answers_in(history: list[AnyMessage]) -> list[str]:
-    return [
-        str(m.text) for m in history if isinstance(m, ToolMessage) and m.text != OUTCOME_UNKNOWN
-    ]
+    """Return the answers of tools: those that `repair` gives to open calls begin in two ways."""
+    texts = [str(m.text) for m in history if isinstance(m, ToolMessage)]
+    return [text for text in texts if not text.startswith((OUTCOME_UNKNOWN, "Not executed: "))]
 
 
 def answers_that_follow_their_call(history: list[AnyMessage]) -> int:
@@ -450,3 +450,11 @@ def test_raw_calls_beside_a_message_are_not_sent() -> None:
     stored.additional_kwargs["tool_calls"] = [{"function": {"arguments": BROKEN}}]
     asked, _ = repair([stored, told("a")])
     assert asked.additional_kwargs == {}
+
+
+def test_an_open_malformed_call_was_not_executed() -> None:
+    asked = AIMessage("", tool_calls=[good("a")], invalid_tool_calls=[bad("b")])
+    unknown, malformed = (m.text for m in repair([HumanMessage("go"), asked])[2:])
+    assert unknown == OUTCOME_UNKNOWN
+    assert malformed.startswith("Not executed: the arguments are not valid JSON")
+    assert [m.text for m in unknown_outcomes([asked])] == [unknown, malformed]
