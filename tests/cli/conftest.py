@@ -10,6 +10,7 @@ import pytest
 AGENTS = '''
 import asyncio
 import sys
+from functools import partial
 
 from langgraph.types import interrupt
 
@@ -32,7 +33,9 @@ async def cling() -> str:
         print("clinging", flush=True)
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        print("still clinging", flush=True)
+        # Once it waits again: a Ctrl-C in the tool itself would end the tool.
+        say = partial(print, "still clinging", flush=True)
+        asyncio.get_running_loop().call_soon(say)
         await asyncio.Event().wait()
 
 
