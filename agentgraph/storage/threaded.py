@@ -6,9 +6,9 @@ import sys
 from asyncio import AbstractEventLoop, Lock, get_running_loop
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterator,
     Mapping,
     Sequence,
@@ -28,6 +28,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agentgraph.blocking import in_thread, loop_of, on_loop
+from agentgraph.storage.delegating import DelegatingSaver
 from agentgraph.storage.store import Saver
 
 T = TypeVar("T")
@@ -189,17 +190,28 @@ _away: WeakKeyDictionary[Saver, Saver] = WeakKeyDictionary()
 """The copies of savers that are used on another loop than their own."""
 
 
-class BoundSaver(ThreadedSaver):
+class BoundSaver(DelegatingSaver, ThreadedSaver):
     """Run each asynchronous operation of a saver on the loop to which it is bound.
 
     Where that loop stands still, because it has ended or waits for a synchronous call, all use the
     saver on one other loop.
     """
 
-    async def _at_home(self, operation: Callable[[Saver], Coroutine[Any, Any, T]]) -> T:
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        return ThreadedSaver.with_allowlist(self, extra_allowlist)
+
+    async def _read(
+        self, config: RunnableConfig | None, operation: Callable[[Saver], Awaitable[T]]
+    ) -> T:
+        return await self._at_home(operation)
+
+    async def _write(self, config: RunnableConfig, operation: Callable[[Saver], Awaitable[T]]) -> T:
+        return await self._at_home(operation)
+
+    async def _at_home(self, operation: Callable[[Saver], Awaitable[T]]) -> T:
         home: AbstractEventLoop = self.saver.loop  # type: ignore[attr-defined]
         loop = loop_of(home)
-        work = operation(self.saver if loop is home else self._away_saver())
+        work = _await(operation(self.saver if loop is home else self._away_saver()))
         return await (work if loop is get_running_loop() else on_loop(loop, work))
 
     def _away_saver(self) -> Saver:
@@ -216,44 +228,6 @@ class BoundSaver(ThreadedSaver):
             saver = _away.setdefault(self.saver, saver)
         return saver
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._at_home(lambda saver: saver.aget_tuple(config))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        async def collect(saver: Saver) -> Sequence[CheckpointTuple]:
-            listing = saver.alist(config, filter=filter, before=before, limit=limit)
-            return [checkpoint async for checkpoint in listing]
-
-        for checkpoint in await self._at_home(collect):
-            yield checkpoint
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return await self._at_home(
-            lambda saver: saver.aput(config, checkpoint, metadata, new_versions)
-        )
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        await self._at_home(lambda saver: saver.aput_writes(config, writes, task_id, task_path))
-
     async def adelete_thread(self, thread_id: str) -> None:
         await self._at_home(lambda saver: saver.adelete_thread(thread_id))
 
@@ -266,9 +240,6 @@ class BoundSaver(ThreadedSaver):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await self._at_home(lambda saver: saver.aprune(thread_ids, strategy=strategy))
 
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._at_home(
-            lambda saver: saver.aget_delta_channel_history(config=config, channels=channels)
-        )
+
+async def _await(work: Awaitable[T]) -> T:
+    return await work
