@@ -1,13 +1,15 @@
-"""Context variables: `scope` sets one for a block, `own_context` keeps a generator's apart.
+"""Context variables: `scope` sets one for a block, the other functions keep those of code apart.
 
 A leaf below all others: it imports nothing of the project.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar, Token
-from typing import Generic, TypeVar
+from functools import partial
+from types import coroutine as awaitable
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -54,6 +56,32 @@ def own_context(generator: Generator[T, None, None], context: Context) -> Iterat
             yield item[0]
     finally:
         context.run(generator.close)
+
+
+@awaitable
+def in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any, Any, T]:
+    """Await a coroutine that runs in a context of its own, within the task that awaits it.
+
+        result = await in_context(node(state), copy_context())
+
+    Variables that it sets stay in that context, as they would in a task of its own; but no task
+    is made, and the event loop is not entered once more.
+    """
+    resume = partial(work.send, None)
+    while True:
+        try:
+            future = context.run(resume)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            yield future
+        except GeneratorExit:
+            context.run(work.close)
+            raise
+        except BaseException as error:  # a cancellation, which belongs to the coroutine
+            resume = partial(work.throw, error)
+        else:
+            resume = partial(work.send, None)
 
 
 def _next(generator: Generator[T, None, None]) -> tuple[T] | None:

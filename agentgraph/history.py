@@ -40,16 +40,48 @@ HistoryPolicy = int | Callable[[list[AnyMessage]], list[AnyMessage]] | None
 """None keeps all messages, a number at least the last ones, a function returns those to keep."""
 
 
-def repair(messages: Iterable[AnyMessage]) -> list[AnyMessage]:
+class CheckedHistory:
+    """The last history that was found legal: of one that begins with it, only the rest is checked.
+
+    A run has one, as each of its prompts mostly begins with the one before it.
+    """
+
+    __slots__ = ("_call_ids", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: Sequence[AnyMessage] = ()
+        self._call_ids: set[str | None] = set()
+
+    def is_legal(self, messages: Sequence[AnyMessage]) -> bool:
+        """Tell whether `repair` would change nothing; it may say no of a legal history."""
+        begin = len(self._messages)
+        if messages[:begin] != self._messages:  # quick for the same messages
+            begin, self._call_ids = 0, set()
+        is_legal = bool(messages) and _is_legal(messages[begin:], self._call_ids)
+        if not is_legal:
+            self._call_ids = set()
+        self._messages = list(messages) if is_legal else []
+        return is_legal
+
+    def call_ids_of(self, messages: Sequence[AnyMessage]) -> set[str | None]:
+        """Return the ids of the calls in messages, and of the calls that they answer."""
+        is_known = bool(messages) and messages == self._messages
+        return self._call_ids.copy() if is_known else call_ids_of(messages)
+
+
+def repair(
+    messages: Iterable[AnyMessage], checked: CheckedHistory | None = None
+) -> list[AnyMessage]:
     """Make a history legal: each call is answered exactly once, directly after its message.
 
     Calls without an answer get one that says so, and malformed ones get whole arguments. Answers
     without a call, and empty messages of the human and of the assistant, are left out. A repeated
     call id is renamed, together with its answer. A history that would be empty or end with the
     assistant gets a neutral "Continue." at the end. Texts that no encoding has are replaced.
+    `checked` makes it quick for a history that begins with the last one of it that was legal.
     """
     messages = list(messages)
-    if _is_legal(messages):
+    if (CheckedHistory() if checked is None else checked).is_legal(messages):
         return messages
     answers = _answers_by_call(messages)
     call_ids: set[str] = set()
@@ -190,10 +222,11 @@ def work_done(messages: Iterable[AnyMessage]) -> str:
     )
 
 
-def _is_legal(messages: Sequence[AnyMessage]) -> bool:
+def _is_legal(messages: Sequence[AnyMessage], call_ids: set[str | None]) -> bool:
     """Tell in one pass whether `repair` would change nothing, which is so for most histories.
 
-    It may say no of a legal history. It calls few functions, as it runs before each model call.
+    `call_ids` are those of earlier messages, which are legal; those of these are added. It calls
+    few functions, as it runs before each model call.
     """
     texts: list[Any] = [message.content for message in messages]
     if not _TEXT.issuperset(map(type, texts)):
@@ -202,7 +235,6 @@ def _is_legal(messages: Sequence[AnyMessage]) -> bool:
     if not (text.isascii() or is_sendable(text)):
         return False
     due: list[str | None] = []
-    call_ids: set[str | None] = set()
     for message, text in zip(messages, texts, strict=True):
         kind = message.__class__
         if kind is ToolMessage:
@@ -220,7 +252,7 @@ def _is_legal(messages: Sequence[AnyMessage]) -> bool:
                 return False
             call_ids.add(call_id)
             due.append(call_id)
-    return bool(messages) and not due and type(messages[-1]) is not AIMessage
+    return not due and not (messages and type(messages[-1]) is AIMessage)
 
 
 _TEXT = frozenset((str,))

@@ -39,13 +39,13 @@ async def agent_rows() -> list[Row]:
     on_disk = {name: _on_disk(make) for name, make in contestants.items()}
     short = await side_by_side(in_memory, turns=TURN_10[1], repetitions=30)
     disk = await side_by_side(on_disk, turns=TURN_10[1], repetitions=25)
-    long = await side_by_side(in_memory, turns=TURN_200[1], repetitions=2)
+    long = await side_by_side(in_memory, turns=TURN_200[1], repetitions=3)
     return [
         Row(f"agent with one tool{which} / bare LangGraph, {where}", *_both(times, at, who), goal)
         for where, goal, times, at in (
             ("memory, turn 10", 1.25, short, TURN_10),
-            ("SQLite, turn 10", 1.6, disk, TURN_10),
-            ("memory, turn 200", 1.0, long, TURN_200),
+            ("SQLite, turn 10", 1.5, disk, TURN_10),
+            ("memory, turn 200", 0.75, long, TURN_200),
         )
         for which, who in (("", "ours"), (", guards=None", "unguarded"))
     ]
@@ -63,14 +63,14 @@ async def supervisor_rows() -> list[Row]:
         "peer": _in_memory(_supervisor),
     }
     short = await side_by_side(contestants, turns=TURN_10[1], repetitions=15)
-    long = await side_by_side(contestants, turns=TURN_200[1], repetitions=2, weigh_after=BYTES)
+    long = await side_by_side(contestants, turns=TURN_200[1], repetitions=3, weigh_after=BYTES)
     what = "turn / langgraph-supervisor's, memory, turn"
     kept = [long[name].bytes_per_turn(*BYTES) / 1000 for name in ("handoff", "peer")]
     return [
-        Row(f"handoff {what} 10", *_both(short, TURN_10, "handoff", "peer"), 0.6),
-        Row(f"handoff {what} 200", *_both(long, TURN_200, "handoff", "peer"), 0.2),
+        Row(f"handoff {what} 10", *_both(short, TURN_10, "handoff", "peer"), 0.45),
+        Row(f"handoff {what} 200", *_both(long, TURN_200, "handoff", "peer"), 0.13),
         Row(f"sticky {what} 10", *_both(short, TURN_10, "sticky", "peer"), None),
-        Row(f"sticky {what} 200", *_both(long, TURN_200, "sticky", "peer"), 0.1),
+        Row(f"sticky {what} 200", *_both(long, TURN_200, "sticky", "peer"), 0.06),
         Row("bytes kept per handoff turn, mean of turns 100-200", *kept, 1 / 80, "kB"),
     ]
 

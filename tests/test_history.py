@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +18,13 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+import agentgraph.history as history_module
 from agentgraph.history import (
     OUTCOME_UNKNOWN,
+    CheckedHistory,
     apply_policy,
     as_plain_chat,
+    call_ids_of,
     calls_of,
     open_calls,
     repair,
@@ -124,6 +128,54 @@ def test_repair_keeps_every_call_and_what_the_human_said(history: list[AnyMessag
 def test_repair_leaves_a_legal_history_as_it_is(history: list[AnyMessage]) -> None:
     legal = repair(history)
     assert all(one is other for one, other in zip(repair(legal), legal, strict=True))
+
+
+legal_rounds = st.lists(
+    st.sampled_from(
+        [
+            [HumanMessage("go on")],
+            [AIMessage("words"), HumanMessage("and then?")],
+            [asking("a"), told("a")],
+            [asking("b", "c"), told("b"), told("c")],
+            [asking("b"), told("c")],
+            [asking("d")],
+        ]
+    ),
+    max_size=6,
+)
+
+
+@given(st.lists(st.one_of(histories, legal_rounds.map(lambda rounds: sum(rounds, []))), max_size=5))
+def test_a_history_is_repaired_alike_whatever_was_checked_before(
+    parts: list[list[AnyMessage]],
+) -> None:
+    checked = CheckedHistory()
+    grown: list[AnyMessage] = [HumanMessage("hi")]
+    for part in parts:
+        for history in (part, grown := [*grown, *part]):
+            expected = dumped(repair(history))
+            assert dumped(repair(history, checked)) == expected
+            assert checked.call_ids_of(history) == call_ids_of(history)
+
+
+def test_of_a_longer_history_only_what_is_new_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    check = history_module._is_legal
+
+    def measured(messages: Sequence[AnyMessage], call_ids: set[str | None]) -> bool:
+        sizes.append(len(messages))
+        return check(messages, call_ids)
+
+    monkeypatch.setattr(history_module, "_is_legal", measured)
+    checked, history = CheckedHistory(), legal_start()
+    for number in range(3):
+        history = [*history, asking(f"call {number}"), told(f"call {number}")]
+        assert repair(history, checked) == history
+    assert sizes == [4, 2, 2]
+
+
+def legal_start() -> list[AnyMessage]:
+    return [HumanMessage("hi"), HumanMessage("there")]
 
 
 @given(histories)

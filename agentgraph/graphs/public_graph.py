@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.blocking import LoopedGraph, run_graph
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, compile_graph, copy_of
+from agentgraph.graphs.node_sequence import without_idle_callbacks
 from agentgraph.graphs.task import (
     concatenates,
     has_stream,
@@ -187,6 +188,7 @@ def publish(
     graph.channels[START] = EphemeralValue(builder.input_schema)
     graph.output_channels = graph.stream_channels = list(outputs)
     graph.__class__ = PublicGraph
+    without_idle_callbacks(graph)
     return graph
 
 

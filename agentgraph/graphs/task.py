@@ -82,6 +82,11 @@ def has_saver(config: RunnableConfig) -> bool:
     return isinstance(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER), BaseCheckpointSaver)
 
 
+def with_saver(config: RunnableConfig, saver: BaseCheckpointSaver[Any]) -> RunnableConfig:
+    """Return a config by which a run is stored by this saver, in place of its graph's own."""
+    return {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_CHECKPOINTER: saver}}
+
+
 def stores_each_step(config: RunnableConfig) -> bool:
     """Tell whether each step of a run is stored before the next one begins."""
     return config.get(CONF, {}).get(CONFIG_KEY_DURABILITY) == "sync"

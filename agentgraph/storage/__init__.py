@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.storage.lazy import LazySaver
 from agentgraph.storage.memory import MemorySaver
+from agentgraph.storage.first_read import preloaded
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
 from agentgraph.storage.threaded import original_of, with_async_methods
@@ -24,6 +25,7 @@ __all__ = [
     "lasting_url",
     "open_saver",
     "original_of",
+    "preloaded",
     "register_saver",
     "with_async_methods",
 ]

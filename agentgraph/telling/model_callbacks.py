@@ -102,6 +102,8 @@ class ModelCallbacks(AsyncCallbackHandler):
     """
 
     run_inline = True
+    ignore_chain = True
+    """It is told of models and tools only: then nodes are run without callbacks."""
 
     def __init__(self, emitter: EventEmitter) -> None:
         self._emitter = emitter

@@ -94,9 +94,10 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
 def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
     """Return the system texts of a history, and the messages that the policy shows the model."""
     system, view = split_system(messages)
-    policy = level.agent.history
+    policy, run = level.agent.history, current_run()
+    checked = None if run is None else run.checked_history
     if policy is None or isinstance(policy, int):
-        return system, repair(apply_policy(view, policy))
+        return system, repair(apply_policy(view, policy), checked)
     # A function of the user gets a legal history too, or it would have to repair one itself.
     more, view = split_system(apply_policy(repair(view), policy))
     return [*system, *more], repair(view)
@@ -223,9 +224,11 @@ def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> A
     update: dict[str, Any] = {"name": message.name or level.agent.name}
     if not message.id or message.id in [earlier.id for earlier in history]:
         update["id"] = new_id()  # a cached answer repeats its id; it must not replace the first one
-    calls = calls_of(message)
-    if calls and (new_ids := _fresh_ids(calls, call_ids_of(history))):
-        message = with_call_ids(message, new_ids)
+    if calls := calls_of(message):
+        run = current_run()
+        call_ids = (call_ids_of if run is None else run.checked_history.call_ids_of)(history)
+        if new_ids := _fresh_ids(calls, call_ids):
+            message = with_call_ids(message, new_ids)
     return level.marked(message.model_copy(update=update))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command, StateSnapshot
 
@@ -34,6 +35,7 @@ from agentgraph.errors import (
 )
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
+from agentgraph.graphs.task import with_saver
 from agentgraph.guards import Decision, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
@@ -41,6 +43,7 @@ from agentgraph.guards.records.audit_trail import run_began, run_continued, run_
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.running import Run, record_messages
+from agentgraph.storage import preloaded
 from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
@@ -60,6 +63,8 @@ class _Start:
     """The messages of an earlier attempt that no checkpoint has."""
     turn: str = ""
     """The id of a turn that has begun already."""
+    loaded: CheckpointTuple | None = None
+    """The thread's last checkpoint, which the run need not load once more."""
 
 
 class Runner:
@@ -169,11 +174,12 @@ class Runner:
             and not is_finished(latest)
             and await self._threads.prepare_compensation(latest)
         ):
-            compensation = _Start(None, frozenset(), turn=turn_id_of(latest) or "")
+            turn = turn_id_of(latest) or ""
+            compensation = _Start(None, frozenset(), turn=turn)
             await self._run_audited(compensation, run, context, config)
             latest = await self._threads.checkpoint(run.thread_id, run)
         recovery = await self._threads.recovery(run.thread_id, latest)
-        return _start_of_turn(run, recovery, messages)
+        return _start_of_turn(run, recovery, messages, latest)
 
     async def _start_from_cut_off_run(self, run: Run) -> _Start:
         """Go on with a run that was cut off, from its last checkpoint.
@@ -192,7 +198,7 @@ class Runner:
                     f"no run on thread {run.thread_id!r} was cut off: go on with a message",
                     code="not_cut_off",
                 )
-            return _start_of_turn(run, recovery, [])
+            return _start_of_turn(run, recovery, [], latest)
         if open_ids := sorted(Questions.of(snapshot, latest).open_ids):
             raise RoutingError(
                 f"the run on thread {run.thread_id!r} was not cut off, it waits for decisions on "
@@ -204,7 +210,7 @@ class Runner:
         asked = max((n for n, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
         known_ids = frozenset(message.id for message in messages[: asked + 1])
         earlier = unsaved_messages(snapshot, run.journal)
-        return _Start(None, known_ids, earlier, turn_id_of(latest) or run.id)
+        return _Start(None, known_ids, earlier, turn_id_of(latest) or run.id, latest)
 
     async def _start_from_decisions(self, command: Command[Any], run: Run) -> _Start:
         """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
@@ -214,12 +220,13 @@ class Runner:
         latest = await self._threads.checkpoint(run.thread_id, run)
         known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
-            return _Start(None, known_ids, turn=turn["id"])
+            return _Start(None, known_ids, turn=turn["id"], loaded=latest)
         questions = Questions.of(snapshot, latest)
         decisions = questions.accept(run.thread_id, decisions_of(command))
         check_storable(decisions, self._threads.saver)
         earlier = unsaved_messages(snapshot, run.journal)
-        return _Start(Command(resume=decisions), known_ids, earlier, turn.get("id", ""))
+        resume: Command[Any] = Command(resume=decisions)
+        return _Start(resume, known_ids, earlier, turn.get("id", ""), latest)
 
     def _refuse_other_agent(self, thread_id: str, snapshot: StateSnapshot) -> Mapping[str, Any]:
         """Return the turn of a thread; raise `RoutingError` where it is another agent's."""
@@ -244,7 +251,7 @@ class Runner:
             last = start.graph_input["messages"][-1:]
             run_began(self._audit, turn, thread, str(last[0].text) if last else "")
         try:
-            outcome = await self._run(start.graph_input, context, config)
+            outcome = await self._run(start, context, config)
         except BaseException as error:
             is_failure = isinstance(error, Exception)
             reason = "failed" if is_failure else "cancelled"
@@ -255,11 +262,13 @@ class Runner:
             run_ended(self._audit, turn, thread, guard or "answered")
         return outcome
 
-    async def _run(self, graph_input: Any, context: Any, config: RunnableConfig) -> Outcome:
+    async def _run(self, start: _Start, context: Any, config: RunnableConfig) -> Outcome:
+        if start.loaded is not None:
+            config = with_saver(config, preloaded(self._threads.saver, start.loaded))
         try:
             result: Any = await run_whole(
                 self._graph,
-                graph_input,
+                start.graph_input,
                 config,
                 result_keys=RESULT_KEYS,
                 context=context,
@@ -292,7 +301,12 @@ class Runner:
             await note_actions(account, PendingWrites(self._threads.saver, latest.config))
 
 
-def _start_of_turn(run: Run, recovery: Recovery, messages: Sequence[AnyMessage]) -> _Start:
+def _start_of_turn(
+    run: Run,
+    recovery: Recovery,
+    messages: Sequence[AnyMessage],
+    latest: CheckpointTuple | None,
+) -> _Start:
     """Return the start of a turn with new messages, after what an unfinished run has left."""
     values = {**recovery.values, "messages": [*recovery.messages, *messages]}
     if recovery.active is not None:
@@ -300,4 +314,5 @@ def _start_of_turn(run: Run, recovery: Recovery, messages: Sequence[AnyMessage])
     run.journal.clear()  # all of its messages are in the input now
     run.results.clear()
     record_messages(values["messages"])
-    return _Start(values, frozenset(message.id for message in values["messages"]))
+    known_ids = frozenset(message.id for message in values["messages"])
+    return _Start(values, known_ids, loaded=latest)

@@ -152,6 +152,8 @@ class Threads:
         self, run: Run, earlier: Sequence[AnyMessage], messages: Sequence[AnyMessage]
     ) -> None:
         """Keep for the next turn the messages of an earlier attempt that this one does not have."""
+        if not earlier:
+            return
         ids = {message.id for message in messages}
         unmet = [message for message in earlier if message.id not in ids]
         if unmet:

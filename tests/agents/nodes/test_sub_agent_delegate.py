@@ -281,8 +281,9 @@ async def test_an_agent_as_a_tool_of_a_delegate_answers_it() -> None:
 
 async def test_a_failing_delegate_does_not_hide_what_others_did() -> None:
     boss = ScriptedModel([[call("transfer_to_red"), call("transfer_to_green")], "Sorry."])
-    agents = [worker("red", RuntimeError("no key")), worker("green")]
-    agent = Agent("boss", model=boss, agents=agents, handoff="delegate")
+    # It fails in its second step, when the other one has finished.
+    red = worker("red", call("lookup"), RuntimeError("no key"), tools=[lookup])
+    agent = Agent("boss", model=boss, agents=[red, worker("green")], handoff="delegate")
     with pytest.raises(Exception, match="red"):
         await agent.ainvoke("work", thread_id="1")
     reply = await agent.ainvoke("go on", thread_id="1")

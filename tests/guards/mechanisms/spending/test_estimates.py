@@ -61,6 +61,11 @@ def test_text_that_is_no_unicode_is_estimated() -> None:
     assert estimate([HumanMessage([{"type": "text", "text": "\ud800"}])], [object()]) > 1_024
 
 
+def test_calls_that_no_encoding_has_are_estimated() -> None:
+    call = {"name": "f", "args": {"text": "\ud800" * 300, "when": object()}, "id": "1"}
+    assert estimate([AIMessage("", tool_calls=[call])], max_output=0) > 300
+
+
 def test_a_message_that_was_rewritten_is_estimated_anew() -> None:
     message = HumanMessage("x" * 300)
     assert estimate([message], max_output=0) == 108
