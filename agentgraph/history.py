@@ -40,7 +40,7 @@ HistoryPolicy = int | Callable[[list[AnyMessage]], list[AnyMessage]] | None
 """None keeps all messages, a number at least the last ones, a function returns those to keep."""
 
 
-class CheckedHistory:
+class KnownHistory:
     """The last history that was found legal: of one that begins with it, only the rest is checked.
 
     A run has one, as each of its prompts mostly begins with the one before it.
@@ -70,7 +70,7 @@ class CheckedHistory:
 
 
 def repair(
-    messages: Iterable[AnyMessage], checked: CheckedHistory | None = None
+    messages: Iterable[AnyMessage], known_history: KnownHistory | None = None
 ) -> list[AnyMessage]:
     """Make a history legal: each call is answered exactly once, directly after its message.
 
@@ -78,10 +78,10 @@ def repair(
     without a call, and empty messages of the human and of the assistant, are left out. A repeated
     call id is renamed, together with its answer. A history that would be empty or end with the
     assistant gets a neutral "Continue." at the end. Texts that no encoding has are replaced.
-    `checked` makes it quick for a history that begins with the last one of it that was legal.
+    It is quick for a history that begins with `known_history`, which is replaced.
     """
     messages = list(messages)
-    if (CheckedHistory() if checked is None else checked).is_legal(messages):
+    if (KnownHistory() if known_history is None else known_history).is_legal(messages):
         return messages
     answers = _answers_by_call(messages)
     call_ids: set[str] = set()

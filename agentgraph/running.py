@@ -21,7 +21,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from agentgraph.clock import clock
 from agentgraph.contexts import scope
 from agentgraph.errors import AgentGraphError
-from agentgraph.history import CheckedHistory
+from agentgraph.history import KnownHistory
 from agentgraph.timeouts import paused_limits, without_limits
 
 CallEnd: TypeAlias = Callable[[bool], None]
@@ -68,7 +68,7 @@ class Run:
     """The account of its guards, kept alive as long as the run."""
     causes: dict[str, str] = field(default_factory=dict)
     """Why guards have ended the run, by close reason."""
-    checked_history: CheckedHistory = field(default_factory=CheckedHistory)
+    known_history: KnownHistory = field(default_factory=KnownHistory)
     """The last history that one of its models was shown."""
     interceptor: object = None
     """The interceptor of its last model node, which the next nodes of the agent may reuse."""

@@ -7,6 +7,7 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
+from agentgraph.clock import clock
 from agentgraph.contexts import in_context, scope
 
 place: ContextVar[str] = ContextVar("place", default="outside")
@@ -15,7 +16,7 @@ place: ContextVar[str] = ContextVar("place", default="outside")
 async def test_what_a_coroutine_sets_stays_in_its_context() -> None:
     async def work() -> str:
         place.set("inside")
-        await asyncio.sleep(0)
+        await clock().sleep(0)
         return place.get()
 
     assert await in_context(work(), copy_context()) == "inside"
@@ -36,7 +37,7 @@ async def test_it_sees_what_its_context_has() -> None:
 
 async def test_it_runs_in_the_task_that_awaits_it() -> None:
     async def who() -> object:
-        await asyncio.sleep(0)
+        await clock().sleep(0)
         return asyncio.current_task()
 
     assert await in_context(who(), copy_context()) is asyncio.current_task()
@@ -44,7 +45,7 @@ async def test_it_runs_in_the_task_that_awaits_it() -> None:
 
 async def test_errors_pass_and_time_limits_hold() -> None:
     async def fail() -> None:
-        await asyncio.sleep(0)
+        await clock().sleep(0)
         raise KeyError("lost")
 
     async def hang() -> None:
@@ -65,14 +66,14 @@ async def test_a_cancellation_reaches_it_and_its_clean_up_sees_its_variables() -
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)
+            await clock().sleep(0)
             cleaned.append(place.get())
 
     async def run() -> None:
         await in_context(work(), copy_context())
 
     task = asyncio.create_task(run())
-    await asyncio.sleep(0)
+    await clock().sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -84,14 +85,14 @@ async def test_a_cancellation_that_it_swallows_is_over() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            await asyncio.sleep(0)
+            await clock().sleep(0)
         return "went on"
 
     async def run() -> str:
         return await in_context(work(), copy_context())
 
     task = asyncio.create_task(run())
-    await asyncio.sleep(0)
+    await clock().sleep(0)
     task.cancel()
     assert await task == "went on"
 

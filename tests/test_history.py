@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from langchain_core.messages import (
 import agentgraph.history as history_module
 from agentgraph.history import (
     OUTCOME_UNKNOWN,
-    CheckedHistory,
+    KnownHistory,
     apply_policy,
     as_plain_chat,
     call_ids_of,
@@ -130,32 +130,28 @@ def test_repair_leaves_a_legal_history_as_it_is(history: list[AnyMessage]) -> No
     assert all(one is other for one, other in zip(repair(legal), legal, strict=True))
 
 
-legal_rounds = st.lists(
-    st.sampled_from(
-        [
-            [HumanMessage("go on")],
-            [AIMessage("words"), HumanMessage("and then?")],
-            [asking("a"), told("a")],
-            [asking("b", "c"), told("b"), told("c")],
-            [asking("b"), told("c")],
-            [asking("d")],
-        ]
-    ),
-    max_size=6,
-)
+ROUNDS: list[list[AnyMessage]] = [
+    [HumanMessage("go on")],
+    [AIMessage("words"), HumanMessage("and then?")],
+    [asking("a"), told("a")],
+    [asking("b", "c"), told("b"), told("c")],
+    [asking("b"), told("c")],
+    [asking("d")],
+]
+rounds = st.lists(st.sampled_from(ROUNDS), max_size=6).map(lambda some: [*chain(*some)])
 
 
-@given(st.lists(st.one_of(histories, legal_rounds.map(lambda rounds: sum(rounds, []))), max_size=5))
+@given(st.lists(st.one_of(histories, rounds), max_size=5))
 def test_a_history_is_repaired_alike_whatever_was_checked_before(
     parts: list[list[AnyMessage]],
 ) -> None:
-    checked = CheckedHistory()
+    known_history = KnownHistory()
     grown: list[AnyMessage] = [HumanMessage("hi")]
     for part in parts:
         for history in (part, grown := [*grown, *part]):
             expected = dumped(repair(history))
-            assert dumped(repair(history, checked)) == expected
-            assert checked.call_ids_of(history) == call_ids_of(history)
+            assert dumped(repair(history, known_history)) == expected
+            assert known_history.call_ids_of(history) == call_ids_of(history)
 
 
 def test_of_a_longer_history_only_what_is_new_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +163,10 @@ def test_of_a_longer_history_only_what_is_new_is_checked(monkeypatch: pytest.Mon
         return check(messages, call_ids)
 
     monkeypatch.setattr(history_module, "_is_legal", measured)
-    checked, history = CheckedHistory(), legal_start()
+    known_history, history = KnownHistory(), legal_start()
     for number in range(3):
         history = [*history, asking(f"call {number}"), told(f"call {number}")]
-        assert repair(history, checked) == history
+        assert repair(history, known_history) == history
     assert sizes == [4, 2, 2]
 
 

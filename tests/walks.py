@@ -2,11 +2,12 @@
 
 A walk is a run which is profiled. Its figures count functions of our packages only, without
 `agentgraph.testing`, which stands for a provider here. Other frames are looked through, and so are
-comprehensions, which later Pythons run without a frame.
+comprehensions, which later Pythons run without a frame, and the functions that run a node in
+LangGraph's place.
 
 - `modules`: in how many of our files a function was called, or went on after an `await`.
 - `hops`: how often a function was called by one in another of our files. An `await` which goes on
-  is no new call, and the first function of a task or of a thread has no caller.
+  is no new call, and the first function of a task, of a thread or of a node has no caller.
 - `depth`: how many functions of ours lay on one stack at most.
 
 Each walk is run once before it is profiled, so that imports and caches do not count.
@@ -48,6 +49,8 @@ from agentgraph_server import create_app
 __all__ = ["WALKS", "Profile", "Profiler", "Visit", "Walk", "listing", "measured"]
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+_RUN_NODES = frozenset({"NodeSequence.ainvoke", "in_context"})
+"""What runs a node in LangGraph's place, and in a context of its own in place of a task."""
 _RUNS_EACH = 2
 _PATIENCE_S = 30
 
@@ -143,7 +146,7 @@ class Profiler:
 
     def _callers_of(self, frame: FrameType) -> Iterator[str]:
         below = frame.f_back
-        while below is not None:
+        while below is not None and below.f_code.co_qualname != "in_context":
             module = self._module_of(below)
             if module is not None:
                 yield module
@@ -154,6 +157,8 @@ class Profiler:
         code = frame.f_code
         # Code at the top level of a module or of a class is not optimized.
         if not code.co_flags & CO_OPTIMIZED or code.co_name in _COMPREHENSIONS:
+            return None
+        if code.co_qualname in _RUN_NODES:
             return None
         if code.co_filename not in self._modules:
             self._modules[code.co_filename] = self._module_at(Path(code.co_filename))

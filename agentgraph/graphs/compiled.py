@@ -1,18 +1,23 @@
-"""Graphs before and after they compile: copies, more channels, and nodes that run synchronously."""
+"""Graphs before and after they compile: copies, more channels, and how their nodes are run."""
 
 from __future__ import annotations
 
 import copy
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeAlias, get_type_hints
 
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, is_typeddict
 
 from agentgraph.blocking import LoopedGraph, run_node
+from agentgraph.contexts import in_context
 from agentgraph.errors import ConfigurationError
-from agentgraph.graphs.private import DEFAULT_ERROR_HANDLER, RunnableCallable
+from agentgraph.graphs.private import DEFAULT_ERROR_HANDLER, RunnableCallable, RunnableSeq
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
@@ -46,6 +51,43 @@ def _with_sync(runnable: Any) -> Any:
 def has_sync(runnable: object) -> bool:
     """Tell whether a node or a path can be run synchronously as it is."""
     return not isinstance(runnable, RunnableCallable) or runnable.func is not None
+
+
+def without_idle_callbacks(graph: AnyCompiledGraph) -> None:
+    """Let the nodes of a graph call no callbacks where no handler is told of nodes.
+
+    LangGraph tells the handlers of a run where each node and each writer behind it begin and end,
+    and makes a task for each node. Where nobody listens, that is a twentieth of a turn.
+    """
+    for node in graph.nodes.values():
+        if isinstance(node.node, RunnableSeq):
+            sequence = NodeSequence(*node.node.steps, trace_policy=node.trace_policy)
+            vars(node)["node"] = sequence  # LangGraph caches it there
+
+
+class NodeSequence(RunnableSeq):
+    """A node and its writers.
+
+    Runs below the node name the run of the graph as their parent where the node has none.
+    """
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Run the node in a context of its own, then its writers."""
+        manager = None if config is None else config.get("callbacks")
+        if config is None or not isinstance(manager, AsyncCallbackManager):
+            return await super().ainvoke(input, config, **kwargs)
+        if not all(handler.ignore_chain for handler in manager.handlers):
+            return await super().ainvoke(input, config, **kwargs)
+        config = config.copy()
+        for own in ("run_name", "run_id"):  # they are the node's, and not of what it runs
+            config.pop(own, None)  # type: ignore[misc]  # one key after the other
+        context = copy_context()
+        context.run(var_child_runnable_config.set, config)
+        node, *writers = self.steps
+        result: Any = await in_context(node.ainvoke(input, config, **kwargs), context)
+        for writer in writers:
+            result = await writer.ainvoke(result, config)
+        return result
 
 
 def merge_states(name: str, *states: type) -> type:

@@ -22,8 +22,13 @@ from langgraph.types import Command, StateSnapshot
 from typing_extensions import TypedDict
 
 from agentgraph.blocking import LoopedGraph, run_graph
-from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, compile_graph, copy_of
-from agentgraph.graphs.node_sequence import without_idle_callbacks
+from agentgraph.graphs.compiled import (
+    AnyCompiledGraph,
+    AnyGraph,
+    compile_graph,
+    copy_of,
+    without_idle_callbacks,
+)
 from agentgraph.graphs.task import (
     concatenates,
     has_stream,

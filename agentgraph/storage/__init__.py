@@ -9,9 +9,9 @@ from functools import cache
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from agentgraph.storage.first_read import with_first_read
 from agentgraph.storage.lazy import LazySaver
 from agentgraph.storage.memory import MemorySaver
-from agentgraph.storage.first_read import preloaded
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
 from agentgraph.storage.threaded import original_of, with_async_methods
@@ -25,9 +25,9 @@ __all__ = [
     "lasting_url",
     "open_saver",
     "original_of",
-    "preloaded",
     "register_saver",
     "with_async_methods",
+    "with_first_read",
 ]
 
 

@@ -16,17 +16,18 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from agentgraph.storage.store import Saver
 
 
-def preloaded(saver: Saver, loaded: CheckpointTuple) -> Saver:
-    """Return a saver that answers the first request for the last checkpoint with `loaded`.
+def with_first_read(saver: Saver, checkpoint: CheckpointTuple) -> Saver:
+    """Return a saver that answers the first request for the last checkpoint with `checkpoint`.
 
-    `loaded` is the last checkpoint of its thread, and nobody else may write to the thread until
-    the request. All else is done as by `saver`. The run changes `loaded`: do not use it any more.
+    It is the last checkpoint of its thread, and nobody else may write to the thread until the
+    request. All else is done as by `saver`. The run changes `checkpoint`: do not use it any more.
     """
-    preloaded_class = _preloaded_class(type(saver))
-    if preloaded_class is None:
+    kind: Any = type(saver)
+    reading_class = _reading_class(kind)
+    if reading_class is None:
         return saver  # then LangGraph reads the checkpoint once more
-    result: Saver = object.__new__(preloaded_class)
-    vars(result).update(vars(saver), _loaded=[loaded])
+    result: Saver = object.__new__(reading_class)
+    vars(result).update(vars(saver), _first_read=[checkpoint])
     return result
 
 
@@ -36,21 +37,21 @@ else:
     _Base = object
 
 
-class _Preloaded(_Base):
+class _FirstRead(_Base):
     """Stands before the class of a saver in the order in which Python looks for methods."""
 
-    _loaded: list[CheckpointTuple]
+    _first_read: list[CheckpointTuple]
     """The checkpoint until it was asked for, in a list that LangGraph's copies of it share."""
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        if self._loaded and _is_last_of(config, self._loaded[0]):
-            return self._loaded.pop()
+        if self._first_read and _is_last_of(config, self._first_read[0]):
+            return self._first_read.pop()
         return await super().aget_tuple(config)
 
 
-def _is_last_of(config: RunnableConfig, loaded: CheckpointTuple) -> bool:
-    """Tell whether a config asks for the last checkpoint of the thread of `loaded`."""
-    asked, own = config["configurable"], loaded.config["configurable"]
+def _is_last_of(config: RunnableConfig, checkpoint: CheckpointTuple) -> bool:
+    """Tell whether a config asks for the last checkpoint of the thread of `checkpoint`."""
+    asked, own = config["configurable"], checkpoint.config["configurable"]
     return (
         not asked.get("checkpoint_id")
         and not asked.get("checkpoint_ns")
@@ -59,9 +60,9 @@ def _is_last_of(config: RunnableConfig, loaded: CheckpointTuple) -> bool:
 
 
 @cache
-def _preloaded_class(kind: type[Saver]) -> type[Saver] | None:
+def _reading_class(kind: Any) -> type[Saver] | None:
     """Return the class for savers of a kind, None where a copy would lose or end something."""
     has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
     if has_slots or hasattr(kind, "__del__"):  # which may close what the saver still uses
         return None
-    return type(f"Preloaded{kind.__name__}", (_Preloaded, kind), {})
+    return type(f"FirstRead{kind.__name__}", (_FirstRead, kind), {})

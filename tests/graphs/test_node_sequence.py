@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
 from agentgraph import Agent
-from agentgraph.graphs.node_sequence import NodeSequence
+from agentgraph.graphs.compiled import NodeSequence
 from agentgraph.graphs.private import RunnableSeq
 from agentgraph.testing import ScriptedModel, call
 
@@ -94,7 +94,7 @@ async def test_a_handler_of_the_model_itself_gets_the_same_metadata() -> None:
 async def test_the_config_of_a_node_is_that_of_its_task() -> None:
     seen: list[RunnableConfig] = []
 
-    def prompt(_: list[BaseMessage]) -> str:
+    def prompt(_: list[AnyMessage]) -> str:
         seen.append(get_config())
         return "You help."
 
@@ -108,7 +108,7 @@ async def test_the_config_of_a_node_is_that_of_its_task() -> None:
 async def test_a_variable_that_a_node_sets_is_not_seen_by_others() -> None:
     seen: list[str] = []
 
-    def prompt(_: list[BaseMessage]) -> str:
+    def prompt(_: list[AnyMessage]) -> str:
         place.set("prompt")
         return "You help."
 

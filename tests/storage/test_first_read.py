@@ -14,7 +14,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.storage import open_saver, preloaded
+from agentgraph.storage import open_saver, with_first_read
 from agentgraph.testing import ScriptedModel, call
 
 T: RunnableConfig = {"configurable": {"thread_id": "t"}}
@@ -100,14 +100,14 @@ async def test_every_kind_of_saver_goes_on_from_the_last_turn(store: str, tmp_pa
 async def test_only_the_first_request_for_the_last_one_is_answered(saver: CountingSaver) -> None:
     first = await put(saver)
     second = await put(saver)
-    begun = preloaded(saver, first)  # not the last one: so that the answers can be told apart
+    begun = with_first_read(saver, first)  # not the last one: so that the answers can be told apart
     assert await begun.aget_tuple(T) is first
     assert (await begun.aget_tuple(T)).config == second.config  # type: ignore[union-attr]
 
 
 async def test_a_copy_of_the_saver_does_not_answer_it_again(saver: CountingSaver) -> None:
     first, _ = await put(saver), await put(saver)
-    begun = preloaded(saver, first)
+    begun = with_first_read(saver, first)
     copy = begun.with_allowlist([("datetime", "date")])
     assert await copy.aget_tuple(T) is first
     assert await begun.aget_tuple(T) is not first
@@ -115,7 +115,7 @@ async def test_a_copy_of_the_saver_does_not_answer_it_again(saver: CountingSaver
 
 async def test_other_requests_go_to_the_store(saver: CountingSaver) -> None:
     first, other, nested = await put(saver), await put(saver, "other"), await put(saver, "t", "sub")
-    begun = preloaded(saver, first)
+    begun = with_first_read(saver, first)
     for found in (other, nested, first):
         read = await begun.aget_tuple(found.config)
         assert read is not first
@@ -123,7 +123,7 @@ async def test_other_requests_go_to_the_store(saver: CountingSaver) -> None:
 
 
 async def test_it_writes_to_the_same_store(saver: CountingSaver) -> None:
-    begun = preloaded(saver, await put(saver))
+    begun = with_first_read(saver, await put(saver))
     assert isinstance(begun, CountingSaver)
     written = await put(begun)
     read = await saver.aget_tuple(T)
@@ -133,4 +133,4 @@ async def test_it_writes_to_the_same_store(saver: CountingSaver) -> None:
 @pytest.mark.parametrize("kind", [SlottedSaver, ClosingSaver])
 async def test_a_saver_that_cannot_be_copied_is_used_as_it_is(kind: type[InMemorySaver]) -> None:
     saver = kind()
-    assert preloaded(saver, await put(saver)) is saver
+    assert with_first_read(saver, await put(saver)) is saver

@@ -34,16 +34,16 @@ from agentgraph.agents.nodes.state import AgentState
 from agentgraph.clock import new_id
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.history import (
+    KnownHistory,
     apply_policy,
     as_plain_chat,
-    call_ids_of,
     calls_of,
     repair,
     split_system,
 )
 from agentgraph.interception import Answerer, ask_model, current_interceptor
 from agentgraph.models import attempting_once, resolve_model
-from agentgraph.running import current_run, record_messages
+from agentgraph.running import current_run
 from agentgraph.sendable import with_call_ids
 from agentgraph.stream import (
     AIMessageEvent,
@@ -66,8 +66,9 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
     ask = _asker(level, model, middleware)
 
     async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
-        messages = level.history(state)
-        system_texts, view = _view(level, messages)
+        run, messages = current_run(), level.history(state)
+        known_history = KnownHistory() if run is None else run.known_history
+        system_texts, view = _view(level, messages, known_history)
         texts = (state.get("system_prompt", ""), *system_texts)
         system = "\n\n".join(text for text in texts if text)
         output = level.toolset.output
@@ -76,28 +77,31 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
         else:
             ask_again = partial(ask, system, state, runtime)
             response, update = await ask_in_form(level, output, messages, view, ask_again)
-        message = _adopt(level, response, messages)
-        record_messages([message])
+        message = _adopt(level, response, messages, known_history)
+        if run is not None:
+            run.record_messages([message])
+            run.record_usage_of(level.path, message)
         await _report(level, message)
         update = {**update, "messages": [*update.get("messages", ()), message]}
         if state.get("forced_tool"):
             update["forced_tool"] = None
-        if calls_of(message):
+        if message.tool_calls or message.invalid_tool_calls:
             update["asked"] = state.get("asked", 0) + 1
-        if output is not None and not calls_of(message):
+        elif output is not None:
             update["output"] = output.read(str(message.text))
         return Command(update=update)
 
     return call
 
 
-def _view(level: Level, messages: list[AnyMessage]) -> tuple[list[str], list[AnyMessage]]:
+def _view(
+    level: Level, messages: list[AnyMessage], known_history: KnownHistory
+) -> tuple[list[str], list[AnyMessage]]:
     """Return the system texts of a history, and the messages that the policy shows the model."""
     system, view = split_system(messages)
-    policy, run = level.agent.history, current_run()
-    checked = None if run is None else run.checked_history
+    policy = level.agent.history
     if policy is None or isinstance(policy, int):
-        return system, repair(apply_policy(view, policy), checked)
+        return system, repair(apply_policy(view, policy), known_history)
     # A function of the user gets a legal history too, or it would have to repair one itself.
     more, view = split_system(apply_policy(repair(view), policy))
     return [*system, *more], repair(view)
@@ -219,16 +223,16 @@ def _no_tools(level: Level, model: BaseChatModel) -> ErrorEvent:
     return ErrorEvent(agent=level.path, code="tools_unsupported", message=message)
 
 
-def _adopt(level: Level, message: AIMessage, history: Sequence[AnyMessage]) -> AIMessage:
+def _adopt(
+    level: Level, message: AIMessage, history: Sequence[AnyMessage], known_history: KnownHistory
+) -> AIMessage:
     """Give a message its author, an id, and call ids that the conversation has not seen."""
     update: dict[str, Any] = {"name": message.name or level.agent.name}
     if not message.id or message.id in [earlier.id for earlier in history]:
         update["id"] = new_id()  # a cached answer repeats its id; it must not replace the first one
-    if calls := calls_of(message):
-        run = current_run()
-        call_ids = (call_ids_of if run is None else run.checked_history.call_ids_of)(history)
-        if new_ids := _fresh_ids(calls, call_ids):
-            message = with_call_ids(message, new_ids)
+    calls = calls_of(message)
+    if calls and (new_ids := _fresh_ids(calls, known_history.call_ids_of(history))):
+        message = with_call_ids(message, new_ids)
     return level.marked(message.model_copy(update=update))
 
 
@@ -245,10 +249,7 @@ def _fresh_ids(
 
 
 async def _report(level: Level, message: AIMessage) -> None:
-    """Record the usage of a message, and emit its content: native calls, text, images and calls."""
-    run = current_run()
-    if run is not None:
-        run.record_usage_of(level.path, message)
+    """Emit the content of a message: native calls, text, images and calls."""
     for native in native_calls_of(message):
         await emit(
             ToolUsageEvent(agent=level.path, tool=native.tool, args=native.args, call_id=native.id)

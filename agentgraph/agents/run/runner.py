@@ -43,7 +43,7 @@ from agentgraph.guards.records.audit_trail import run_began, run_continued, run_
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.running import Run, record_messages
-from agentgraph.storage import preloaded
+from agentgraph.storage import with_first_read
 from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
@@ -63,7 +63,7 @@ class _Start:
     """The messages of an earlier attempt that no checkpoint has."""
     turn: str = ""
     """The id of a turn that has begun already."""
-    loaded: CheckpointTuple | None = None
+    checkpoint: CheckpointTuple | None = None
     """The thread's last checkpoint, which the run need not load once more."""
 
 
@@ -220,7 +220,7 @@ class Runner:
         latest = await self._threads.checkpoint(run.thread_id, run)
         known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
-            return _Start(None, known_ids, turn=turn["id"], loaded=latest)
+            return _Start(None, known_ids, turn=turn["id"], checkpoint=latest)
         questions = Questions.of(snapshot, latest)
         decisions = questions.accept(run.thread_id, decisions_of(command))
         check_storable(decisions, self._threads.saver)
@@ -263,8 +263,8 @@ class Runner:
         return outcome
 
     async def _run(self, start: _Start, context: Any, config: RunnableConfig) -> Outcome:
-        if start.loaded is not None:
-            config = with_saver(config, preloaded(self._threads.saver, start.loaded))
+        if start.checkpoint is not None:
+            config = with_saver(config, with_first_read(self._threads.saver, start.checkpoint))
         try:
             result: Any = await run_whole(
                 self._graph,
@@ -315,4 +315,4 @@ def _start_of_turn(
     run.results.clear()
     record_messages(values["messages"])
     known_ids = frozenset(message.id for message in values["messages"])
-    return _Start(values, known_ids, loaded=latest)
+    return _Start(values, known_ids, checkpoint=latest)
