@@ -185,6 +185,12 @@ def last_word(guard: str, cause: str, message_id: str) -> AIMessage:
     return AIMessage(text, id=message_id, response_metadata=about)
 
 
+def sentence_of_stop(guard: str, cause: str) -> str:
+    """Return a sentence for people: which guard has ended a run, and why, where that is known."""
+    why = f": {cause.rstrip('.')}" if cause else ""
+    return f"The run was ended by the guard {guard}{why}."
+
+
 def split_stop(messages: Sequence[BaseMessage]) -> tuple[list[Any], str | None]:
     """Split a foreign graph's messages from the one with which a guard has ended its run.
 

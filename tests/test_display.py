@@ -259,7 +259,7 @@ async def test_what_a_session_waits_for_is_shown_in_it_and_in_a_result() -> None
         await session.send("user", "pay")
         [question] = (await session.settled()).interrupts
         asked = session._repr_html_()
-        result = TeamResult.of(await session.history(), session.state)._repr_html_()
+        result = TeamResult.of(await session.history(), session.record, session.state)._repr_html_()
         await session.decide(question, "yes")
         await session.settled()
         ended = session._repr_html_()

@@ -15,7 +15,7 @@ from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.output import StoredAnswer
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
-from agentgraph.participant import Participant
+from agentgraph.participant import Participant, sentence_of_stop
 from agentgraph.running import Run
 from agentgraph.stream import Event, FinalStateEvent, InterruptEvent
 from agentgraph.usage import Usage
@@ -138,8 +138,7 @@ def _text_of_end(run: Run, output: object | None, guard: str | None) -> str:
     if not guard:
         return ""
     # The cause is unknown where another process made the decision.
-    cause = run.causes.get(guard, "").rstrip(".")
-    return f"The run was ended by the guard {guard}{f': {cause}' if cause else ''}."
+    return sentence_of_stop(guard, run.causes.get(guard, ""))
 
 
 def questions_of(raw: Iterable[tuple[str, RawInterrupt]]) -> tuple[Interrupt, ...]:

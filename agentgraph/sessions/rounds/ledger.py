@@ -82,6 +82,12 @@ class RoundLedger:
         account = self.session.account
         return account if account is not None and account.input_id == self.input_id else None
 
+    def cause_of(self, guard: str) -> str:
+        """Return why a guard has ended this input, "" where this process does not know."""
+        account = self.own_account
+        is_its = account is not None and account.closed_by == guard
+        return account.closed_because if account is not None and is_its else ""
+
     def take_packet_fields(self) -> dict[str, Any]:
         """Return the guards' counts and the agents' path, for the envelope that ends the round."""
         account = self.own_account

@@ -118,11 +118,6 @@ class OwnedSession:
         self.tasks = Tasks(self.note)
 
     @property
-    def people(self) -> frozenset[str]:
-        """The participants that are people, and not agents."""
-        return frozenset({*self.record.people, *self.state.humans})
-
-    @property
     def counts_in_outer(self) -> bool:
         """Whether guards count this session's work with the outer input."""
         return self.outer_input is not None and self.outer_input.account is not None

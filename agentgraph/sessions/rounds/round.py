@@ -84,10 +84,13 @@ class Round:
 
         await self.session.end_turn(self.speaker, self.number, fill)
 
-    async def fail(self, code: str, message: str, usage: Mapping[str, Any]) -> None:
+    async def fail(
+        self, code: str, message: str, usage: Mapping[str, Any], cause: str = ""
+    ) -> None:
         """Append that the round failed; it runs again unless the failure is final.
 
-        If the failure ends the session, the actions of the input are undone first.
+        If the failure ends the session, the actions of the input are undone first. `cause` says
+        why a guard has ended the round; its `message` is the guard.
         """
         outcome: Any = "expired" if code == "deadline" else "failed"
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, outcome)
@@ -102,6 +105,7 @@ class Round:
             "attempt": self.attempt,
             "code": code,
             "message": message[:_LONGEST_MESSAGE],
+            **({"cause": cause[:_LONGEST_MESSAGE]} if cause else {}),
             "usage": dict(usage),
             **ledger.take_packet_fields(),
         }

@@ -46,6 +46,8 @@ class TurnOutput:
     usage: Mapping[str, Any] = field(default_factory=dict)
     hops: int = 0
     """How often the conversation moved between agents within the speaker."""
+    cause: str = ""
+    """Why the guard ended the run of an inner team, "" where the round's own account knows it."""
 
 
 def packet_of(

@@ -142,7 +142,7 @@ async def _pause(session: OwnedSession, input_note: Mapping[str, Any]) -> Comman
     if outer_input is not None and outer_input.ledger is not None:
         await close_inner(session)
     envelopes = await session.log.read(session.id, session.sequence_before_run)
-    outcome = outcome_of(envelopes, session.people)
+    outcome = outcome_of(envelopes, session.record)
     if session.state.pending_close_reason == "round_failed":
         if outer_input is not None:
             outcome.record_usage(outer_input.part)
@@ -151,7 +151,7 @@ async def _pause(session: OwnedSession, input_note: Mapping[str, Any]) -> Comman
         outer_input.count_hops(session.state.hops)
     update = {"team_usage": outcome.usage, "stopped_by": outcome.stopped_by, **input_note}
     if outcome.stopped_by is not None:
-        update["messages"] = [last_word(outcome.stopped_by, "", new_id())]
+        update["messages"] = [last_word(outcome.stopped_by, outcome.cause, new_id())]
     elif outcome.last is not None:
         last = outcome.last
         update["messages"] = [AIMessage(last.text, id=last.envelope_id, name=last.sender_id)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -100,11 +100,13 @@ class Outcome:
     """The result of a session, for the code that opened it as part of an outer run."""
 
     last: Envelope | None
-    """The last substantive envelope of an agent."""
+    """The last text of an agent of the team; a supervisor's remark is none."""
     usage: Mapping[str, Mapping[str, Any]]
     """Usage by the path of an agent: tokens and cost."""
     stopped_by: str | None
     """The guard that has ended the session, None if no guard has."""
+    cause: str = ""
+    """Why that guard has ended it, "" where that is unknown."""
 
     def record_usage(self, part: str) -> None:
         """Record the usage in the current run, where no packet carries it: the round failed."""
@@ -115,15 +117,10 @@ class Outcome:
                     run.record_figures(path, figures)
 
 
-def outcome_of(envelopes: Sequence[Envelope], people: Collection[str]) -> Outcome:
-    """Summarise a session; envelopes of people do not count as an answer of the team."""
-    answers = [
-        envelope
-        for envelope in envelopes
-        if envelope.is_substantive and envelope.sender_id not in people
-    ]
-    last = answers[-1] if answers else None
-    return Outcome(last, _usage_of(envelopes), _guard_of(envelopes))
+def outcome_of(envelopes: Sequence[Envelope], record: SessionRecord) -> Outcome:
+    """Summarise a session: only what its agents have said counts as an answer of the team."""
+    answers = (e for e in reversed(envelopes) if e.text and e.sender_id in record.agents)
+    return Outcome(next(answers, None), _usage_of(envelopes), *_guard_of(envelopes))
 
 
 def _usage_of(envelopes: Sequence[Envelope]) -> dict[str, dict[str, Any]]:
@@ -136,10 +133,12 @@ def _usage_of(envelopes: Sequence[Envelope]) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def _guard_of(envelopes: Sequence[Envelope]) -> str | None:
+def _guard_of(envelopes: Sequence[Envelope]) -> tuple[str | None, str]:
+    """Return the guard that has ended the session, None if none has, and why."""
     last = envelopes[-1].event_data if envelopes else {}
-    failures = (
-        envelope.event_data for envelope in envelopes if envelope.event_type == EV_ROUND_FAILED
-    )
-    guards = [failure["message"] for failure in failures if failure["code"] == "guard"]
-    return guards[-1] if guards and last.get("reason") == guards[-1] else None
+    for envelope in reversed(envelopes):
+        data = envelope.event_data
+        if envelope.event_type == EV_ROUND_FAILED and data["code"] == "guard":
+            is_end = last.get("reason") == data["message"]
+            return (data["message"], data.get("cause", "")) if is_end else (None, "")
+    return None, ""

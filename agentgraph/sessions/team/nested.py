@@ -67,12 +67,18 @@ class TeamSpeaker(Speaker):
                 await release_inner(inner)
         elif inner.state.pending_close_reason == "round_failed":
             # A killed attempt has seen the inner session fail, but has not counted its usage.
-            outcome_of(await inner.log.read(inner.id), inner.people).record_usage(self.name)
+            outcome_of(await inner.log.read(inner.id), inner.record).record_usage(self.name)
             raise SessionError(f"a round of the team {self.name!r} failed", code="round_failed")
-        outcome = outcome_of(await inner.log.read(inner.id), inner.people)
+        outcome = outcome_of(await inner.log.read(inner.id), inner.record)
         usage = {f"{self.name}/{path}": figures for path, figures in outcome.usage.items()}
         if outcome.stopped_by is not None:
-            return TurnOutput((), stopped_by=outcome.stopped_by, usage=usage, hops=inner.state.hops)
+            return TurnOutput(
+                (),
+                stopped_by=outcome.stopped_by,
+                cause=outcome.cause,
+                usage=usage,
+                hops=inner.state.hops,
+            )
         last = outcome.last
         reply = [] if last is None else [AIMessage(last.text, id=last.envelope_id, name=self.name)]
         return TurnOutput(reply, usage=usage, hops=inner.state.hops)

@@ -82,7 +82,7 @@ class Speaker:
             except Exception as error:
                 if error is ledger.fault:  # the store is unreachable: the round has not failed
                     raise
-                return await self._fail(round, *_failure(error))
+                return await self._fail(round, *_failure(error), cause=_cause_in(error))
         await self._commit(round, turn)
 
     async def run(self, round: Round) -> TurnOutput:
@@ -132,7 +132,8 @@ class Speaker:
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
         """Commit a packet; a round that was stopped, or has no output, fails."""
         if turn.stopped_by is not None:
-            await round.fail("guard", turn.stopped_by, turn.usage)
+            cause = turn.cause or round.ledger().cause_of(turn.stopped_by)
+            await round.fail("guard", turn.stopped_by, turn.usage, cause)
             return round.end_input(self.audit)
         tools = round.session.rules.graph.routing_tools
         packet = packet_of(turn, tools, round.number, round.attempt)
@@ -147,12 +148,18 @@ class Speaker:
         round.end_input(self.audit)
 
     async def _fail(
-        self, round: Round, code: str, message: str, usage: Mapping[str, Any] | None = None
+        self,
+        round: Round,
+        code: str,
+        message: str,
+        usage: Mapping[str, Any] | None = None,
+        *,
+        cause: str = "",
     ) -> None:
         """Emit a failure and append it; `usage` defaults to what the run has recorded."""
         if code not in ("model", "output"):  # the model's node has emitted its own event
             await emit(ErrorEvent(agent=round.speaker, code=code, message=message))
-        await round.fail(code, message, self._take_usage(()) if usage is None else usage)
+        await round.fail(code, message, self._take_usage(()) if usage is None else usage, cause)
         round.end_input(self.audit)
 
     def _take_usage(self, fresh: Sequence[AnyMessage]) -> Mapping[str, Any]:
@@ -271,6 +278,11 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
     finally:
         timer.cancel()
         await cancel_and_wait(future)
+
+
+def _cause_in(error: Exception) -> str:
+    """Return why a guard has raised, "" for any other error."""
+    return str(getattr(getattr(error, "decision", None), "cause", ""))
 
 
 def _failure(error: Exception) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentgraph import Agent, Hub, ParallelTarget, Session, Team, TransitionGraph
+from agentgraph import Agent, Hub, ParallelTarget, Session, Team, TeamResult, TransitionGraph
 from agentgraph.errors import SessionError
 from agentgraph.guards import Escalation, MemorySink
 from agentgraph.routing import FromSpeaker, Transition, sequence
@@ -96,7 +96,10 @@ async def test_another_hub_decides_and_nothing_is_done_twice(
         state = await settled(session)
         assert await said(session) == text
         assert len(await of_type(session, EV_INTERRUPT, EV_DECISION)) == 2
+        result = TeamResult.of(await session.history(), session.record, state)
     is_rejected = verb == "reject"
+    ended = f"The run was ended by the guard {GUARD[reason]}: a human has rejected it."
+    assert result.text.removeprefix("The clerk: ") == (ended if is_rejected else text)
     assert state.pending_close_reason == (GUARD[reason] if is_rejected else "sequence_complete")
     assert till.tries == ["pay tea", *(["give back tea"] if is_rejected else [])]
     assert len(desk.models[1].requests) == (reason == "failure" and verb == "approve")

@@ -23,6 +23,7 @@ from tests.guards.guarded_agents import corrections, decided, for_ever, looping,
 from tests.sessions.talk import after, held, of_type, settled, talk
 
 TOLD = "`look` was called 3 times"
+ENDED = "The run was ended by the guard"
 
 
 def other(name: str = "b") -> Agent:
@@ -58,10 +59,26 @@ async def test_a_looping_speaker_closes_the_session_by_the_guard_s_name() -> Non
     assert (len(model.requests), corrections(model, TOLD)) == (4, [3])
 
 
-async def test_the_result_of_a_team_says_which_guard_closed_it() -> None:
+async def test_the_result_of_a_team_says_which_guard_closed_it_and_why() -> None:
     result = await two(solo(looping())).arun("go")
-    assert (result.close_reason, result.text) == ("loop_detector", "")
-    assert result.state.status == "closed"
+    assert (result.close_reason, result.state.status) == ("loop_detector", "closed")
+    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 4 times with the same")
+
+
+async def test_the_result_of_a_team_with_a_team_inside_says_why_the_guard_closed_it() -> None:
+    inner = Team([solo(looping())], sequence(["a"]), name="inner")
+    result = await Team([inner], sequence(["inner"])).arun("go")
+    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 4 times with the same")
+
+
+async def test_what_was_said_before_a_guard_closed_the_team_is_its_text() -> None:
+    result = await Team([other(), solo(looping())], sequence(["b", "a"])).arun("go")
+    assert (result.close_reason, result.text) == ("loop_detector", "b speaks")
+
+
+async def test_a_result_whose_guard_another_agent_goes_on_after_has_that_agents_text() -> None:
+    result = await two(solo(looping()), failure_target="b").arun("go")
+    assert (result.close_reason, result.text) == ("sequence_complete", "b speaks")
 
 
 async def test_decisions_stand_in_the_log_before_they_take_effect() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, TeamResult
 from agentgraph.guards import Backoff, Deadlines, StepLimit
 from agentgraph.routing import (
     FromSpeaker,
@@ -172,6 +172,8 @@ async def test_a_round_that_hangs_is_cut_off_at_its_deadline() -> None:
         state = await settled(session)
         assert await failures(session) == [("a", "deadline", 1, False), ("a", "deadline", 2, True)]
         assert state.pending_close_reason == "round_failed"
+        result = TeamResult.of(await session.history(), session.record, state)
+    assert result.text.startswith("The run was ended by the guard deadline: cut off after 30 s")
 
 
 async def test_without_guards_there_is_no_deadline() -> None:

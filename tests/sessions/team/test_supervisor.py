@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, TeamResult
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Deadlines
 from agentgraph.outcomes import Finish, Handoff
@@ -173,6 +173,8 @@ async def test_it_closes() -> None:
         await until(lambda: session.state.is_ended)
         assert session.state.pending_close_reason == "stopped_by_boss"
         assert (await talk(session))[-1] == ("boss", "This is over.")
+        result = TeamResult.of(await session.history(), session.record, session.state)
+    assert result.text == "a speaks"
 
 
 async def test_it_never_blocks_even_if_its_model_hangs() -> None:
