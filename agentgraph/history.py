@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -128,6 +128,26 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCal
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     """Answer every open call: its outcome is unknown, or it was malformed and never executed."""
     return [_answer_to_open(call) for call in open_calls(messages)]
+
+
+def settled_before_input(
+    messages: Sequence[AnyMessage], agents: Collection[str]
+) -> list[AnyMessage] | None:
+    """Return a history with an answer to each call that these agents left open before the input.
+
+    The input are the human messages at the end. Returns None where nothing is open. Only the
+    messages between the last two inputs are read: earlier ones were settled by an earlier input.
+    """
+    end = len(messages)
+    while end and isinstance(messages[end - 1], HumanMessage):
+        end -= 1
+    begin = end
+    while begin and not isinstance(messages[begin - 1], HumanMessage):
+        begin -= 1
+    said = [m for m in messages[begin:end] if isinstance(m, ToolMessage) or m.name in agents]
+    if end == len(messages) or not (answers := unknown_outcomes(said)):
+        return None
+    return [*messages[:end], *answers, *messages[end:]]
 
 
 def answer_malformed(messages: Iterable[AnyMessage]) -> list[AnyMessage]:

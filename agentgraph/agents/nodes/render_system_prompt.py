@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from langchain_core.messages import AnyMessage, SystemMessage
+from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
+from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id, utc_now
 from agentgraph.errors import ConfigurationError
+from agentgraph.history import settled_before_input
 from agentgraph.running import current_round_key, current_run
 
 
@@ -38,9 +42,20 @@ def render_system_prompt(
                 update["asked"] = 0
             if state.get("output") is not None:
                 update["output"] = None
+            if run is None:  # a run of the agent itself takes over what an earlier one has left
+                update.update(_settled(level.tree, state))
         return update
 
     return render
+
+
+def _settled(tree: Tree, state: AgentState) -> AgentState:
+    """Return the update that answers the calls that an earlier run of this graph has left open."""
+    messages = settled_before_input(state.get("messages") or (), tree.names)
+    if messages is None:
+        return {}
+    removal: Any = RemoveMessage(REMOVE_ALL_MESSAGES)  # answers cannot be inserted otherwise
+    return {"messages": [removal, *messages]}
 
 
 async def _render(level: Level, messages: list[AnyMessage]) -> str:

@@ -356,6 +356,11 @@ def refuse_guarded(graph: AnyGraph) -> None:
         raise ConfigurationError("the graph is guarded already: patch the one that it was before")
 
 
+def is_agent_graph(graph: AnyGraph) -> bool:
+    """Tell whether a graph is an agent's: it answers the open calls of a turn that is closed."""
+    return "turn" in graph.channels and all(name in graph.nodes for name in _CALL_NODES)
+
+
 def also_to(ends: Any, *more: str) -> Any:
     """Add destinations to a node's declared ends, in the form that LangGraph keeps them in."""
     return (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
@@ -34,7 +35,7 @@ from agentgraph.guards.checks import (
     warn_of_no_guards,
 )
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to
+from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to, is_agent_graph
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
     ModelNode,
@@ -59,6 +60,7 @@ from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
+from agentgraph.guards.nodes.site import close
 from agentgraph.guards.nodes.tool_call import observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
@@ -153,6 +155,7 @@ def _patcher(policy: Policy, place: Place, names: Names, suffix: str = "") -> Pa
             has_form=FORM in graph.channels,
             has_messages="messages" in graph.channels,
             sees_models=bool(parts.models or parts.graphs),
+            is_agent=is_agent_graph(graph),
         )
         for node in parts.models:
             graph = wrap_node(node, wrappers.around_model(node))(graph)
@@ -235,6 +238,8 @@ class _ForeignWrappers:
     has_form: bool
     has_messages: bool
     sees_models: bool
+    is_agent: bool
+    """Whether it is the graph of an agent without guards: it ends its turn once that is closed."""
     tools: Mapping[str, Any] = field(default_factory=dict)
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
@@ -335,7 +340,7 @@ class _ForeignWrappers:
                 return result
             if above is not None:
                 above.last_word = level.last_word
-            return self._end_with(result, level.last_word)
+            return result if self.is_agent else self._end_with(result, level.last_word)
 
         return node_call
 
@@ -344,9 +349,10 @@ class _ForeignWrappers:
 
         async def node_call(state: Any, call: Call) -> Any:
             interceptors: list[NodeInterceptor] = []
+            config = get_config()  # a model may be asked by a graph that the node runs
 
             def site() -> Any:
-                interceptors.append(self._interceptor())
+                interceptors.append(self._interceptor(config))
                 return interceptors[0].site
 
             try:
@@ -356,7 +362,7 @@ class _ForeignWrappers:
                 if not isinstance(stop.decision, Decision) or not interceptors:
                     raise
                 await interceptors[0].site.decide_by_table(stop.decision, possible=False)
-                interceptors[0].account.closed_by = stop.decision.reason
+                close(interceptors[0].account, stop.decision.reason, stop.decision.cause)
                 return self._close(interceptors[0])
             if interceptors:
                 self._store(interceptors[0])
@@ -401,18 +407,22 @@ class _ForeignWrappers:
             human = {**question(interceptor.site, decision, text), "node": node}
             self._store(interceptor, human=human, replacement={"form": form})
             return Halt(goto=self.await_human)
-        account.closed_by = decision.reason
-        return self._close(interceptor, decision.cause)
+        close(account, decision.reason, decision.cause)
+        return self._close(interceptor)
 
-    def _close(self, interceptor: NodeInterceptor, cause: str = "") -> Any:
+    def _close(self, interceptor: NodeInterceptor) -> Any:
         """End the run of the graph and of all graphs around it, with a message that says why."""
         self._store(interceptor)
-        word = last_word(interceptor.account.closed_by, cause, new_id())
+        account = interceptor.account
+        word = last_word(account.closed_by, account.closed_because, new_id())
         if (above := _above.get()) is not None:
             above.last_word = word
         update: dict[str, Any] = {"messages": [word]} if self.has_messages else {}
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
+        if self.is_agent:
+            turn = read_state(get_config(), ("turn",)).get("turn") or {}
+            update["turn"] = {**turn, "closed": account.closed_by}
         return Halt(goto=END, update=update)
 
     def _end_with(self, result: Any, last_word: AIMessage) -> Any:
@@ -438,8 +448,9 @@ class _ForeignWrappers:
                 values[key] = dict(value or {})
         write_run_value(get_config(), values)
 
-    def _interceptor(self) -> NodeInterceptor:
-        config, ledger, run, above = get_config(), current_ledger(), current_run(), _above.get()
+    def _interceptor(self, config: RunnableConfig | None = None) -> NodeInterceptor:
+        config = get_config() if config is None else config
+        ledger, run, above = current_ledger(), current_run(), _above.get()
         values = self._values(config)
         input_id, scope = _input_id(values, config), None if run is None else run.owner
         if ledger is not None:

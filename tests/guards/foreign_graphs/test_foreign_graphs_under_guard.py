@@ -227,7 +227,7 @@ async def test_a_regulated_one_asks_a_human_also_in_another_copy(made: Any) -> N
 @KINDS
 async def test_a_human_may_end_it_or_answer_in_its_place(made: Any) -> None:
     for thread, answer, text, guard in (
-        ("1", "reject", "Stopped by loop_detector.", "loop_detector"),
+        ("1", "reject", "Stopped by loop_detector: a human has rejected it.", "loop_detector"),
         ("2", {"type": "respond", "message": "It is lost."}, "It is lost.", None),
     ):
         graph = patched(made(looping(), look), watched(tier="regulated"))

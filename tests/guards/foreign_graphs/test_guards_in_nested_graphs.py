@@ -56,6 +56,21 @@ def swarm() -> Any:
     return create_swarm([first, clerk()], default_active_agent="first").compile(name="office")
 
 
+async def test_a_node_below_an_agent_may_run_another_agent() -> None:
+    helper = Agent("helper", model=ScriptedModel(["It is so."]))
+
+    async def ask(state: MessagesState) -> dict[str, Any]:
+        reply = await helper.ainvoke("is it so?")
+        return {"messages": [("ai", reply.text)]}
+
+    builder = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
+    theirs: Any = builder.compile(name="theirs")
+    boss = Agent("boss", model=ScriptedModel([call("transfer_to_theirs")]), agents=[theirs])
+    with pytest.warns(UserWarning, match="runs without guards"):
+        reply = await boss.ainvoke("go")
+    assert reply.text == "It is so."
+
+
 def calling() -> Any:
     """Return a graph with a node that calls another graph."""
     inner = clerk()

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from agentgraph import Agent, Guards, Team
-from agentgraph.errors import GuardStopped
-from agentgraph.guards import Escalation, Gate
+from agentgraph import Agent, Guards, Team, patched
+from agentgraph.clock import clock as current_clock
+from agentgraph.errors import GuardStopped, ModelError
+from agentgraph.guards import Deadlines, Escalation, Gate
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call, check_history
 from tests.guards.guarded_agents import for_ever, looping, solo, stopped_by, watched
+from tests.guards.metered_models import Driven
 
 GO: Any = {"messages": "go"}
 ON_T: Any = {"configurable": {"thread_id": "t"}}
@@ -55,6 +57,80 @@ async def test_the_last_message_says_which_guard_has_ended_the_run_and_why(hando
     assert [m.id for m in result["messages"] if m.type == "ai" and m.text] == [
         result["messages"][-1].id
     ]
+
+
+def calls_and_answers(result: Any) -> tuple[list[Any], list[Any]]:
+    """Return the ids of all calls, and those that were answered, in their order."""
+    messages = result["messages"]
+    check_history([*messages, HumanMessage("and then?")])
+    calls = [c["id"] for m in messages if isinstance(m, AIMessage) for c in m.tool_calls]
+    return calls, [m.tool_call_id for m in messages if isinstance(m, ToolMessage)]
+
+
+@pytest.mark.parametrize("kind", ["delegate", "tool", "both"])
+async def test_each_call_of_a_delegate_is_answered_once_where_patched_guards_end_it(
+    kind: str,
+) -> None:
+    """The guards are those of the graph around the agent, which has none of its own."""
+    below, other = solo(looping(), guards=None), solo(ScriptedModel(["b speaks"]), name="b")
+    calls = [call("transfer_to_a"), call("transfer_to_b")]
+    agents: list[Any] = [below, other]
+    if kind == "tool":
+        calls, agents = [call("a", request="go"), call("b", request="go")], []
+    if kind == "both":
+        calls, agents = [call("a", request="go"), call("transfer_to_b")], [other]
+    tools = [] if kind == "delegate" else [below.as_tool()]
+    tools += [other.as_tool()] if kind == "tool" else []
+    model = ScriptedModel([calls, "Well."])
+    boss = Agent("root", model=model, tools=tools, agents=agents, handoff="delegate", guards=None)
+    graph = patched(around(boss), watched(steps=3))
+    result = await graph.ainvoke(GO, ON_T)
+    made, answered = calls_and_answers(result)
+    assert answered == made
+    assert stopped_by(result) == "max_steps"
+    assert len([m for m in result["messages"] if stopped_by({"messages": [m]})]) == 1
+    again = await graph.ainvoke({"messages": "once more"}, ON_T)
+    assert again["messages"][-1].text == "Well."
+
+
+@pytest.mark.parametrize("place", ["root", "node with a memory"])
+async def test_a_call_of_a_delegate_that_was_cut_off_is_answered_by_the_next_input(
+    place: str,
+) -> None:
+    async def wait(state: MessagesState) -> dict[str, Any]:
+        await current_clock().sleep(1_000_000)
+        return {}
+
+    theirs: Any = StateGraph(MessagesState).add_node("wait", wait).add_edge(START, "wait")
+    model = ScriptedModel([call("transfer_to_theirs"), "Well."])
+    boss = Agent(
+        "root",
+        model=model,
+        agents=[theirs.compile(name="theirs")],
+        handoff="delegate",
+        guards=Guards.interactive(deadlines=Deadlines(None, 100, None)),
+    )
+    graph = boss.graph.copy({"checkpointer": InMemorySaver()})
+    if place != "root":
+        graph = boss.graph.copy({"checkpointer": True})
+        builder = StateGraph(MessagesState).add_node("desk", graph).add_edge(START, "desk")
+        graph = builder.compile(checkpointer=InMemorySaver())
+    with Driven().installed() as clock:
+        with pytest.raises(ModelError, match="by the deadline of the stage"):
+            await clock.drive(graph.ainvoke(GO, ON_T))
+        result = await clock.drive(graph.ainvoke({"messages": "once more"}, ON_T))
+    made, answered = calls_and_answers(result)
+    assert len(made) == 1
+    assert answered == made
+    assert result["messages"][-1].text == "Well."
+
+
+async def test_calls_of_other_agents_that_are_still_open_are_left_to_them() -> None:
+    """A supervisor of others answers its own call, once the agent has answered it."""
+    theirs = AIMessage("", id="1", name="chief", tool_calls=[ToolCall(name="ask", args={}, id="c")])
+    agent = solo(ScriptedModel(["It is so."]))
+    result = await agent.graph.ainvoke({"messages": [theirs, HumanMessage("look", id="2")]})
+    assert [m.type for m in result["messages"]] == ["ai", "human", "ai"]
 
 
 async def test_an_agent_whose_run_was_ended_still_has_the_conversation() -> None:
