@@ -144,8 +144,8 @@ def settled_before_input(
     begin = end
     while begin and not isinstance(messages[begin - 1], HumanMessage):
         begin -= 1
-    said = [m for m in messages[begin:end] if isinstance(m, ToolMessage) or m.name in agents]
-    if end == len(messages) or not (answers := unknown_outcomes(said)):
+    recent = [m for m in messages[begin:end] if isinstance(m, ToolMessage) or m.name in agents]
+    if end == len(messages) or not (answers := unknown_outcomes(recent)):
         return None
     return [*messages[:end], *answers, *messages[end:]]
 

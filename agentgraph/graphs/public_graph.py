@@ -29,6 +29,7 @@ from agentgraph.graphs.compiled import (
     copy_of,
     without_idle_callbacks,
 )
+from agentgraph.graphs.run_context import inherited_context
 from agentgraph.graphs.task import (
     concatenates,
     has_stream,
@@ -101,7 +102,8 @@ class PublicGraph(LoopedGraph):
     ) -> AsyncIterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
         own_input, keys = self._choose(input, config, output_keys)
-        return super().astream(own_input, config, output_keys=keys, **kwargs)
+        settings = self._with_context(config, kwargs)
+        return super().astream(own_input, config, output_keys=keys, **settings)
 
     def stream(
         self,
@@ -113,7 +115,8 @@ class PublicGraph(LoopedGraph):
     ) -> Iterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
         own_input, keys = self._choose(input, config, output_keys)
-        return super().stream(own_input, config, output_keys=keys, **kwargs)
+        settings = self._with_context(config, kwargs)
+        return super().stream(own_input, config, output_keys=keys, **settings)
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return the state of a thread."""
@@ -130,6 +133,14 @@ class PublicGraph(LoopedGraph):
             return super().get_state(config, subgraphs=subgraphs)
         finally:
             _view.reset(token)
+
+    def _with_context(
+        self, config: RunnableConfig | None, settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the settings of a run with the context of the run around it, if it has no own."""
+        if self.context_schema is None or settings.get("context") is not None:
+            return settings
+        return {**settings, **inherited_context(self, config)}
 
     def _choose(
         self, input: Any, config: RunnableConfig | None, output_keys: str | Sequence[str] | None

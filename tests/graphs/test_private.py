@@ -67,6 +67,7 @@ def test_a_config_names_checkpoint_task_durability_and_stream() -> None:
     assert set(values[private.CONFIG_KEY_CHECKPOINT_MAP]) == {"", "|".join(namespace[:1])}
     assert private.CONFIG_KEY_TASK_ID in values
     assert values[private.CONFIG_KEY_DURABILITY] == "sync"
+    assert values[private.CONFIG_KEY_RUNTIME].context is None
     assert "updates" in values[private.CONFIG_KEY_STREAM].modes
 
 

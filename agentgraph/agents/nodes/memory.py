@@ -15,6 +15,7 @@ from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
 
 from agentgraph.blocking import run_graph, state_of_graph
+from agentgraph.graphs.run_context import inherited_context
 from agentgraph.graphs.task import has_saver
 from agentgraph.history import unknown_outcomes
 from agentgraph.participant import Graph
@@ -60,7 +61,7 @@ class Delegate:
             task = str(at.get("checkpoint_ns"))
             number = uuid5(NAMESPACE_OID, task).int
             graph = graph.with_config({"configurable": {**at, "checkpoint_ns": f"{task}|{number}"}})
-        result: Mapping[str, Any] = await run_graph(graph, values)
+        result: Mapping[str, Any] = await run_graph(graph, values, **inherited_context(graph))
         return result
 
 
@@ -71,7 +72,7 @@ async def ask(graph: Graph, delegate: Delegate, values: Mapping[str, Any]) -> Ma
     if current_delegation() or (has_memory and not has_saver(config)):
         return await delegate.ask(values)
     if not isinstance(graph, CompiledStateGraph) or not has_memory:
-        result: Mapping[str, Any] = await run_graph(graph, values)
+        result: Mapping[str, Any] = await run_graph(graph, values, **inherited_context(graph))
         return result
     state = await state_of_graph(graph, config)
     stored_messages = _messages_in(state.values)
@@ -81,7 +82,7 @@ async def ask(graph: Graph, delegate: Delegate, values: Mapping[str, Any]) -> Ma
         # It had answered when the process was cut off.
         return {"messages": unseen_messages(stored_messages, messages)}
     graph_input = {**values, "messages": [*unknown_outcomes(stored_messages), *new_input]}
-    result = await run_graph(graph, graph_input)
+    result = await run_graph(graph, graph_input, **inherited_context(graph))
     return {**result, "messages": unseen_messages(_messages_in(result), messages)}
 
 

@@ -24,6 +24,7 @@ from agentgraph.errors import (
     kind_of,
 )
 from agentgraph.graphs.public_graph import run_whole
+from agentgraph.graphs.run_context import inherited_context
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.interception import recorded_in
@@ -122,7 +123,8 @@ class Speaker:
         self, messages: Sequence[AnyMessage], listeners: Sequence[BaseCallbackHandler]
     ) -> TurnOutput:
         with handed_over(()):
-            result = await self.graph.ainvoke({"messages": messages}, config_with(listeners))
+            config, context = config_with(listeners), inherited_context(self.graph)
+            result = await self.graph.ainvoke({"messages": messages}, config, **context)
         fresh, guard = split_stop(
             _own_messages(result["messages"], {message.id for message in messages})
         )
