@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, messages_to_dict
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentgraph import Agent
 from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.stream import RoutingEvent
 from agentgraph.testing import ScriptedModel, call
+from tests.sessions.talk import asked
 from tests.wire import call as wire_call
 from tests.wire import chat_openai, serve, text
 
@@ -109,6 +110,62 @@ async def test_agents_in_one_graph_each_keep_their_own_sub_agent() -> None:
     ]
 
 
+def beside(one: Any, two: Any, saver: Any = None) -> Any:
+    """Return a user's graph with two nodes; the second one is entered from the second turn on."""
+
+    def after_one(state: MessagesState) -> str:
+        return "two" if "again" in str(state["messages"]) else END
+
+    builder: AnyGraph = StateGraph(MessagesState).add_node("one", one).add_node("two", two)
+    builder.add_edge(START, "one").add_conditional_edges("one", after_one, ["two", END])
+    return builder.compile(checkpointer=saver)
+
+
+def within(agent: Agent) -> Any:
+    """Return a user's graph with an agent in it."""
+    builder = StateGraph(MessagesState).add_node("desk", agent.graph)
+    return builder.add_edge(START, "desk").compile()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no memory", "memory"])
+async def test_two_trees_of_one_name_in_a_graph_each_keep_their_own_sub_agent(
+    saver: Any, is_nested: bool
+) -> None:
+    one = desk([call("transfer_to_mid")], ["one 1", "one 2", "one 3"])
+    two = desk([call("transfer_to_mid")], ["two 1", "two 2"])
+    graph_of = within if is_nested else lambda agent: agent.graph
+    graph = beside(graph_of(one), graph_of(two), saver=saver)
+    config: Any = {"configurable": {"thread_id": f"{is_nested}"}}
+    messages: list[Any] = []
+    for question in ("first", "again", "and again"):
+        earlier = [] if saver else messages
+        given = {"messages": [*earlier, ("user", question)]}
+        messages = (await graph.ainvoke(given, config))["messages"]
+    said = [text for _, text in spoken(messages)]
+    assert said == ["one 1", "one 2", "two 1", "one 3", "two 2"]
+    assert [len(asked(agent)) for agent in (one, two)] == [1, 1]
+
+
+def test_two_trees_of_one_name_keep_their_own_sub_agent_in_synchronous_runs() -> None:
+    one = desk([call("transfer_to_mid")], ["one 1", "one 2"])
+    two = desk([call("transfer_to_mid")], ["two 1"])
+    graph = beside(one.graph, two.graph)
+    first = graph.invoke({"messages": [("user", "first")]})
+    result = graph.invoke({"messages": [*first["messages"], ("user", "again")]})
+    assert [text for _, text in spoken(result["messages"])] == ["one 1", "one 2", "two 1"]
+    assert len(asked(two)) == 1
+
+
+async def test_a_mark_without_a_place_of_an_earlier_version_is_read() -> None:
+    graph = around(desk([], ["two"]))
+    about = {"agentgraph": {"desk": "mid/leaf"}}
+    earlier = AIMessage("one", id="1", name="leaf", response_metadata=about)
+    given: Any = {"messages": [("user", "first"), earlier, ("user", "second")]}
+    result = await graph.ainvoke(given)
+    assert spoken(result["messages"]) == [("leaf", "one"), ("leaf", "two")]
+
+
 async def test_the_graph_of_an_agent_below_an_agent_keeps_its_own_sub_agent() -> None:
     inner = desk([call("transfer_to_mid")], ["one", "two"])
     outer = Agent("outer", model=ScriptedModel([call("transfer_to_desk")]), agents=[inner.graph])
@@ -141,7 +198,7 @@ async def test_the_path_does_not_grow_and_is_only_where_there_is_one() -> None:
         messages = result["messages"]
 
     marks = [m.response_metadata["agentgraph"] for m in messages if m.name == "leaf"]
-    assert marks == [{"desk": "mid/leaf"}] * 3
+    assert marks == [{"desk@desk": "mid/leaf"}] * 3
     reply = await Agent("alone", model=ScriptedModel(["hello"])).ainvoke("hi")
     assert "agentgraph" not in reply.messages[-1].response_metadata
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph import END
 from langgraph.types import Command
 
@@ -24,7 +25,10 @@ from agentgraph.stream import RoutingEvent, RoutingKind
 M = TypeVar("M", AIMessage, ToolMessage)
 
 ACTIVE_PATHS = "agentgraph"
-"""The key in a message's `response_metadata` of the active path, by the root of its tree."""
+"""The key in a message's `response_metadata` of the active path, by the root of its tree.
+
+A root that is a node of a graph of others stands there with its place in it: `support@desk`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,10 @@ class Level:
         alone = self.tree is not None and len(self.tree.paths) == 1
         if alone or self.membership is not None:
             return message
-        root, _, active = (path or self.path).partition("/")
+        active = (path or self.path).partition("/")[2]
         metadata = message.response_metadata
         marks = metadata.get(ACTIVE_PATHS)
-        marks = {**(marks if isinstance(marks, dict) else {}), root: active}
+        marks = {**(marks if isinstance(marks, dict) else {}), self._mark: active}
         update = {"response_metadata": {**metadata, ACTIVE_PATHS: marks}}
         return message.model_copy(update=update)
 
@@ -94,11 +98,26 @@ class Level:
         if self.tree is None or self.membership is not None or "current_active_agent" in state:
             return state.get("current_active_agent") or ""
         if len(self.tree.paths) > 1:
-            for message in reversed(state.get("messages") or ()):
-                marks = message.response_metadata.get(ACTIVE_PATHS)
-                if isinstance(marks, dict) and isinstance(marks.get(self.tree.root), str):
-                    return str(marks[self.tree.root])
+            # Without a place are the marks of a run by itself, and those of earlier versions.
+            for key in dict.fromkeys((self._mark, self.tree.root)):
+                for message in reversed(state.get("messages") or ()):
+                    marks = message.response_metadata.get(ACTIVE_PATHS)
+                    if isinstance(marks, dict) and isinstance(marks.get(key), str):
+                        return str(marks[key])
         return ""
+
+    @property
+    def _mark(self) -> str:
+        """The key of the active path: two nodes of one graph may be trees of the same name.
+
+        The place is the names of the nodes around the root: they are the same in every run.
+        """
+        config = var_child_runnable_config.get() or {}
+        namespace = str(config.get("configurable", {}).get("checkpoint_ns") or "")
+        nodes = [part.partition(":")[0] for part in namespace.split("|") if not part.isdigit()]
+        root, *below = self.path.split("/")
+        place = "/".join(nodes[: -1 - len(below)])
+        return f"{root}@{place}" if place else root
 
     def routing_event(self, kind: RoutingKind, target: str, reason: str = "") -> RoutingEvent:
         """Return the event that the conversation moves from here to `target`."""
