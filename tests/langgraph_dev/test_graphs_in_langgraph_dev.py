@@ -51,8 +51,12 @@ async def test_an_agent_and_a_team_are_loaded_described_and_drawn(client: LangGr
     nodes = {node["id"] for node in flat["nodes"]}
     assert {"render_system_prompt", "router", "call_model", "call_tools", "billing"} <= nodes
     assert {"router", "billing:call_model"} <= {node["id"] for node in deep["nodes"]}
-    drawn = await client.assistants.get_graph(team, xray=True)
-    assert {"admit", "one", "two"} <= {node["id"] for node in drawn["nodes"]}
+    flat, deep = await asyncio.gather(
+        client.assistants.get_graph(team), client.assistants.get_graph(team, xray=True)
+    )
+    assert {"admit", "one", "two"} <= {node["id"] for node in flat["nodes"]}
+    inner = {"admit", "one:call_model", "two:call_model"}
+    assert inner <= {node["id"] for node in deep["nodes"]}
 
 
 async def streamed(client: LangGraphClient, served: str, text: str) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.types import StateSnapshot
+from langgraph.types import PregelTask, StateSnapshot
 
 from agentgraph.agents.nodes.state import merge_messages, own_messages
 from agentgraph.guards.records.pauses import left_to_undo
@@ -21,6 +21,8 @@ Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 _BRANCH = "branch:to:"
 _OWN_CHANNELS = ("messages", "outcomes", "next_move", "turn", "current_active_agent")
 """The channels whose writes by finished tasks are recovered otherwise, or not at all."""
+_TEAM_CHANNELS = frozenset(("session", "round"))
+"""The channels that the graph of a team stores; it does not store its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ async def _accounts(
     for account in await PendingWrites(saver, snapshot.config).read(PAUSE_CHANNEL):
         yield account
     for task in snapshot.tasks:
-        if isinstance(task.state, StateSnapshot):
-            async for account in _accounts(saver, task.state):
+        if (below := _state_below(task)) is not None:
+            async for account in _accounts(saver, below):
                 yield account
 
 
@@ -161,9 +163,9 @@ def _task_messages(
             writes: Any = task.result.get("messages") or []
             batches = writes["$writes"] if _has_several_writes(writes) else [writes]
             yield from merge_messages([], batches)
-        elif isinstance(task.state, StateSnapshot) and task.state.values:
-            values = task.state.values
-            below = _task_messages(task.state, journal, reports=reports)
+        elif (state := _state_below(task)) is not None and state.values:
+            values = state.values
+            below = _task_messages(state, journal, reports=reports)
             messages = own_messages(values, list(below))
             call_id = values.get("errand")
             if call_id is None:
@@ -171,6 +173,17 @@ def _task_messages(
             elif reports:
                 later = list(journal.get(call_id, ()))
                 yield _delegate_report(call_id, task.name, merge_messages(messages, [later]))
+
+
+def _state_below(task: PregelTask) -> StateSnapshot | None:
+    """Return the state of the graph that a task runs, None where that is not this run's to take.
+
+    A team's is not: what its speakers said and did is in its session, and undone with that.
+    """
+    state = task.state if isinstance(task.state, StateSnapshot) else None
+    values = {} if state is None else state.values
+    is_team = isinstance(values, Mapping) and _TEAM_CHANNELS.issubset(values)
+    return None if is_team and "messages" not in values else state
 
 
 def _delegate_report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:

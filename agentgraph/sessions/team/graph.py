@@ -8,7 +8,7 @@ end of the super-step. All decisions are in the log, so a run can begin again at
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol
 
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
@@ -108,12 +108,14 @@ class TeamGraph:
 
     def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:
         """Return the node that runs a speaker's turn."""
+        # A variable of the node: there LangGraph looks for nested graphs, to draw and to read them.
+        graph = speaker.graph
 
         async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
             session = self._of_hub() or await self.sessions.find(state, config)
             round = Round.begin(session, speaker.name)
             if round is not None:  # else the checkpoint is behind the log, which has this turn
-                await speaker.speak(round)
+                await replace(speaker, graph=graph).speak(round)
             return Command(goto=ADMIT)
 
         return speak

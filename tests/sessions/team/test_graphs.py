@@ -58,6 +58,49 @@ def ask(what: str) -> str:
     return f"decided: {interrupt({'question': what})}"
 
 
+def nested() -> Team:
+    """Return a team of an agent with a sub-agent, a graph of others, and a team."""
+    above = agent("a", "so", agents=[agent("below")])
+    inner = Team([agent("c")], sequence(["c"]), name="inner")
+    return Team([above, made("b", "so"), inner], sequence(["a", "b", "inner"]))
+
+
+def test_the_drawing_of_a_team_has_the_graphs_of_its_agents() -> None:
+    graph = nested().graph
+    assert {"a", "b", "inner"}.issubset(graph.get_graph().nodes)
+    one_level = graph.get_graph(xray=1).nodes
+    assert {"a:call_model", "a:below", "b:model", "inner:c"}.issubset(one_level)
+    all_levels = graph.get_graph(xray=True).nodes
+    assert {"a:below:call_model", "b:model", "inner:c:call_model"}.issubset(all_levels)
+    names = [name for name, _ in graph.get_subgraphs(recurse=True)]
+    assert names == ["a", "a|below", "b", "inner", "inner|c"]
+
+
+async def test_the_state_of_a_team_has_the_states_of_its_agents() -> None:
+    asking = agent("a", call("ask", what="it"), "so", tools=[ask])
+    graph = Team([asking], sequence(["a"])).graph.copy({"checkpointer": InMemorySaver()})
+    config: Any = {"configurable": {"thread_id": "t"}}
+    given: Any = {"messages": [("user", "go")]}
+    assert (await graph.ainvoke(given, config))["__interrupt__"]
+    [task] = (await graph.aget_state(config, subgraphs=True)).tasks
+    state: Any = task.state
+    [message] = state.values["messages"]
+    assert [c["name"] for c in message.tool_calls] == ["ask"]
+    result = await graph.ainvoke(Command(resume="yes"), config)
+    assert result["messages"][-1].text == "so"
+
+
+async def test_what_is_said_in_a_team_that_a_delegate_waits_in_is_not_taken_over() -> None:
+    asking = agent("a", call("put", key="k", value=1), call("ask", what="it"), tools=[put, ask])
+    inner = Team([asking], sequence(["a"]), name="inner")
+    boss = agent("boss", call("transfer_to_inner"), "Well.", agents=[inner], handoff="delegate")
+    assert (await boss.ainvoke("go", thread_id="t")).interrupts
+    assert [m.type for m in await boss.ahistory("t")] == ["human", "ai"]
+    await boss.ainvoke("something else", thread_id="t")
+    history = await boss.ahistory("t")
+    assert [m.type for m in history] == ["human", "ai", "tool", "human", "ai"]
+
+
 async def test_a_foreign_graph_speaks_and_is_heard() -> None:
     other = agent("b")
     async with held(pair(made("a", "from a"), other)) as session:
