@@ -197,7 +197,12 @@ class Agent(AgentSpec, Generic[Output]):
         return await self._runner.interrupts(thread_id)
 
     async def aforget(self, thread_id: str) -> None:
-        """Delete a thread, with its messages and everything that an unfinished run left on it."""
+        """Delete a thread, with its messages and everything that an unfinished run left on it.
+
+        The threads of its remote agents are deleted on their servers too. Where a server cannot be
+        reached or refuses, a warning is logged: delete them there. The thread itself is deleted all
+        the same.
+        """
         await self._runner.forget(thread_id)
 
     def invoke(

@@ -7,7 +7,7 @@ import json
 import ssl
 import sys
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,6 +23,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypeIs
 
+from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, ModelError, kind_of
 from agentgraph.remote.thread import RemoteThread, with_ids
 from agentgraph.remote.visit import Visit
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from langgraph_sdk.client import LangGraphClient
 
 _CLIENT_FIELDS = ("auth", "base_url", "cookies", "event_hooks", "headers", "params", "timeout")
+_LOCAL_THREAD = "agentgraph_thread"
+"""The key in a remote thread's metadata of the local thread, by which it is found again."""
+_FORGET_S = 30.0
+_MOST_THREADS = 1_000
+"""How many threads of delegates are deleted with a local thread."""
 _RETRIES = 2
 """How often a connection is tried again; a run is not."""
 _loops: WeakKeyDictionary[httpx.AsyncClient, weakref.ref[asyncio.AbstractEventLoop]] = (
@@ -94,6 +100,24 @@ class RemoteMember:
         except Exception as error:
             raise _failure(self.name, error) from error
 
+    async def forget(self, thread_id: str, path: str, known_ids: Collection[str | None]) -> None:
+        """Delete what the server has of a local thread: the threads with a message of it.
+
+        `path` is this member's in its tree, `known_ids` are the ids of the thread's messages: the
+        same local id may be another conversation's too, for instance in another program. Raises
+        `ModelError` where the server cannot be reached in time, or refuses.
+        """
+        try:
+            with clock().timeout(_FORGET_S):
+                async with _client_on_loop(self.graph) as client:
+                    async for thread in _threads_of(client, thread_id, path):
+                        if any(message.id in known_ids for message in thread.messages):
+                            await client.threads.delete(str(thread.id))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise _failure(self.name, error) from error
+
     async def _thread(
         self, client: LangGraphClient, messages: Sequence[AnyMessage], config: RunnableConfig
     ) -> RemoteThread:
@@ -103,15 +127,14 @@ class RemoteMember:
             return RemoteThread(None)
         ids = {message.id for message in messages}
         for attempt in count(1):
-            thread_id = str(uuid5(NAMESPACE_URL, json.dumps(["agentgraph", *place, attempt])))
-            try:
-                state: Any = await client.threads.get_state(thread_id)
-            except Exception as error:
-                if getattr(error, "status_code", None) != 404:
-                    raise
-                await client.threads.create(thread_id=thread_id, if_exists="do_nothing")
+            thread_id = _id_of(*place, attempt)
+            thread = await _read(client, thread_id)
+            if thread is None:
+                metadata = {_LOCAL_THREAD: _id_of(place[0])}
+                await client.threads.create(
+                    thread_id=thread_id, metadata=metadata, if_exists="do_nothing"
+                )
                 return RemoteThread(thread_id)
-            thread = RemoteThread.read(thread_id, state)
             # Another conversation's, where the local one has begun anew under the same id.
             if not thread.messages or any(message.id in ids for message in thread.messages):
                 return thread
@@ -126,6 +149,41 @@ class RemoteMember:
         # A task has the same namespace when it is resumed, and no other task has it.
         is_kept = self.remembers and not current_delegation()
         return str(at["thread_id"]), path if is_kept else str(at.get("checkpoint_ns"))
+
+
+def _id_of(*parts: str | int) -> str:
+    return str(uuid5(NAMESPACE_URL, json.dumps(["agentgraph", *parts])))
+
+
+async def _read(client: LangGraphClient, thread_id: str) -> RemoteThread | None:
+    """Return a thread of the server, None where there is none."""
+    try:
+        state: Any = await client.threads.get_state(thread_id)
+    except Exception as error:
+        if getattr(error, "status_code", None) != 404:
+            raise
+        return None
+    return RemoteThread.read(thread_id, state)
+
+
+async def _threads_of(
+    client: LangGraphClient, thread_id: str, path: str
+) -> AsyncIterator[RemoteThread]:
+    """Yield the threads that may be of a local one: those of visits, and those of delegates.
+
+    The ids of visits follow from the place; threads of earlier versions have no metadata.
+    """
+    ids: list[str] = []
+    while (thread := await _read(client, _id_of(thread_id, path, len(ids) + 1))) is not None:
+        ids.append(str(thread.id))
+        yield thread
+    metadata = {_LOCAL_THREAD: _id_of(thread_id)}
+    tagged_threads = await client.threads.search(
+        metadata=metadata, limit=_MOST_THREADS, select=["thread_id"]
+    )
+    for tagged_id in [str(tagged["thread_id"]) for tagged in tagged_threads]:
+        if tagged_id not in ids and (thread := await _read(client, tagged_id)) is not None:
+            yield thread
 
 
 @asynccontextmanager

@@ -148,6 +148,52 @@ async def test_each_delegation_has_a_remote_thread_of_its_own(clerk: RemoteGraph
     assert reply.text == "Done."
 
 
+async def stored(clerk: RemoteGraph, text: str) -> list[str]:
+    """Return the ids of the server's threads that have a text."""
+    client: Any = clerk.client
+    threads = await client.threads.search(limit=1000)
+    return [thread["thread_id"] for thread in threads if text in str(thread["values"])]
+
+
+@pytest.mark.parametrize("mode", ["sticky", "delegate"])
+async def test_a_thread_is_forgotten_on_the_server_too(clerk: RemoteGraph, mode: Any) -> None:
+    thread, secret = f"forgets {mode}", f"a secret, {mode}"
+    calls = [call("transfer_to_clerk"), call("transfer_to_clerk")]
+    agent = boss(clerk, calls, "Done.", "Done again.", handoff=mode)
+    await agent.ainvoke(secret, thread_id=thread)
+    await agent.ainvoke("and more", thread_id=thread)
+    other = boss(clerk)  # another program, say, with a thread of the same id
+    await other.ainvoke(f"not mine: {secret}", thread_id=thread)
+    theirs = await stored(clerk, f"not mine: {secret}")
+    assert len(await stored(clerk, secret)) == (2 if mode == "sticky" else 3)
+    await agent.aforget(thread)
+    assert await agent.ahistory(thread) == []
+    assert await stored(clerk, secret) == theirs
+    await agent.aforget(thread)  # there is nothing left
+
+
+async def test_a_question_on_the_server_is_forgotten_too(clerk: RemoteGraph) -> None:
+    above = Agent("chief", model=ScriptedModel([call("transfer_to_boss")]), agents=[boss(clerk)])
+    assert (await above.ainvoke("refund Z9", thread_id="forgets a question")).interrupts
+    assert len(await stored(clerk, "refund Z9")) == 1
+    await above.aforget("forgets a question")
+    assert await stored(clerk, "refund Z9") == []
+
+
+async def test_a_thread_is_forgotten_here_while_its_server_is_away(
+    clerk: RemoteGraph, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = InMemorySaver()
+    await boss(clerk, checkpointer=saver).ainvoke("for later", thread_id="away")
+    async with connected("clerk", "http://127.0.0.1:9") as gone:
+        agent = boss(gone, checkpointer=saver)
+        await agent.aforget("away")
+        assert await agent.ahistory("away") == []
+    assert "the threads of boss/clerk on its server are not deleted" in caplog.text
+    assert "cannot be reached" in caplog.text
+    assert len(await stored(clerk, "for later")) == 1
+
+
 async def test_another_conversation_of_the_same_id_is_not_remembered(clerk: RemoteGraph) -> None:
     await boss(clerk).ainvoke("a secret", thread_id="again")
     agent = boss(clerk)

@@ -7,6 +7,7 @@ other processes for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,12 +30,16 @@ from agentgraph.agents.run.recovery import (
 )
 from agentgraph.agents.run.waits import LOCK, Place, Queue, begin_wait, end_wait
 from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.tree import remote_members
 from agentgraph.clock import clock
+from agentgraph.errors import AgentGraphError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import whole_state
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.running import Run, inside_run
 from agentgraph.storage import LazySaver, original_of
+
+log = logging.getLogger("agentgraph")
 
 
 class Threads:
@@ -72,10 +77,22 @@ class Threads:
                     run.outer = None  # a run that is kept must not keep those around it
 
     async def forget(self, thread_id: str) -> None:
-        """Delete a thread."""
+        """Delete a thread, with the threads of its remote agents as far as servers answer."""
         async with self.queues.take(thread_id, self._saver):
+            await self._forget_remotely(thread_id)
             self.queues.unfinished_runs.pop(thread_id, None)
             await self.saver.adelete_thread(thread_id)
+
+    async def _forget_remotely(self, thread_id: str) -> None:
+        members = remote_members(self._agent, self._agent.name)
+        if not members:
+            return
+        ids = {message.id for message in await self.messages(thread_id)}
+        for path, member in members.items():
+            try:
+                await member.forget(thread_id, path, ids)
+            except AgentGraphError as error:  # what is here is deleted all the same
+                log.warning("the threads of %s on its server are not deleted: %s", path, error)
 
     async def messages(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread, with those of an unfinished run."""

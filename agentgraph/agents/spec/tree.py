@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from langgraph.store.base import BaseStore
 
 from agentgraph.agents.spec.agent_spec import AgentSpec
-from agentgraph.participant import HasAgents
+from agentgraph.participant import ForeignGraph, HasAgents
+from agentgraph.remote import RemoteMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,18 @@ def names_of(agent: AgentSpec) -> tuple[str, ...]:
             names.append(child.name)
             names += child.agent_names if isinstance(child, HasAgents) else ()
     return tuple(dict.fromkeys(names))
+
+
+def remote_members(agent: AgentSpec, path: str) -> dict[str, RemoteMember]:
+    """Return the agents of a tree that run on other servers, by their paths."""
+    members: dict[str, RemoteMember] = {}
+    for child in agent.children:
+        below = f"{path}/{child.name}"
+        if isinstance(child, AgentSpec):
+            members |= remote_members(child, below)
+        elif isinstance(child, ForeignGraph) and isinstance(child.graph, RemoteMember):
+            members[below] = child.graph
+    return members
 
 
 def stores_of(agent: AgentSpec) -> list[BaseStore]:
