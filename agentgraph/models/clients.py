@@ -24,7 +24,9 @@ _DEPTH = 4
 def usable_on_every_loop(model: BaseChatModel) -> BaseChatModel:
     """Return the model, whose HTTP clients have a connection pool for each event loop from now on.
 
-    Clients of other libraries than httpx are left as they are.
+    These are the clients of httpx and of its fork httpx2, which nearly all providers use: OpenAI,
+    Anthropic, Google, Groq, Mistral, Ollama. Others are left as they are: the sessions of aiohttp
+    in Google's client are one for each loop already, and those of boto3 are bound to no loop.
     """
     for client in _http_clients(model, _DEPTH, set()):
         client._transport = _per_loop(client._transport)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import httpx
@@ -73,14 +74,18 @@ class Provider(FakeListChatModel):
 
     responses: list[str] = Field(default_factory=list)
     address: str = ""
+    library: str = "httpx"
 
     @cached_property
     def _async_client(self) -> Sdk:
-        return Sdk(httpx.AsyncClient(base_url=self.address))
+        return Sdk(import_module(self.library).AsyncClient(base_url=self.address))
 
 
-def test_the_clients_of_other_providers_have_a_pool_for_each_loop_too(wire: Wire) -> None:
-    model = Provider(address=wire.base_url)
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_the_clients_of_other_providers_have_a_pool_for_each_loop_too(
+    wire: Wire, library: str
+) -> None:
+    model = Provider(address=wire.base_url, library=library)
     resolve_model(model)
 
     async def ask() -> int:
