@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -72,9 +72,22 @@ class TransitionGraph:
         """Say which rule fires, and why each one before it does not."""
         return explain(self._rules, state, envelope)
 
-    def check(self, participants: Sequence[str]) -> tuple[Finding, ...]:
-        """Return the findings: errors, with which no team can be built, and warnings."""
-        return check(self._rules, participants)
+    def check(
+        self,
+        participants: Sequence[str],
+        *,
+        people: Collection[str] | None = None,
+        tools: Collection[str] | None = None,
+        is_limited: bool = False,
+    ) -> tuple[Finding, ...]:
+        """Return the findings: errors, with which no team can be built, and warnings.
+
+        More is found where more is known: `people` are the participants of whom one may be the
+        creator, `tools` are all that the participants have. `is_limited` says that a time limit
+        ends the session: then an endless cycle is a warning.
+        """
+        known: Any = {"people": people, "tools": tools, "is_limited": is_limited}
+        return check(self._rules, participants, **known)
 
     def simulate(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentgraph.routing.analysis.contradictions import never_holds
 from agentgraph.routing.analysis.floor_graph import (
     FloorGraph,
     cycles_of,
@@ -17,7 +18,7 @@ from agentgraph.routing.analysis.floor_graph import (
 from agentgraph.routing.analysis.shadowed_rules import EarlierRules, shadowed_rules
 from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
-from agentgraph.routing.conditions import FromSpeaker
+from agentgraph.routing.conditions import FromSpeaker, ToolCalled
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
 from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
@@ -36,7 +37,9 @@ class Finding:
     """A fault of a graph, with a hint how to fix it, and the rules concerned.
 
     With an error no team can be built. `code` is one of `max_turns`, `unknown_name`,
-    `endless_cycle` (errors), `context_exit`, `unreached`, `shadowed`, `sticky_context` (warnings).
+    `endless_cycle` (errors), `context_exit`, `unreached`, `unanswered`, `never_holds`,
+    `unknown_tool`, `shadowed`, `sticky_context` (warnings). An endless cycle is a warning where
+    something else ends the session.
     """
 
     code: str
@@ -49,16 +52,25 @@ class Finding:
         return f"{self.severity} {self.code}: {self.message}{where}"
 
 
-def check(rules: Rules, participants: Sequence[str]) -> tuple[Finding, ...]:
+def check(
+    rules: Rules,
+    participants: Sequence[str],
+    *,
+    people: Collection[str] | None = None,
+    tools: Collection[str] | None = None,
+    is_limited: bool = False,
+) -> tuple[Finding, ...]:
     """Return all findings: errors, with which no team can be built, then warnings."""
     findings = [*_limits(rules), *_strangers(rules, participants)]
     if not findings:  # a graph with unknown names cannot be followed
-        graph = floor_graph(rules, participants)
+        graph = floor_graph(rules, participants, people, tools)
         reachable = reachable_from([rules.initial_speaker], graph)
         findings += [
-            *_endless_cycles(rules, graph, reachable),
+            *_endless_cycles(rules, graph, reachable, "warning" if is_limited else "error"),
             *_unreachable_participants(graph, reachable, participants),
+            *_unanswered_humans(rules, graph, reachable),
         ]
+    findings += [*_dead_conditions(rules, tools)]
     findings += [*_shadowed_findings(rules), *_sticky_context(rules)]
     return tuple(sorted(findings, key=lambda finding: finding.severity))
 
@@ -106,9 +118,9 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
 
 
 def _endless_cycles(
-    rules: Rules, graph: FloorGraph, reachable: Collection[str]
+    rules: Rules, graph: FloorGraph, reachable: Collection[str], severity: Severity
 ) -> Iterator[Finding]:
-    """Find cycles that the floor never leaves (error), or only by a context value (warning)."""
+    """Find cycles that the floor never leaves, or only by a context value (always a warning)."""
     if rules.max_turns is not None:
         return
     for cycle in cycles_of(graph):
@@ -120,7 +132,7 @@ def _endless_cycles(
         names = ", ".join(sorted(cycle))
         if not exits:
             message = f"the floor never leaves {names}: add a rule that ends it, or set max_turns"
-            yield Finding("endless_cycle", "error", message, indices)
+            yield Finding("endless_cycle", severity, message, indices)
         elif all(edge.by_context for edge in exits):
             message = (
                 f"the floor leaves {names} only by a context value: if no tool sets it, never; "
@@ -147,6 +159,52 @@ def _unreachable_participants(
                 "the participant out"
             )
             yield Finding("unreached", "warning", message)
+
+
+def _unanswered_humans(
+    rules: Rules, graph: FloorGraph, reachable: Collection[str]
+) -> Iterator[Finding]:
+    """Find humans who get the floor, and after whose words the session only waits again."""
+    waiting_names = {
+        name
+        for speaker in reachable
+        for edge in graph.get(speaker, ())
+        if edge.waits
+        for name in edge.floor
+    }
+    for name in sorted(waiting_names | {rules.initial_speaker} & {HUMAN}):
+        edges = graph.get(name, ())
+        if edges and all(edge.waits for edge in edges):
+            message = (
+                f"nobody answers {_words_for(name)}, for whom the session waits: each rule that "
+                f"fires then waits again; add a rule from {name!r} to an agent"
+            )
+            indices = tuple(edge.rule for edge in edges if edge.rule is not None)
+            yield Finding("unanswered", "warning", message, indices)
+
+
+def _words_for(name: str) -> str:
+    return "the creator of the session" if name == HUMAN else repr(name)
+
+
+def _dead_conditions(rules: Rules, tools: Collection[str] | None) -> Iterator[Finding]:
+    """Find rules whose condition can never hold, and those for tools that nobody has."""
+    for index, rule in enumerate(rules.transitions):
+        tool_names = (
+            part.tool_name for part in parts_of(rule.when) if isinstance(part, ToolCalled)
+        )
+        unknown_names = [
+            name for name in dict.fromkeys(tool_names) if tools is not None and name not in tools
+        ]
+        for name in unknown_names:
+            message = (
+                f"rule {index} waits for a call of {name!r}, and nobody has such a tool: give it "
+                "to an agent, or correct the name"
+            )
+            yield Finding("unknown_tool", "warning", message, (index,))
+        if never_holds(rule.when):
+            message = f"rule {index} never fires: its condition contradicts itself; correct it"
+            yield Finding("never_holds", "warning", message, (index,))
 
 
 def _shadowed_findings(rules: Rules) -> Iterator[Finding]:

@@ -6,10 +6,16 @@ endless cycles and unreachable participants.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from agentgraph.routing.analysis.contradictions import never_holds
+from agentgraph.routing.analysis.shadowed_rules import (
+    EarlierRules,
+    always_decides,
+    shadowed_rules,
+)
 from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import (
@@ -48,6 +54,8 @@ class FloorEdge:
     """Whether only context values decide if the rule fires."""
     is_open: bool = False
     """Whether the rules do not determine the next speaker, so that it may be anyone."""
+    waits: bool = False
+    """Whether the session waits for a human then, and nobody speaks before."""
 
     def stays_in(self, cycle: frozenset[str]) -> bool:
         """Tell whether the floor stays inside `cycle`."""
@@ -58,26 +66,54 @@ FloorGraph: TypeAlias = Mapping[str, Sequence[FloorEdge]]
 """The edges from each speaker, in the order in which the rules are tried."""
 
 
-def floor_graph(rules: Rules, participants: Sequence[str]) -> dict[str, list[FloorEdge]]:
-    """Return the floor graph; a speaker's last edge is taken if no other edge is."""
+def floor_graph(
+    rules: Rules,
+    participants: Sequence[str],
+    people: Collection[str] | None = None,
+    tools: Collection[str] | None = None,
+) -> dict[str, list[FloorEdge]]:
+    """Return the floor graph; a speaker's last edge is taken if no other edge is.
+
+    A rule that never fires has no edge. `people` are the participants of whom one may be the
+    creator, `tools` are all that the participants have; None where that is not known.
+    """
+    never = {n for n, rule in enumerate(rules.transitions) if never_holds(rule.when, tools)}
+    never |= {index for index, _ in shadowed_rules(rules)}
     # An edge that is the same for every speaker is built once: large graphs have many of them.
     same_for_all = {
-        index: _edge(rule, HUMAN, participants, index)
+        index: _edge(rule, HUMAN, participants, people, index)
         for index, rule in enumerate(rules.transitions)
         if not _depends_on_speaker(rule)
     }
-    default = Transition(Always(), rules.default)
     graph: dict[str, list[FloorEdge]] = {}
     for speaker in (*participants, HUMAN):
-        edges = graph[speaker] = []
-        for index, rule in [*rules.rules_for(speaker), (None, default)]:
-            fires = fires_for(rule.when, speaker)
-            if fires is not False:
-                edge = None if index is None else same_for_all.get(index)
-                edges.append(edge or _edge(rule, speaker, participants, index))
-            if fires is True:
-                break
+        graph[speaker] = [
+            (None if index is None else same_for_all.get(index))
+            or _edge(rule, speaker, participants, people, index)
+            for index, rule in _rules_after(speaker, rules, never, people)
+        ]
     return graph
+
+
+def _rules_after(
+    speaker: str, rules: Rules, never: Collection[int], people: Collection[str] | None
+) -> Iterator[tuple[int | None, Transition]]:
+    """Yield the rules that may fire after a turn of a speaker, in order, then the default."""
+    earlier, has_earlier = EarlierRules(), False
+    for index, rule in rules.rules_for(speaker):
+        fires = False if index in never else fires_for(rule.when, speaker, people)
+        if fires is None and has_earlier:
+            when = AllOf((FromSpeaker(speaker), rule.when))
+            if earlier.first_implied_by(when) is not None:
+                continue  # an earlier rule fires whenever it would
+        if fires is None and _names_speaker(rule.when) and always_decides(rule.then):
+            earlier.add(index, rule.when)
+            has_earlier = True
+        if fires is not False:
+            yield index, rule
+        if fires is True:
+            return
+    yield None, Transition(Always(), rules.default)
 
 
 def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
@@ -131,35 +167,47 @@ def _post_order(
     return order
 
 
-def fires_for(condition: TransitionCondition, speaker: str) -> bool | None:
-    """Evaluate a condition knowing only the speaker; None if the speaker does not decide it."""
+def fires_for(
+    condition: TransitionCondition, speaker: str, people: Collection[str] | None = None
+) -> bool | None:
+    """Evaluate a condition knowing only the speaker; None if the speaker does not decide it.
+
+    The creator is "human", and one of `people`; it may be any participant where these are None.
+    """
     match condition:
         case Always():
             return True
         case FromSpeaker(agent_id):
             if agent_id == speaker:
                 return True
-            # The creator may be any participant, and is then also "human".
-            return None if HUMAN in (agent_id, speaker) else False
+            name = speaker if agent_id == HUMAN else agent_id
+            is_creator = HUMAN in (agent_id, speaker) and (people is None or name in people)
+            return None if is_creator else False
         case AllOf(conditions):
-            results = {fires_for(part, speaker) for part in conditions}
+            results = {fires_for(part, speaker, people) for part in conditions}
             return False if False in results else None if None in results else True
         case AnyOf(conditions):
-            results = {fires_for(part, speaker) for part in conditions}
+            results = {fires_for(part, speaker, people) for part in conditions}
             return True if True in results else None if None in results else False
         case Not(part):
-            inner = fires_for(part, speaker)
+            inner = fires_for(part, speaker, people)
             return None if inner is None else not inner
         case _:
             return None
 
 
-def depends_on_context_alone(when: TransitionCondition, speaker: str) -> bool:
+def depends_on_context_alone(
+    when: TransitionCondition, speaker: str, people: Collection[str] | None = None
+) -> bool:
     """Tell whether, for this speaker, only context values decide the condition."""
     leaves = [p for p in parts_of(when) if not isinstance(p, AllOf | AnyOf | Not)]
-    open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker) is None]
+    open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker, people) is None]
     context = (ContextEquals, ContextIn, ContextThreshold)
     return bool(open_leaves) and all(isinstance(leaf, context) for leaf in open_leaves)
+
+
+def _names_speaker(when: TransitionCondition) -> bool:
+    return any(isinstance(part, FromSpeaker) for part in parts_of(when))
 
 
 def _depends_on_speaker(rule: Transition) -> bool:
@@ -169,43 +217,63 @@ def _depends_on_speaker(rule: Transition) -> bool:
 
 
 def _edge(
-    rule: Transition, speaker: str, participants: Sequence[str], index: int | None
+    rule: Transition,
+    speaker: str,
+    participants: Sequence[str],
+    people: Collection[str] | None,
+    index: int | None,
 ) -> FloorEdge:
     """Return the effect of a rule after a turn of this speaker."""
-    by_context = depends_on_context_alone(rule.when, speaker)
-    speakers, floor, ends, is_open = _reach(as_target(rule.then), speaker, participants)
-    return FloorEdge(frozenset(speakers), frozenset(floor), ends, index, by_context, is_open)
+    by_context = depends_on_context_alone(rule.when, speaker, people)
+    reach = _reach(as_target(rule.then), speaker, participants)
+    return FloorEdge(
+        frozenset(reach.speakers),
+        frozenset(reach.floor),
+        reach.ends,
+        index,
+        by_context,
+        reach.is_open,
+        reach.waits,
+    )
 
 
-def _reach(
-    target: Target, speaker: str, participants: Sequence[str]
-) -> tuple[Sequence[str], Sequence[str], bool, bool]:
-    """Return who speaks, who then gets the floor, whether it may end, whether it is open."""
+class _Reach(NamedTuple):
+    """Who speaks by a target, who then gets the floor, and whether the session may end or wait."""
+
+    speakers: Sequence[str] = ()
+    floor: Sequence[str] = ()
+    ends: bool = False
+    is_open: bool = False
+    waits: bool = False
+
+
+def _reach(target: Target, speaker: str, participants: Sequence[str]) -> _Reach:
+    """Return where a target leads after a turn of this speaker."""
     match target:
         case AgentTarget(agent_id) if agent_id != HUMAN:
-            return [agent_id], [agent_id], False, False
+            return _Reach([agent_id], [agent_id])
         case StayTarget():
-            return [speaker], [speaker], False, False
+            return _Reach([speaker], [speaker], waits=speaker == HUMAN)
         case RoundRobinTarget(agents):
             ring = agents or tuple(participants)
             if not ring:
-                return [], [], True, False
+                return _Reach(ends=True)
             position = ring.index(speaker) + 1 if speaker in ring else 0
             name = ring[position % len(ring)]
-            return [name], [name], False, False
+            return _Reach([name], [name])
         case PhaseTarget(then=then):
             return _reach(as_target(then), speaker, participants)
         case ParallelTarget(agents, join):
             # Each of these agents may be the last one to speak, and the join may depend on it.
             joins = [_reach(as_target(join), agent, participants) for agent in agents]
-            floor = [name for _, names, _, _ in joins for name in names]
-            ends, is_open = any(reach[2] for reach in joins), any(reach[3] for reach in joins)
-            return agents, floor, ends, is_open
+            floor = [name for reach in joins for name in reach.floor]
+            ends, is_open = any(r.ends for r in joins), any(r.is_open for r in joins)
+            return _Reach(agents, floor, ends, is_open)
         case TerminateTarget():
-            return [], [], True, False
+            return _Reach(ends=True)
         case HumanTarget(str(name)) if name in participants:
-            return [name], [name], True, False
+            return _Reach([name], [name], ends=True, waits=True)
         case HumanTarget() | AgentTarget() | RevertToInitiatorTarget():
-            return [], [HUMAN], True, False
+            return _Reach([], [HUMAN], ends=True, waits=True)
         case _:  # decided by the state, or by a registered class
-            return participants, participants, False, True
+            return _Reach(participants, participants, is_open=True)

@@ -38,7 +38,7 @@ def shadowed_rules(rules: Rules) -> Iterator[tuple[int, int]]:
         shadow = earlier.first_implied_by(rule.when)
         if shadow is not None:
             yield index, shadow
-        if _always_decides(rule.then):
+        if always_decides(rule.then):
             earlier.add(index, rule.when)
 
 
@@ -74,11 +74,11 @@ class EarlierRules:
         return None if first is None else first[1]
 
 
-def _always_decides(target: Target | str) -> bool:
+def always_decides(target: Target | str) -> bool:
     """Tell whether a target always decides; if it may fail, later rules are tried."""
     match as_target(target):
         case PhaseTarget(then=then):
-            return _always_decides(then)
+            return always_decides(then)
         case plain:
             return type(plain) in _NEVER_FAIL
 
