@@ -60,6 +60,7 @@ BANNED = {
 ACTS_ON_GRAPHS = (
     "agentgraph/guards/nodes/agent_graph.py",
     "agentgraph/guards/nodes/foreign_graph.py",
+    "agentgraph/guards/nodes/foreign_wrappers.py",
 )
 MAY_IMPORT_PRIVATE_NAMES = "agentgraph/graphs/private.py"
 

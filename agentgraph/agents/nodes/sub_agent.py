@@ -6,7 +6,7 @@ returns its parent's messages. A resumed node runs from its start and hands them
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias, cast
 
@@ -122,13 +122,7 @@ def foreign_agent(
             timer = None if keeps_time else current_interceptor()
             run = run_inside(graph, values) if is_team else ask(graph, delegate, values)
             result = await _run_foreign(level, name, run, timer)
-        # Only answers and calls: a summary that the graph makes for itself does not belong here.
-        messages = read_messages(result.get("messages") or ())  # a waiting team: none
-        new_messages = [message for message in messages if message.id not in input_ids]
-        new_messages, guard = split_stop(new_messages)
-        new_messages = answer_malformed(
-            message for message in new_messages if isinstance(message, AIMessage | ToolMessage)
-        )
+        new_messages, guard = _answers_in(result, input_ids)
         _record_usage(f"{level.path}/{name}", new_messages, result.get("team_usage"))
         if call_task is None:
             path = f"{level.path}/{name}"
@@ -136,9 +130,7 @@ def foreign_agent(
                 level.marked(m, path) if isinstance(m, AIMessage) else m for m in new_messages
             ]
             record_messages(new_messages)
-        for message in new_messages:
-            if isinstance(message, AIMessage) and (message.text or media_of(message)):
-                await emit(_text_event(level, name, message))
+        await _emit_texts(level, name, new_messages)
         update: dict[str, Any] = {}
         guard = result.get("stopped_by") if is_team else guard
         if guard and "turn" in state:
@@ -148,6 +140,25 @@ def foreign_agent(
         return await _return(level, name, new_messages, {}, update)
 
     return enter
+
+
+def _answers_in(
+    result: Result, input_ids: Collection[str | None]
+) -> tuple[list[AnyMessage], str | None]:
+    """Return the new messages of a foreign graph, and the guard that has ended its run.
+
+    Only answers and calls: a summary that the graph makes for itself does not belong here.
+    """
+    messages = read_messages(result.get("messages") or ())  # a waiting team: none
+    new_messages, guard = split_stop([m for m in messages if m.id not in input_ids])
+    answers = (m for m in new_messages if isinstance(m, AIMessage | ToolMessage))
+    return answer_malformed(answers), guard
+
+
+async def _emit_texts(level: Level, name: str, messages: Sequence[AnyMessage]) -> None:
+    for message in messages:
+        if isinstance(message, AIMessage) and (message.text or media_of(message)):
+            await emit(_text_event(level, name, message))
 
 
 async def _return(

@@ -3,7 +3,7 @@
 Only the wrapper of the model's node acts on decisions: it asks the model, ends the run, or goes to
 the node that asks a human. The wrapper of the tools' node guards their calls. Two nodes are added:
 `await_human` does nothing before it waits, and `compensate` undoes one action in each super-step.
-Only this module and `foreign_graph` change graphs.
+Only this module, `foreign_graph` and `foreign_wrappers` import LangGraph.
 """
 
 from __future__ import annotations

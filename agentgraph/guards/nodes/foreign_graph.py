@@ -1,31 +1,23 @@
-"""Guards in a foreign graph, which agentgraph did not build: they see no more than its nodes show.
+"""Guards in a foreign graph, which agentgraph did not build: where they are put, at every level.
 
-Guards run the whole node of its model to ask the model, and observe its tools by their answers, in
-the graph and in all graphs within it. What they store stands in channels that no schema has, and
-what its nodes return stays as it is, so that the graph does what it does without them.
+Nodes of models, tools and further graphs are found, or named, and wrapped; `foreign_wrappers` has
+what is put around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.config import get_config
 from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command
 
-from agentgraph.clock import new_id
-from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.graphs.nested import with_graphs
-from agentgraph.graphs.routes import Halt, hold_edges
-from agentgraph.graphs.run_value import add_run_value, read_run_value, write_run_value
-from agentgraph.graphs.task import read_state
+from agentgraph.graphs.routes import hold_edges
+from agentgraph.graphs.run_value import add_run_value
 from agentgraph.guards.checks import (
     gated_at,
     schema_faults,
@@ -34,17 +26,10 @@ from agentgraph.guards.checks import (
     warn_of_ineffective_guards,
     warn_of_no_guards,
 )
-from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to, is_agent_graph
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
-    ModelNode,
-    ToolsNode,
-    input_message_id,
-    last_message_id,
     merge_states,
-    messages_of,
-    value_in,
 )
 from agentgraph.guards.nodes.foreign_parts import (
     Names,
@@ -56,25 +41,13 @@ from agentgraph.guards.nodes.foreign_parts import (
     tools_of,
     unknown_names,
 )
-from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
-from agentgraph.guards.nodes.human import ask_human, question
-from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
-from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import close
-from agentgraph.guards.nodes.tool_call import observe_answer, refusal
+from agentgraph.guards.nodes.foreign_wrappers import ForeignWrappers
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
-from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.registry import account_of
-from agentgraph.interception import current_ledger, intercepted_by
-from agentgraph.participant import Graph, last_word
-from agentgraph.patching import Patcher, patched, updates_of, wrap_node
-from agentgraph.running import current_run
-from agentgraph.telling import AGENT_TAG
+from agentgraph.participant import Graph
+from agentgraph.patching import Patcher, patched, wrap_node
 
 _NO_NAMES = Names()
-
-Call: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
@@ -147,7 +120,7 @@ def _patcher(policy: Policy, place: Place, names: Names, suffix: str = "") -> Pa
         parts = parts_of(graph, names)
         add_run_value(graph, merge_states)
         await_human = _free_name(graph, AWAIT_HUMAN)
-        wrappers = _ForeignWrappers(
+        wrappers = ForeignWrappers(
             policy,
             place,
             suffix,
@@ -191,7 +164,7 @@ def _guard_within(
     graph.nodes[node] = replace(spec, runnable=with_graphs(spec.runnable, guard))
 
 
-def _add_await_human(graph: AnyGraph, models: tuple[str, ...], wrappers: _ForeignWrappers) -> None:
+def _add_await_human(graph: AnyGraph, models: tuple[str, ...], wrappers: ForeignWrappers) -> None:
     """Let the nodes of models lead to a node that asks a human."""
     name = wrappers.await_human
     for model in models:
@@ -213,279 +186,3 @@ def _free_name(graph: AnyGraph, name: str) -> str:
 
 def _tools_in(graph: AnyGraph, parts: Parts) -> dict[str, Any]:
     return {name: tool for node in parts.tools for name, tool in tools_of(graph, node).items()}
-
-
-@dataclass(slots=True)
-class _Level:
-    """A level above the graph at work: the account that all levels share."""
-
-    account: Account
-    last_word: AIMessage | None = None
-    """The message with which a guard has ended the input on a level below."""
-
-
-_above: ContextVar[_Level | None] = ContextVar("agentgraph_foreign_level", default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _ForeignWrappers:
-    """The wrappers of one level's nodes: a node's result passes, unless a guard ends the run."""
-
-    policy: Policy
-    place: Place
-    suffix: str
-    await_human: str
-    has_form: bool
-    has_messages: bool
-    sees_models: bool
-    is_agent: bool
-    """Whether it is the graph of an agent without guards: it ends its turn once that is closed."""
-    tools: Mapping[str, Any] = field(default_factory=dict)
-
-    def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Return the wrapper that guards the model's node as if it were a model."""
-
-        async def node_call(state: Any, call: Call) -> Any:
-            if value_in(state, "messages") is None:  # a `Send` passed something else
-                return await call(state)
-            interceptor = self._interceptor()
-            replacement = interceptor.values.get("replacement") or {}
-            if _ends_with(state, replacement.get("id")):  # it waits for an answer in a form
-                self._store(interceptor)
-                return Halt(goto=END)
-            decision = await interceptor.open_model_call()
-            if not decision.allows:
-                return self._act(interceptor, decision, "", node)
-            return await self._ask(interceptor, ModelNode(state, call, updates_of), node)
-
-        return node_call
-
-    async def _ask(self, interceptor: NodeInterceptor, node: ModelNode, name: str) -> Any:
-        """Ask the model's node under guard; return its result, or the one that replaces it."""
-        site = interceptor.site
-        site = replace(site, place=replace(site.place, form=node.text_of))
-        interceptor.site = site
-        has_human = interceptor.values.get("human")
-        replacement = interceptor.values.get("replacement") or {}
-        withheld = replacement.get("form") if has_human else None
-        try:
-            with intercepted_by(None), watched_by(None):
-                message = await interceptor.ask_model(
-                    node.model_call(self._priced_name(site.place))
-                )
-        except GuardStopped as stop:
-            if not isinstance(stop.decision, Decision):
-                raise
-            text = stop.text if isinstance(stop, AnswerWithheld) else ""
-            form = withheld if node.message is None else node.form
-            return self._act(interceptor, stop.decision, text, name, form)
-        result = node.result_for(message, withheld)
-        self._store(
-            interceptor, replacement={"id": node.replacement_id} if node.replacement_id else {}
-        )
-        return result
-
-    def _priced_name(self, place: Place) -> str:
-        """Return the name that prices have for the model: the graph's, or the one at patching."""
-        path, first_path = place.path.removesuffix(self.suffix), self.place.path
-        prices = self.policy.at(path).prices
-        return first_path if path not in prices and first_path in prices else path
-
-    def around_tools(self) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Return the wrapper that runs the calls that may run, and observes their answers."""
-
-        async def node_call(state: Any, call: Call) -> Any:
-            interceptor = self._interceptor()
-            site = interceptor.site
-            messages = read_state(get_config(), ("messages",)).get("messages") or ()
-            tools_node = ToolsNode(state, messages)
-            for tool_call in tools_node.calls:
-                answer = await refusal(site, tools_node.use(tool_call, self.tools))
-                if answer is not None:
-                    tools_node.refuse(tool_call, answer)
-            node_input = tools_node.remaining_input()
-            watch = Watch(site)
-            try:
-                with intercepted_by(None), watched_by(watch):
-                    result = await call(node_input) if node_input is not None else []
-            except GuardStopped as stop:
-                if not isinstance(stop.decision, Decision):
-                    raise
-                result = tools_node.stop(str(stop))
-                decision = await site.decide_by_table(stop.decision, possible=False)
-                site.account.postpone(site.place.visit_key, decision)
-            for tool_call, answer in tools_node.answers(updates_of(result)):
-                await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
-            self._store(interceptor)
-            if not tools_node.refusals:
-                return result
-            update: Any = Command(update={"messages": tools_node.refusals})
-            return [*(result if isinstance(result, list) else [result]), update]
-
-        return node_call
-
-    def around_graph(self) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Return the wrapper of a node that runs further graphs, which have guards of their own."""
-
-        async def node_call(state: Any, call: Call) -> Any:
-            interceptor, above = self._interceptor(), _above.get()
-            level = _Level(interceptor.account)
-            token = _above.set(level)
-            try:
-                result = await call(state)
-            finally:
-                _above.reset(token)
-                self._store(interceptor)
-            if level.last_word is None:
-                return result
-            if above is not None:
-                above.last_word = level.last_word
-            return result if self.is_agent else self._end_with(result, level.last_word)
-
-        return node_call
-
-    def around_other(self) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Return the wrapper of any other node: models that it asks are counted and limited."""
-
-        async def node_call(state: Any, call: Call) -> Any:
-            interceptors: list[NodeInterceptor] = []
-            config = get_config()  # a model may be asked by a graph that the node runs
-
-            def site() -> Any:
-                interceptors.append(self._interceptor(config))
-                return interceptors[0].site
-
-            try:
-                with watched_by(Watch(site, self._warn)):
-                    result = await call(state)
-            except GuardStopped as stop:
-                if not isinstance(stop.decision, Decision) or not interceptors:
-                    raise
-                await interceptors[0].site.decide_by_table(stop.decision, possible=False)
-                close(interceptors[0].account, stop.decision.reason, stop.decision.cause)
-                return self._close(interceptors[0])
-            if interceptors:
-                self._store(interceptors[0])
-            return result
-
-        return node_call
-
-    def _warn(self) -> None:
-        if not self.sees_models:
-            warn_of_no_guards(f"{self.place.path}{self.suffix}")
-
-    def around_question(self) -> Callable[[Any, Call], Awaitable[Any]]:
-        """Return the wrapper of the node that asks a human, and does nothing before that."""
-
-        async def ask(state: Any, call: Call) -> Any:
-            interceptor = self._interceptor()
-            asked = interceptor.values["human"]
-            answer = await ask_human(interceptor.site, asked)
-            if answer is None:
-                return self._close(interceptor)
-            human = {**answer, "input": interceptor.account.input_id}
-            replacement = interceptor.values.get("replacement") or {}
-            self._store(interceptor, human=human, replacement=replacement)
-            return Halt(goto=asked["node"])
-
-        return ask
-
-    # What follows from decisions.
-
-    def _act(
-        self,
-        interceptor: NodeInterceptor,
-        decision: Decision,
-        text: str,
-        node: str,
-        form: Any = None,
-    ) -> Any:
-        """Carry out a decision that forbids the model call: ask a human, or end the run."""
-        account = interceptor.account
-        if decision.action == "escalate":
-            account.may_ask = True
-            human = {**question(interceptor.site, decision, text), "node": node}
-            self._store(interceptor, human=human, replacement={"form": form})
-            return Halt(goto=self.await_human)
-        close(account, decision.reason, decision.cause)
-        return self._close(interceptor)
-
-    def _close(self, interceptor: NodeInterceptor) -> Any:
-        """End the run of the graph and of all graphs around it, with a message that says why."""
-        self._store(interceptor)
-        account = interceptor.account
-        word = last_word(account.closed_by, account.closed_because, new_id())
-        if (above := _above.get()) is not None:
-            above.last_word = word
-        update: dict[str, Any] = {"messages": [word]} if self.has_messages else {}
-        if interceptor.values.get(FORM) is not None:
-            update[FORM] = None  # an earlier input's answer is none to this one
-        if self.is_agent:
-            turn = read_state(get_config(), ("turn",)).get("turn") or {}
-            update["turn"] = {**turn, "closed": account.closed_by}
-        return Halt(goto=END, update=update)
-
-    def _end_with(self, result: Any, last_word: AIMessage) -> Any:
-        """Return the result of a node without what follows from it; the last word is the last."""
-        parts = result if isinstance(result, list) else [result]
-        parts = [replace(part, goto=()) if isinstance(part, Command) else part for part in parts]
-        update: dict[str, Any] = {}
-        if self.has_messages and last_message_id(updates_of(parts)) != last_word.id:
-            update["messages"] = [last_word.model_copy(update={"id": new_id()})]
-        return [*(part for part in parts if part is not None), Halt(goto=END, update=update)]
-
-    def _store(
-        self,
-        interceptor: NodeInterceptor,
-        *,
-        human: Mapping[str, Any] | None = None,
-        replacement: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Store the account, and what the next node needs of a question or a replacement."""
-        values: dict[str, Any] = {"account": interceptor.account.dump()}
-        for key, value in (("human", human), ("replacement", replacement)):
-            if value or interceptor.values.get(key):
-                values[key] = dict(value or {})
-        write_run_value(get_config(), values)
-
-    def _interceptor(self, config: RunnableConfig | None = None) -> NodeInterceptor:
-        config = get_config() if config is None else config
-        ledger, run, above = current_ledger(), current_run(), _above.get()
-        values = self._values(config)
-        input_id, scope = _input_id(values, config), None if run is None else run.owner
-        if ledger is not None:
-            input_id, scope = ledger.input_id, ledger.id_scope
-        elif run is not None and isinstance(run.account, Account):
-            input_id = run.account.input_id
-        elif above is not None:
-            input_id = above.account.input_id
-        tag = (config.get("metadata") or {}).get(AGENT_TAG)
-        path = tag or self.place.path
-        policy = self.policy.at(path)
-        account = account_of(self.policy, input_id, values.get("guarded"), ledger, scope)
-        if run is not None:
-            run.account = account
-        place = replace(self.place, path=f"{path}{self.suffix}")
-        pending_writes = durable_writes(config, ledger)
-        site = site_at(policy, place, account, config, ledger, pending_writes)
-        return NodeInterceptor(site, values)
-
-    def _values(self, config: Any) -> dict[str, Any]:
-        channels: tuple[str, ...] = ("messages",) if self.has_messages else ()
-        channels += (FORM,) if self.has_form else ()
-        state = read_run_value(config)
-        return {**read_state(config, channels), **state, "guarded": state.get("account")}
-
-
-def _ends_with(state: Any, message_id: str | None) -> bool:
-    """Tell whether a message is still the last one: the graph led back without a new message."""
-    messages = messages_of(state)
-    return bool(message_id and messages and getattr(messages[-1], "id", None) == message_id)
-
-
-def _input_id(values: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Return an id for the input; one message may begin several runs, on one thread or on none."""
-    thread = config.get("configurable", {}).get("thread_id") or ""
-    prefix = f"{thread}/{input_message_id(values.get('messages') or ())}/"
-    stored_id = str((values.get("guarded") or {}).get("input") or "")
-    return stored_id if stored_id.startswith(prefix) else prefix + new_id()
