@@ -9,7 +9,8 @@ from enum import Enum, StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.values import as_json, check_text, plain, short
+from agentgraph.routing.frozen_json import FrozenDict, freeze, thaw
+from agentgraph.routing.values import as_frozen_json, check_text, plain, short
 
 MAX_HISTORY = 100
 """The most transitions that a state keeps: each turn stores the state, which must not grow."""
@@ -46,7 +47,10 @@ class PhaseTransition:
     to_agent: str | None = None
     reason: str = ""
     timestamp: datetime | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", freeze(self.metadata))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as a JSON object."""
@@ -65,7 +69,8 @@ class ConversationState:
         state = ConversationState().transition("handling", "billing", "wants a refund")
         state.phase, state.active_agent_id, state.handoff_count  # "handling", "billing", 1
 
-    It is immutable: a transition returns a new state. `context` is the caller's own JSON object.
+    It is immutable, its `context` too: a transition returns a new state. `context` is the caller's
+    own JSON object.
     """
 
     phase: str = ConversationPhase.INTAKE.value
@@ -74,7 +79,10 @@ class ConversationState:
     handoff_count: int = 0
     phase_started_at: datetime | None = None
     phase_history: tuple[PhaseTransition, ...] = ()
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context", freeze(self.context))
 
     def transition(
         self,
@@ -103,7 +111,7 @@ class ConversationState:
             agent,
             reason,
             at,
-            as_json(metadata or {}, "the metadata of a transition"),
+            as_frozen_json(metadata or {}, "the metadata of a transition"),
         )
         return replace(
             self,
@@ -167,7 +175,7 @@ def _is(value: object, kind: Any) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
+    return value.isoformat() if isinstance(value, datetime) else thaw(value)
 
 
 def _instant(value: object) -> datetime | None:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.frozen_json import freeze
 
 T = TypeVar("T")
 
@@ -23,10 +24,20 @@ def as_json(value: object, label: str) -> Any:
 
     Raises `ConfigurationError`, whose text begins with `label`, if the value is not JSON.
     """
+    _check_json(value, label)
+    return _copy(value)
+
+
+def as_frozen_json(value: object, label: str) -> Any:
+    """Return a value as `as_json` does, but frozen: nobody who is handed it can change it."""
+    _check_json(value, label)
+    return freeze(value)
+
+
+def _check_json(value: object, label: str) -> None:
     fault = _fault(value, 0, [_MAX_VALUES])
     if fault is not None:
         raise ConfigurationError(f"{label} {fault}", code="value")
-    return _copy(value)
 
 
 def json_equal(first: object, second: object) -> bool:

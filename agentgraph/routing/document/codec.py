@@ -80,7 +80,7 @@ class Decoder:
 
     def mapping(self, data: object, place: Place, keys: Keys) -> Mapping[str, Any] | None:
         """Return an object with exactly these keys, None if it has faults."""
-        if type(data) is dict and data.keys() == keys.names:  # the usual case, as a fast path
+        if isinstance(data, dict) and data.keys() == keys.names:  # the usual case, as a fast path
             return data
         if not isinstance(data, Mapping):
             self.fault(place, f"is {_repr(data)}: an object is wanted")

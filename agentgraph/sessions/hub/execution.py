@@ -14,6 +14,7 @@ from agentgraph.clock import new_id
 from agentgraph.errors import StaleOwner
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
+from agentgraph.routing.frozen_json import thaw
 from agentgraph.running import Run, inside_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.lease import Lease
@@ -135,7 +136,7 @@ class Execution:
             decisions = session.state.decisions.items()
             new = {key: value for key, value in decisions if key not in self._answered_ids}
             self._answered_ids |= new.keys()
-            return Command(resume=new) if new else None
+            return Command(resume=thaw(new)) if new else None
         # Admitted here to see whether an agent is due; the graph admits again at each later
         # boundary.
         await session.admit()

@@ -75,7 +75,7 @@ class SessionReader:
     @property
     def state(self) -> SessionState:
         """The current state; if another hub owns the session, the state at the last `refresh`."""
-        return self._now.detached_copy()
+        return self._now
 
     @property
     def _now(self) -> SessionState:

@@ -94,7 +94,7 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
     for sequence, envelope in enumerate(envelopes, head + 1):
         count += envelope.is_substantive
         number = count if envelope.is_substantive else None
-        data = encode_json(envelope.to_dict())
+        data = encode_json(envelope.stored_fields())
         rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
@@ -135,7 +135,7 @@ def state_columns(
     """
     runs = state.is_runnable if runnable is None else runnable
     return {
-        "snapshot": encode_json(state.to_dict()),
+        "snapshot": encode_json(state.stored_fields()),
         "status": state.status,
         "runnable": runs and not state.is_ended,
         "due_at": None if state.is_ended else due_at,

@@ -16,6 +16,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import LedgerUnavailable
+from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import EV_AUDIT
@@ -61,10 +62,10 @@ class RoundLedger:
         lost_attempts = self.attempt - 1 - sum(state.failures.values())
         return {
             "hops": state.hops,
-            "account": state.account,
+            "account": thaw(state.account),
             "held": _totals(state.held.values()),
             "dead": SHARE * max(0, lost_attempts),
-            "effects": state.effects,
+            "effects": thaw(state.effects),
             "undoing": rollback.get("reason") if rollback.get("round") == self.round else "",
         }
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from agentgraph.display import event_line
+from agentgraph.routing.frozen_json import FrozenDict, freeze, thaw
 
 EV_TEXT: Final = "ag.msg.text"
 EV_PACKET: Final = "ag.packet"
@@ -55,8 +56,10 @@ class Priority(IntEnum):
 class Envelope:
     """One entry of a session's log: the sender, the audience and the event.
 
-    It is immutable. `audience` None means all participants; `causation_id` is the id of the
-    envelope that this one answers; `sequence` counts 1, 2, 3 … in its session, without gaps.
+    It is immutable, and so are `event_data` and `metadata`, all the way down: a write to them
+    raises `TypeError`, and `to_dict` makes a copy that may be changed. `audience` None means all
+    participants; `causation_id` is the id of the envelope that this one answers; `sequence` counts
+    1, 2, 3 … in its session, without gaps.
     """
 
     envelope_id: str
@@ -72,6 +75,12 @@ class Envelope:
     created_at: str = ""
     sequence: int = 0
 
+    def __post_init__(self) -> None:
+        if type(self.event_data) is not FrozenDict:
+            object.__setattr__(self, "event_data", freeze(self.event_data))
+        if type(self.metadata) is not FrozenDict:
+            object.__setattr__(self, "metadata", freeze(self.metadata))
+
     @property
     def text(self) -> str:
         """The text of a text or a packet, "" for other types."""
@@ -84,7 +93,12 @@ class Envelope:
         return self.event_type in SUBSTANTIVE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the envelope as a JSON object."""
+        """Return the envelope as a JSON object, which may be changed."""
+        fields: dict[str, Any] = thaw(self.stored_fields())
+        return fields
+
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the envelope as a JSON object that shares the envelope's data, to be written."""
         return {
             "envelope_id": self.envelope_id,
             "session_id": self.session_id,
@@ -125,11 +139,11 @@ class Envelope:
             data["sender_id"],
             None if audience is None else tuple(audience),
             data["event_type"],
-            data["event_data"],
+            freeze(data["event_data"]),
             data["causation_id"],
             Priority(data["priority"]),
             data["idempotency_key"],
-            data["metadata"],
+            freeze(data["metadata"]),
             data["created_at"],
             data["sequence"],
         )

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing.values import as_json, short
+from agentgraph.routing.frozen_json import FrozenDict
+from agentgraph.routing.values import as_frozen_json, short
 
 MAX_BYTES = 256_000
 
@@ -21,8 +22,8 @@ _MAX_EXCERPT = 2_000
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
-def canonical(data: object, name: str) -> dict[str, Any]:
-    """Return an object as reading it back from the log returns it.
+def canonical(data: object, name: str) -> FrozenDict:
+    """Return an object as reading it back from the log returns it, frozen.
 
     `ConfigurationError`, which names the object by `name`, for values that are not JSON, cyclic
     values, and values of more than `MAX_BYTES`.
@@ -30,7 +31,7 @@ def canonical(data: object, name: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"{name}={short(data)}: give an object", code="payload")
     try:
-        value: dict[str, Any] = as_json(data, name)
+        value: FrozenDict = as_frozen_json(data, name)
     except RecursionError as error:
         raise ConfigurationError(f"{name} holds itself", code="payload") from error
     size = len(encode_json(value))

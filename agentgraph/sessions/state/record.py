@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.frozen_json import freeze, thaw
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
@@ -26,7 +27,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """All that is needed to resume a session, except the code of its agents."""
+    """All that is needed to resume a session, except the code of its agents; it is immutable."""
 
     session_id: str
     team: str
@@ -48,6 +49,11 @@ class SessionRecord:
     parent: Parent | None = None
     version: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("graph", "context", "handoffs"):
+            object.__setattr__(self, name, freeze(getattr(self, name)))
+        object.__setattr__(self, "expectations", tuple(map(freeze, self.expectations)))
+
     @property
     def serves(self) -> bool:
         """Whether the session serves a round of an outer session."""
@@ -60,8 +66,9 @@ class SessionRecord:
         return (*self.humans, *own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as a JSON object."""
-        return asdict(self)
+        """Return the record as a JSON object, which may be changed."""
+        values: dict[str, Any] = thaw(asdict(self))
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentgraph.routing import Explanation, TransitionDecision, TransitionGraph
+from agentgraph.routing.frozen_json import FrozenDict, freeze_object
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
@@ -79,7 +80,7 @@ class RoutingInput:
         """Return the view that rules have of an envelope."""
         data = envelope.event_data
         if envelope.event_type != ev.EV_PACKET and "routing" in data:
-            data = {key: value for key, value in data.items() if key != "routing"}
+            data = freeze_object({key: data[key] for key in data if key != "routing"})
         return cls(envelope.sender_id, envelope.event_type, data, envelope.metadata)
 
 
@@ -90,7 +91,7 @@ class _FinishingTurn:
     sender_id: str
     event_data: Mapping[str, Any]
     event_type: str = ev.EV_PACKET
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
 
     @classmethod
     def of(cls, state: SessionState) -> _FinishingTurn | None:

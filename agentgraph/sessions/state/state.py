@@ -6,12 +6,12 @@ The names of the fields are also the keys of the snapshots that logs store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
+from agentgraph.routing.frozen_json import FrozenDict, freeze_object, thaw
 from agentgraph.sessions.state.record import SessionRecord
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
@@ -27,7 +27,10 @@ FINAL_STATUSES = frozenset({"closed", "expired"})
 
 @dataclass(frozen=True)
 class SessionState:
-    """The state after the envelope with the number `sequence`; each envelope makes a new state."""
+    """The state after the envelope with the number `sequence`; each envelope makes a new state.
+
+    It is immutable, and so are its mappings, all the way down: writing to them raises `TypeError`.
+    """
 
     session_id: str = ""
     status: Status = "pending"
@@ -101,6 +104,9 @@ class SessionState:
     """Time, sequence and sender of the oldest message after which only this sender has spoken."""
     updated_at: str = ""
 
+    def __post_init__(self) -> None:
+        _freeze_fields(self.__dict__)
+
     @classmethod
     def initial(cls, record: SessionRecord) -> SessionState:
         """Return the state of a session with an empty log."""
@@ -110,7 +116,7 @@ class SessionState:
             participant_order=(*record.agents, *record.humans),
             humans=record.people,
             creator_id=record.creator,
-            context_vars=dict(record.context),
+            context_vars=record.context,
             conversation=ConversationState(phase=record.phase),
         )
 
@@ -176,16 +182,13 @@ class SessionState:
             rows.append(row("waits for", escaped(", ".join(self.due))))
         return rows
 
-    def detached_copy(self) -> SessionState:
-        """Return a copy that shares nothing mutable, so that the caller may change it."""
-        mutable = (
-            *("context_vars", "interrupts", "active", "said", "failures", "decision", "summary"),
-            *("used", "account", "held", "effects", "undoing"),
-        )
-        return with_fields(self, **{name: deepcopy(getattr(self, name)) for name in mutable})
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as a JSON object."""
+        """Return the state as a JSON object, which may be changed."""
+        values: dict[str, Any] = thaw(self.stored_fields())
+        return values
+
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the state as a JSON object that shares the state's data, to be written."""
         values = {item.name: getattr(self, item.name) for item in _FIELDS}
         return {**values, "conversation": self.conversation.to_dict()}
 
@@ -203,7 +206,7 @@ _FIELDS = fields(SessionState)
 
 
 class _Private(SessionState):
-    """A state that only the fold refers to: `with_fields` changes it in place."""
+    """A state that only the fold refers to: `with_fields` changes it in place, unfrozen."""
 
 
 def fold_in_place(
@@ -217,7 +220,9 @@ def fold_in_place(
     private: SessionState = _copy(_Private, state, {})
     for item in items:
         private = step(private, item)
-    return _copy(SessionState, private, {})
+    last = private.__dict__.copy()
+    _freeze_fields(last)
+    return _copy(SessionState, private, last)
 
 
 def _copy(
@@ -228,6 +233,14 @@ def _copy(
     values.update(changes)
     object.__setattr__(copy, "__dict__", values)
     return copy
+
+
+def _freeze_fields(values: dict[str, Any]) -> None:
+    """Freeze the mappings among the fields of a state; what is frozen already costs nothing."""
+    for name, value in values.items():
+        kind = type(value)
+        if kind is not FrozenDict and (kind is dict or isinstance(value, Mapping)):
+            values[name] = freeze_object(value)
 
 
 # Type checkers take it for the standard library's `replace`, and check field names by that. At run
@@ -241,4 +254,5 @@ else:
         if type(state) is _Private:
             state.__dict__.update(changes)
             return state
+        _freeze_fields(changes)
         return _copy(SessionState, state, changes)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
 from agentgraph.sessions.state.state import SessionState
@@ -166,7 +167,7 @@ def _own_messages(envelope: Envelope, reader: str) -> list[AnyMessage]:
 def _step_messages(step: Mapping[str, Any], key: str, reader: str) -> list[AnyMessage]:
     calls = step.get("calls") or ()
     tool_calls = [
-        {"id": f"{key}_{n}", "name": call["tool"], "args": call["args"], "type": "tool_call"}
+        {"id": f"{key}_{n}", "name": call["tool"], "args": thaw(call["args"]), "type": "tool_call"}
         for n, call in enumerate(calls)
     ]
     answers = [

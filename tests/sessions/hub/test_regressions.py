@@ -179,7 +179,8 @@ async def test_what_is_handed_out_is_not_the_live_state() -> None:
     team = Team([says("a")], TransitionGraph("a", [], HumanTarget()))
     async with await Hub.open(teams=[team]) as hub:
         session = await hub.session(team, context={"list": [1]})
-        session.state.context_vars["list"].append(99)
+        with pytest.raises(TypeError, match="cannot be changed"):
+            session.state.context_vars["list"].append(99)
         await session.send("user", "go")
 
         assert (await session.settled()).context_vars == {"list": [1]}
