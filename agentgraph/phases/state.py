@@ -50,7 +50,8 @@ class PhaseTransition:
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metadata", freeze(self.metadata))
+        if type(self.metadata) is not FrozenDict:
+            object.__setattr__(self, "metadata", freeze(self.metadata))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as a JSON object."""
@@ -82,7 +83,8 @@ class ConversationState:
     context: Mapping[str, Any] = field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "context", freeze(self.context))
+        if type(self.context) is not FrozenDict:
+            object.__setattr__(self, "context", freeze(self.context))
 
     def transition(
         self,
@@ -175,7 +177,9 @@ def _is(value: object, kind: Any) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else thaw(value)
+    if isinstance(value, Mapping):
+        return thaw(value)
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _instant(value: object) -> datetime | None:

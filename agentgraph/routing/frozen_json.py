@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_FIELD_TYPES = _SCALARS | {tuple}
+"""The usual types of fields that need no freezing: to ask whether one is a mapping is slow."""
 
 
 def freeze(value: Any) -> Any:
@@ -26,7 +28,10 @@ def freeze(value: Any) -> Any:
         return value
     frozen_list = FrozenList(value)
     for place, item in enumerate(value):
-        if type(item) not in _SCALARS:
+        kind = type(item)
+        if kind is dict:
+            list.__setitem__(frozen_list, place, freeze_object(item))
+        elif kind not in _SCALARS:
             list.__setitem__(frozen_list, place, freeze(item))
     return frozen_list
 
@@ -38,7 +43,10 @@ def freeze_object(value: Mapping[str, Any]) -> FrozenDict:
     # Copied as a whole, then only what is no scalar is replaced: this runs for each envelope read.
     frozen_object = FrozenDict(value)
     for key, item in value.items():
-        if type(item) not in _SCALARS:
+        kind = type(item)
+        if kind is dict:
+            dict.__setitem__(frozen_object, key, freeze_object(item))
+        elif kind not in _SCALARS:
             dict.__setitem__(frozen_object, key, freeze(item))
     return frozen_object
 
@@ -52,6 +60,16 @@ def thaw(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [thaw(item) for item in value]
     return value
+
+
+def freeze_fields(values: dict[str, Any]) -> None:
+    """Freeze the objects among the values of a dict; tuples and other values stay as they are."""
+    for name, value in values.items():
+        kind = type(value)
+        if kind is dict or (
+            kind not in _FIELD_TYPES and kind is not FrozenDict and isinstance(value, Mapping)
+        ):
+            values[name] = freeze_object(value)
 
 
 def _refuse(self: object, *args: object, **fields: object) -> NoReturn:

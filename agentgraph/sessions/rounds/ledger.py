@@ -60,14 +60,16 @@ class RoundLedger:
         rollback = state.undoing
         # A killed attempt may have spent without a record; a failed attempt has recorded all.
         lost_attempts = self.attempt - 1 - sum(state.failures.values())
-        return {
+        values: dict[str, Any] = {
             "hops": state.hops,
-            "account": thaw(state.account),
+            "account": state.account,
             "held": _totals(state.held.values()),
             "dead": SHARE * max(0, lost_attempts),
-            "effects": thaw(state.effects),
+            "effects": state.effects,
             "undoing": rollback.get("reason") if rollback.get("round") == self.round else "",
         }
+        values.update(thaw({name: values[name] for name in ("account", "effects")}))
+        return values
 
     def retain(self, account: object) -> None:
         """Store the guards' account of this input while this process works on the session."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Handoff
+from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import short
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Priority
@@ -35,7 +36,7 @@ class Draft:
     causation_id: str | None = None
     priority: Priority = Priority.NORMAL
     idempotency_key: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
         faults = [*_field_faults(self)]
@@ -45,7 +46,8 @@ class Draft:
             object.__setattr__(self, "audience", tuple(self.audience))
         object.__setattr__(self, "priority", Priority(self.priority))
         object.__setattr__(self, "event_data", canonical(self.event_data, "event_data"))
-        object.__setattr__(self, "metadata", canonical(self.metadata, "metadata"))
+        if type(self.metadata) is not FrozenDict or self.metadata:
+            object.__setattr__(self, "metadata", canonical(self.metadata, "metadata"))
 
 
 def text_envelope(
@@ -67,7 +69,7 @@ def text_envelope(
         causation_id,
         priority,
         idempotency_key,
-        metadata or {},
+        metadata or FrozenDict(),
     )
 
 
@@ -110,7 +112,7 @@ def packet_envelope(
         causation_id,
         priority,
         idempotency_key,
-        metadata or {},
+        metadata or FrozenDict(),
     )
 
 

@@ -71,7 +71,7 @@ class Envelope:
     causation_id: str | None = None
     priority: Priority = Priority.NORMAL
     idempotency_key: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
     created_at: str = ""
     sequence: int = 0
 

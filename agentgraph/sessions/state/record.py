@@ -50,9 +50,11 @@ class SessionRecord:
     version: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("graph", "context", "handoffs"):
-            object.__setattr__(self, name, freeze(getattr(self, name)))
-        object.__setattr__(self, "expectations", tuple(map(freeze, self.expectations)))
+        names = ("graph", "context", "handoffs", "expectations")
+        values = freeze({name: getattr(self, name) for name in names})
+        for name in names[:-1]:
+            object.__setattr__(self, name, values[name])
+        object.__setattr__(self, "expectations", tuple(values["expectations"]))
 
     @property
     def serves(self) -> bool:

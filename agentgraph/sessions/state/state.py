@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
-from agentgraph.routing.frozen_json import FrozenDict, freeze_object, thaw
+from agentgraph.routing.frozen_json import FrozenDict, freeze_fields, thaw
 from agentgraph.sessions.state.record import SessionRecord
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
@@ -42,9 +42,9 @@ class SessionState:
     turn_count: int = 0
     round: int = 0
     pending_close_reason: str = ""
-    context_vars: Mapping[str, Any] = field(default_factory=dict)
+    context_vars: Mapping[str, Any] = field(default_factory=FrozenDict)
     conversation: ConversationState = field(default_factory=ConversationState)
-    active: Mapping[str, str | None] = field(default_factory=dict)
+    active: Mapping[str, str | None] = field(default_factory=FrozenDict)
     """By participant, the sub-agent that has the conversation."""
     sequence: int = 0
 
@@ -66,25 +66,25 @@ class SessionState:
     """The decision that gave the speakers the floor."""
     round_began: int = 0
     """The sequence of that decision: a speaker's view ends there."""
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=FrozenDict)
     """How often the round has failed, by speaker."""
-    interrupts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    interrupts: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
     """The interrupts of the round, by id; an answered one has its `decision`."""
     hops: int = 0
     """The number of handoffs by models since the last input from outside."""
     input: int = 0
     """The sequence of the last input from outside."""
-    used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    used: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
     """The usage for that input, by agent."""
-    account: Mapping[str, Any] = field(default_factory=dict)
+    account: Mapping[str, Any] = field(default_factory=FrozenDict)
     """The guards' account of that input, as of the last turn."""
-    held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, float]] = field(default_factory=FrozenDict)
     """By speaker, the shares of budgets that open turns may have used beyond that account."""
-    effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    effects: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
     """The actions for that input that changed the outside world, by idempotency key."""
-    undoing: Mapping[str, Any] = field(default_factory=dict)
+    undoing: Mapping[str, Any] = field(default_factory=FrozenDict)
     """The round in which effects are being undone, and the reason; that round does nothing else."""
-    said: Mapping[str, int] = field(default_factory=dict)
+    said: Mapping[str, int] = field(default_factory=FrozenDict)
     """The number of texts and packets, by sender."""
     summary: Mapping[str, Any] | None = None
     """The last summary of the log: `text`, covering envelopes up to the sequence `upto`."""
@@ -105,7 +105,7 @@ class SessionState:
     updated_at: str = ""
 
     def __post_init__(self) -> None:
-        _freeze_fields(self.__dict__)
+        freeze_fields(self.__dict__)
 
     @classmethod
     def initial(cls, record: SessionRecord) -> SessionState:
@@ -221,7 +221,7 @@ def fold_in_place(
     for item in items:
         private = step(private, item)
     last = private.__dict__.copy()
-    _freeze_fields(last)
+    freeze_fields(last)
     return _copy(SessionState, private, last)
 
 
@@ -235,14 +235,6 @@ def _copy(
     return copy
 
 
-def _freeze_fields(values: dict[str, Any]) -> None:
-    """Freeze the mappings among the fields of a state; what is frozen already costs nothing."""
-    for name, value in values.items():
-        kind = type(value)
-        if kind is not FrozenDict and (kind is dict or isinstance(value, Mapping)):
-            values[name] = freeze_object(value)
-
-
 # Type checkers take it for the standard library's `replace`, and check field names by that. At run
 # time that one must not be used for states: it sets every field again, and knows no private state.
 if TYPE_CHECKING:
@@ -254,5 +246,6 @@ else:
         if type(state) is _Private:
             state.__dict__.update(changes)
             return state
-        _freeze_fields(changes)
+        if dict in map(type, changes.values()):
+            freeze_fields(changes)
         return _copy(SessionState, state, changes)
