@@ -28,6 +28,20 @@ CallEnd: TypeAlias = Callable[[bool], None]
 """A callback at the end of a tool call; the argument says whether the call succeeded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The ownership under which checkpoints of a session are written and deleted.
+
+    The store checks the epoch in the transaction that writes: an owner that was taken over writes
+    nothing more, however late its last check was.
+    """
+
+    thread_id: str
+    session_key: str
+    """The session's id as the column `session_id` of `agentgraph_sessions` has it."""
+    epoch: int
+
+
 class Suspendable(Protocol):
     """An account whose deadlines can be moved."""
 
@@ -149,6 +163,8 @@ _history: ContextVar[tuple[AnyMessage, ...] | None] = ContextVar("agentgraph_his
 _call_key: ContextVar[str | None] = ContextVar("agentgraph_call_key", default=None)
 _call_ends: ContextVar[list[CallEnd] | None] = ContextVar("agentgraph_call_ends", default=None)
 
+_ownership: ContextVar[Ownership | None] = ContextVar("agentgraph_ownership", default=None)
+
 _runs_by_turn: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of turns whose root graph was invoked without its agent."""
 
@@ -195,6 +211,17 @@ def inside_run(run: Run) -> Iterator[None]:
         _in_tool.reset(tokens[3])
 
 
+def inside_ownership(ownership: Ownership | None) -> scope[Ownership | None]:
+    """Write checkpoints in here, and in the tasks that begin in here, as this owner."""
+    return scope(_ownership, ownership)
+
+
+def ownership_of(thread_id: object) -> Ownership | None:
+    """Return the ownership under which this code writes to a thread, None without one."""
+    ownership = _ownership.get()
+    return ownership if ownership is not None and ownership.thread_id == thread_id else None
+
+
 @contextmanager
 def shared_run(turn_id: str) -> Iterator[None]:
     """Share a run among the sub-agents of a turn whose root graph was invoked without its agent."""
@@ -222,6 +249,7 @@ def leave_run() -> None:
     _call_key.set(None)
     _call_ends.set(None)
     _round.set(None)
+    _ownership.set(None)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph.blocking import on_loop_of_stores, run_sync
-from agentgraph.running import outer_run
+from agentgraph.running import outer_run, ownership_of
 from agentgraph.storage.delegating import DelegatingSaver
 from agentgraph.storage.store import Claim, Saver, Store
 
@@ -82,7 +82,12 @@ class LazySaver(DelegatingSaver):
         self, config: RunnableConfig | None, operation: Callable[[Saver], Awaitable[T]]
     ) -> T:
         thread_id = (config or {}).get("configurable", {}).get("thread_id")
-        return await self._ask(lambda store: operation(store.saver_for(thread_id, self._allowlist)))
+        ownership = ownership_of(thread_id)  # read here: the store may be used on another loop
+        return await self._ask(
+            lambda store: operation(
+                store.saver_of(ownership, store.saver_for(thread_id, self._allowlist))
+            )
+        )
 
     async def _ask(self, work: Callable[[Store], Awaitable[T]]) -> T:
         return await on_loop_of_stores(self._ask_here(work))

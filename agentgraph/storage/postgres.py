@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
+from copy import copy
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from agentgraph.clock import clock
 from agentgraph.errors import StorageError
+from agentgraph.running import Ownership
 from agentgraph.storage.pool import (
     Connection,
     close_at_exit,
@@ -25,7 +27,7 @@ from agentgraph.storage.pool import (
     redacted_logging,
 )
 from agentgraph.storage.postgres_locks import AdvisoryLocks
-from agentgraph.storage.store import Saver, Store
+from agentgraph.storage.store import Saver, Store, stale_owner
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 SAVERS = 8
@@ -67,6 +69,31 @@ class _Saver(ThreadUpkeep, AsyncPostgresSaver):
     copies and prunes threads whose channels are stored as changes, which LangGraph's one refuses.
     """
 
+    _ownership: Ownership | None = None
+
+    def owned_by(self, ownership: Ownership) -> _Saver:
+        """Return a saver of the same threads whose writes raise `StaleOwner` after a takeover."""
+        clone = copy(self)
+        clone._ownership = ownership
+        return clone
+
+    @asynccontextmanager
+    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[Any]:
+        """Yield a cursor; where several statements write as an owner, in one transaction.
+
+        LangGraph asks for a pipeline where it writes, and only there.
+        """
+        ownership = self._ownership if pipeline else None
+        async with super()._cursor(pipeline=pipeline and ownership is None) as cursor:
+            if ownership is None:
+                yield cursor
+                return
+            async with cursor.connection.transaction():
+                await cursor.execute(_OWNED, (ownership.session_key, ownership.epoch))
+                if await cursor.fetchone() is None:
+                    raise stale_owner(ownership)
+                yield cursor
+
     async def aput(
         self,
         config: RunnableConfig,
@@ -101,6 +128,9 @@ class _Saver(ThreadUpkeep, AsyncPostgresSaver):
                 await cursor.execute(statement, (target_thread_id, source_thread_id))
 
 
+# The tables of sessions are in the same database. The row stays locked until the commit, so that a
+# takeover waits for the checkpoint, or the checkpoint finds that it has lost the session.
+_OWNED = "SELECT 1 FROM agentgraph_sessions WHERE session_id = %s AND epoch = %s FOR SHARE"
 _SELECT_ROWS = """
     SELECT checkpoint_ns AS namespace, checkpoint_id AS id, parent_checkpoint_id AS parent_id,
         metadata ->> 'run_id' AS run_id

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from copy import copy
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph.errors import StorageError
+from agentgraph.running import Ownership
 from agentgraph.storage.sqlite_locks import locks_of
-from agentgraph.storage.store import Store
+from agentgraph.storage.store import Store, stale_owner
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 T = TypeVar("T")
@@ -27,6 +30,13 @@ _CLOSED_TEXTS = ("no active connection", "Connection closed")
 
 class _Saver(ThreadUpkeep, AsyncSqliteSaver):
     """LangGraph's saver of a file, with copies and deletions of a thread's checkpoints."""
+
+    def owned_by(self, ownership: Ownership) -> _Saver:
+        """Return a saver of the same threads whose writes raise `StaleOwner` after a takeover."""
+        clone = copy(self)
+        connection = cast("_Connection", self.conn._conn)
+        clone.lock = cast("asyncio.Lock", _OwnedLock(self.lock, connection, ownership))
+        return clone
 
     async def _rows(self, thread_id: str) -> list[CheckpointRow]:
         rows = await self._select(
@@ -78,6 +88,23 @@ _COLUMNS = {
 """The columns that a copy of a thread takes over; LangGraph's own statements name them too."""
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnedLock:
+    """The lock of a saver, under which its connection writes as an owner of a session."""
+
+    lock: asyncio.Lock
+    connection: _Connection
+    ownership: Ownership
+
+    async def __aenter__(self) -> None:
+        await self.lock.acquire()
+        self.connection.ownership = self.ownership
+
+    async def __aexit__(self, *_: object) -> None:
+        self.connection.ownership = None
+        self.lock.release()
+
+
 class _Connection(sqlite3.Connection):
     """A connection that keeps the file locked only while one of its methods runs.
 
@@ -85,24 +112,60 @@ class _Connection(sqlite3.Connection):
     stay locked where code blocks the event loop between the two, or is cancelled there.
     """
 
+    ownership: Ownership | None = None
+    """The owner as which the holder of the saver's lock writes."""
+
     def cursor(self, factory: Any = None) -> Any:
         return super().cursor(factory or _Cursor)
 
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Run a statement by a cursor of ours, which the method of the base class does not make."""
+        cursor: sqlite3.Cursor = self.cursor().execute(sql, parameters)
+        return cursor
+
 
 class _Cursor(sqlite3.Cursor):
+    def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
+        """Run a statement; if an owner of a session writes, in one transaction with its check."""
+        if self._ownership is None or not sql.lstrip().startswith(_WRITES):
+            super().execute(sql, parameters)
+            return self
+        with self._transaction():
+            super().execute(sql, parameters)
+        return self
+
     def executemany(self, sql: str, rows: Iterable[Any], /) -> _Cursor:
         """Run one or several statements, separated by semicolons, in one transaction."""
         rows = list(rows)
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             for statement in sql.split(";"):
                 super().executemany(statement, rows)
-            self.execute("COMMIT")
+        return self
+
+    @property
+    def _ownership(self) -> Ownership | None:
+        return cast("_Connection", self.connection).ownership
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit the statements in here together; `StaleOwner` if the owner was taken over."""
+        super().execute("BEGIN IMMEDIATE")
+        try:
+            if (ownership := self._ownership) is not None:
+                super().execute(_OWNED, (ownership.session_key, ownership.epoch))
+                if self.fetchone() is None:
+                    raise stale_owner(ownership)
+            yield
+            super().execute("COMMIT")
         except BaseException:
             if self.connection.in_transaction:
-                self.execute("ROLLBACK")
+                super().execute("ROLLBACK")
             raise
-        return self
+
+
+_WRITES = ("INSERT", "DELETE", "UPDATE")
+# The tables of sessions are in the same file, so a takeover is before or after this transaction.
+_OWNED = "SELECT 1 FROM agentgraph_sessions WHERE session_id = ? AND epoch = ?"
 
 
 class SqliteStore(Store):

@@ -8,19 +8,29 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 from zlib import crc32
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.blocking import on_loop_of_stores
-from agentgraph.errors import StorageError
+from agentgraph.errors import StaleOwner, StorageError
+from agentgraph.running import Ownership
 
 T = TypeVar("T")
 
 Saver: TypeAlias = BaseCheckpointSaver[str]
 Allowlist: TypeAlias = frozenset[tuple[str, ...]]
 """The types, by module and name, that a saver may load in addition to the usual ones."""
+
+
+@runtime_checkable
+class OwnedSaver(Protocol):
+    """A saver that can check the ownership of a session in the transaction of each write."""
+
+    def owned_by(self, ownership: Ownership) -> Saver:
+        """Return a saver of the same threads whose writes raise `StaleOwner` after a takeover."""
+        ...
 
 
 class Store:
@@ -43,6 +53,12 @@ class Store:
             savers = tuple(saver.with_allowlist(allowlist) for saver in originals)
             self._savers[allowlist] = savers
         return savers[crc32(str(thread_id).encode(errors="replace")) % len(savers)]
+
+    def saver_of(self, ownership: Ownership | None, saver: Saver) -> Saver:
+        """Return a saver that writes as an owner of a session, if this kind of saver can."""
+        if ownership is None or not isinstance(saver, OwnedSaver):
+            return saver
+        return saver.owned_by(ownership)
 
     async def take(self, thread_id: str) -> bool:
         """Try to lock a thread against all other stores; the same store can take it once more.
@@ -104,3 +120,8 @@ class Claim:
 def _lock_key(thread_id: str) -> int:
     text = thread_id.encode(errors="replace")
     return int.from_bytes(blake2b(text, digest_size=8, person=b"agentgraph").digest(), "big")
+
+
+def stale_owner(ownership: Ownership) -> StaleOwner:
+    """Return the error of a write to a session that has another owner by now."""
+    return StaleOwner(f"session {ownership.thread_id!r} has another owner by now")

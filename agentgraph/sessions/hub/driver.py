@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from agentgraph.clock import clock
 from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StaleOwner, kind_of
 from agentgraph.routing import TransitionGraph
+from agentgraph.running import inside_ownership
 from agentgraph.sessions.hub.execution import Execution, ExecutionHub
 from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.log import StoredSession
@@ -231,8 +232,12 @@ class SessionDriver:
 
     async def _clear_away(self, stored_session: StoredSession) -> None:
         """Delete the checkpoints of an ended session whose owner died before it could do so."""
-        if stored_session.owner is not None and await self._claim() is not None:
-            await self._hub.saver.adelete_thread(self._id)
+        if stored_session.owner is None:
+            return
+        epoch = await self._claim()
+        if epoch is not None:
+            with inside_ownership(self._hub.ownership(self._id, epoch)):
+                await self._hub.saver.adelete_thread(self._id)
             await self._hub.log.release(self._id, self._hub.lease.owner)
 
     async def _close_orphan(self, stored_session: StoredSession) -> None:

@@ -15,7 +15,7 @@ from agentgraph.errors import StaleOwner
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.running import Run, inside_run
+from agentgraph.running import Ownership, Run, inside_ownership, inside_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.subscribers import Subscribers
@@ -43,6 +43,10 @@ class ExecutionHub(Protocol):
     checkpoints: BufferedSaver
     lease: Lease
     subscribers: Subscribers
+
+    def ownership(self, session_id: str, epoch: int) -> Ownership | None:
+        """Return the ownership under which checkpoints are written; None if none is checked."""
+        ...
 
     def graph_of(self, record: SessionRecord) -> AnyCompiledGraph:
         """Return the compiled graph that runs a session."""
@@ -86,6 +90,12 @@ class Execution:
 
         Raises `StaleOwner` once another hub owns the session, and errors of the store.
         """
+        session, epoch = self.session, self.session.epoch
+        owner = None if epoch is None else self._hub.ownership(session.id, epoch)
+        with inside_ownership(owner):
+            return await self._run()
+
+    async def _run(self) -> bool:
         session = self.session
         while True:
             await self._verify()

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
-from agentgraph.running import leave_run
+from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.lease import Lease
@@ -23,6 +23,7 @@ from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
+from agentgraph.sessions.log.rows import to_ascii
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
@@ -66,6 +67,8 @@ class Hub:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers = Handlers(self.spawn)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._checks_epochs = False
+        """Whether the saver can check the epoch of a session, as log and saver are one store."""
         self._is_closed = False
         self._close_task: asyncio.Task[None] | None = None
         for team in teams:
@@ -85,6 +88,7 @@ class Hub:
         Sessions that a dead hub has left unfinished resume at once.
         """
         hub = cls(open_log(url), open_saver(url or "memory"), teams, lease_s)
+        hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
 
@@ -249,6 +253,12 @@ class Hub:
         if session is None:
             session = self._sessions[record.session_id] = Session(self, record)
         return session
+
+    def ownership(self, session_id: str, epoch: int) -> Ownership | None:
+        """Return the ownership under which checkpoints are written; None if none is checked."""
+        if not self._checks_epochs:
+            return None
+        return Ownership(session_id, to_ascii(session_id), epoch)
 
     def wake(self, session_id: str) -> None:
         """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""

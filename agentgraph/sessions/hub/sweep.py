@@ -24,21 +24,29 @@ class Sweep:
     def __init__(self, log: Log, wake: Callable[[str], None]) -> None:
         self._log = log
         self._wake = wake
-        self._next_due = float("inf")
+        self._next_look = float("-inf")
+        """When the present pause ends; in the past during a look."""
+        self._earliest = float("inf")
+        """The first of the times scheduled since the last look began."""
         self._is_earlier = asyncio.Event()
         """Set when a session is due before the end of the present pause."""
 
     async def run(self) -> None:
         """Look through the store, again and again, for as long as the hub is open."""
         while True:
+            now, self._next_look, self._earliest = clock().wall(), float("-inf"), float("inf")
             try:
-                due_at = await self._log.next_due()
-                self._next_due = float("inf") if due_at is None else due_at
                 await self.wake_unfinished()
+                # What was due by now has been woken. It may stay due for long, in a session that
+                # this hub cannot drive, and must not shorten the pause.
+                due_at = await self._log.next_due(now)
             except Exception as error:
                 logger.warning("the store cannot be looked through: %s", error)
+                due_at = None
+            limit = min(now + _INTERVAL_S, self._earliest)
+            self._next_look = limit if due_at is None else min(limit, due_at)
             self._is_earlier.clear()
-            await self._pause(max(0.0, min(_INTERVAL_S, self._next_due - clock().wall())))
+            await self._pause(max(0.0, self._next_look - clock().wall()))
 
     async def wake_unfinished(self) -> None:
         """Wake the drivers of all sessions that need an owner."""
@@ -47,7 +55,10 @@ class Sweep:
 
     def schedule(self, due_at: float | None) -> None:
         """Make sure that the sweep looks no later than `due_at`."""
-        if due_at is not None and due_at < self._next_due:
+        if due_at is None:
+            return
+        self._earliest = min(self._earliest, due_at)  # where it is called during a look
+        if due_at < self._next_look:
             self._is_earlier.set()
 
     async def _pause(self, seconds: float) -> None:

@@ -249,11 +249,11 @@ class MemoryLog:
             )
         ]
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, after: float = float("-inf")) -> float | None:
         instants = [
             session.due_at
             for session in self._sessions.values()
-            if session.due_at is not None and not session.state.is_ended
+            if session.due_at is not None and session.due_at > after and not session.state.is_ended
         ]
         return min(instants, default=None)
 

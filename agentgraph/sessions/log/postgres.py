@@ -62,6 +62,9 @@ class PostgresLog:
     All errors of the driver are raised as `StorageError`, which names no part of the URL.
     """
 
+    is_beside_checkpoints = True
+    """Savers of the same URL have their tables beside this log's, and check epochs there."""
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._listeners = Listeners()
@@ -234,8 +237,8 @@ class PostgresLog:
             r.from_ascii(row[1]) for row in await self._ask(sql.UNFINISHED_SESSIONS, {"now": now})
         ]
 
-    async def next_due(self) -> float | None:
-        due_at: float | None = (await self._ask(sql.NEXT_DUE, {}))[0][0]
+    async def next_due(self, after: float = float("-inf")) -> float | None:
+        due_at: float | None = (await self._ask(sql.NEXT_DUE, {"after": after}))[0][0]
         return due_at
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:

@@ -208,4 +208,4 @@ UNION SELECT ordinal, session_id FROM agentgraph_sessions
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
 """
-NEXT_DUE = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at IS NOT NULL"
+NEXT_DUE = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at > %(after)s::double precision"

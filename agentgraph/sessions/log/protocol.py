@@ -204,8 +204,8 @@ class Log(Protocol):
         """
         ...
 
-    async def next_due(self) -> float | None:
-        """Return the instant of the next timer of any session, None if no timer is set."""
+    async def next_due(self, after: float = float("-inf")) -> float | None:
+        """Return the instant of the first timer of any session after `after`, None without one."""
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:

@@ -93,6 +93,9 @@ class SQLiteLog:
     An operation that is cancelled is carried out all the same; only its result is lost.
     """
 
+    is_beside_checkpoints = True
+    """Savers of the same URL have their tables beside this log's, and check epochs there."""
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._listeners = Listeners()
@@ -254,8 +257,8 @@ class SQLiteLog:
         rows = await self._ask(lambda file: file.unfinished_sessions(now))
         return [r.from_ascii(row[1]) for row in rows]
 
-    async def next_due(self) -> float | None:
-        return await self._ask(lambda file: file.next_due())
+    async def next_due(self, after: float = float("-inf")) -> float | None:
+        return await self._ask(lambda file: file.next_due(after))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         unsubscribe = self._listeners.subscribe(listener)

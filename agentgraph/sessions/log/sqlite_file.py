@@ -193,9 +193,9 @@ class SessionFile:
     def unfinished_sessions(self, now: float) -> list[r.Row]:
         return self._connection.execute(sql.UNFINISHED_SESSIONS, (now,)).fetchall()
 
-    def next_due(self) -> float | None:
-        query = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at IS NOT NULL"
-        row = self._row(query)
+    def next_due(self, after: float) -> float | None:
+        query = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at > ?"
+        row = self._row(query, after)
         return None if row is None else row[0]
 
     def has_changed(self) -> bool:

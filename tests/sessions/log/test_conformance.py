@@ -549,6 +549,9 @@ async def test_next_due_is_the_first(log: Log) -> None:
         await Writer(log, name).begin(due_at=due_at)
 
     assert await log.next_due() == 3.25
+    assert await log.next_due(3.24) == 3.25
+    assert await log.next_due(3.25) == 7.5
+    assert await log.next_due(7.5) is None
 
 
 async def test_changes_are_told_until_that_is_ended(opened: OpenLog) -> None:
