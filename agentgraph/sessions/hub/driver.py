@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from agentgraph.clock import clock
@@ -17,7 +18,9 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.running import inside_ownership
 from agentgraph.sessions.hub.execution import Execution, ExecutionHub
 from agentgraph.sessions.hub.lease import is_gone
+from agentgraph.sessions.hub.quarantine import Caretaker, check_records, load_readable
 from agentgraph.sessions.log import StoredSession
+from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.record import Parent, SessionRecord
@@ -108,6 +111,23 @@ class SessionDriver:
             if envelope.event_type == EV_ROUND_FAILED and data.get("final") is True:
                 self._wake_inner([data["speaker"]], data["round"])
 
+    def suspend(self, damage: DamagedSession) -> None:
+        """Run no more rounds until the damage is repaired."""
+        self._report(damage)
+        self.wake()
+
+    async def check_again(self) -> None:
+        """Look whether what kept the session from running is still so; if not, go on."""
+        if self.quarantine is None:
+            return
+        try:
+            await self._check()
+        except Quarantined as fault:
+            self.quarantine = fault
+        else:
+            self.quarantine = None
+            self.wake()
+
     def try_again(self) -> None:
         """Look again at a session that could not run in this hub."""
         if self.quarantine is not None:
@@ -139,6 +159,8 @@ class SessionDriver:
         while self._news.is_set():
             self._news.clear()
             try:
+                if self.quarantine is not None:
+                    await self._let_go()  # it is owned again once its records are whole
                 if self._execution is None:
                     self._execution = await self._take()
                 if (execution := self._execution) is not None and await execution.run():
@@ -153,11 +175,7 @@ class SessionDriver:
             except (StaleOwner, SessionClosed):
                 await self._let_go()
             except Quarantined as fault:
-                await self._let_go()
-                if str(fault) != str(self.quarantine):  # logged once
-                    logger.error("session %s is quarantined: %s", self._id, fault)
-                self.quarantine = fault
-                await self._hub.log.release(self._id, self._hub.lease.owner)
+                await self._be_quarantined(fault)
             except Exception as error:
                 # The store may be unreachable for a while; whatever the error, the session must go
                 # on.
@@ -167,6 +185,50 @@ class SessionDriver:
                 self._failure_count += 1
                 await clock().sleep(min(_PAUSE_S * 2**self._failure_count, _LONGEST_PAUSE_S))
                 self._news.set()
+
+    def _report(self, fault: Quarantined) -> None:
+        if str(fault) != str(self.quarantine):  # logged once
+            logger.error("session %s is quarantined: %s", self._id, fault)
+        self.quarantine = fault
+
+    async def _be_quarantined(self, fault: Quarantined) -> None:
+        """Give the session back, after what it can still be asked to do."""
+        session = self.session
+        await self._let_go()
+        self._report(fault)
+        # A round that damage has interrupted is no failed attempt.
+        was_running = session is not None and session.is_running
+        attempts = max(session.attempts - 1, 0) if was_running and session is not None else None
+        with suppress(Quarantined):  # the request itself may be damaged
+            await self._attend()
+        await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
+
+    async def _attend(self) -> None:
+        """Close the session, or let somebody leave, if that was asked; expire it in its time."""
+        hub, caretaker = self._hub, Caretaker(self._hub.log, self._id)
+        if not await caretaker.has_work():
+            return
+        epoch = await self._claim()
+        if epoch is None:
+            return
+        stored_session = await load_readable(hub.log, self._id)
+        rules = None
+        if stored_session is not None:
+            with suppress(Quarantined):
+                rules = hub.team_of(stored_session.record).rules_of(stored_session.record)
+        session = await caretaker.work(rules, epoch)
+        if session is not None and session.state.is_ended:
+            self._is_over = True
+            with inside_ownership(hub.ownership(self._id, epoch)):
+                await hub.saver.adelete_thread(self._id)
+
+    async def _check(self) -> None:
+        """Raise `Quarantined` if the session's code is missing or its records are damaged."""
+        hub = self._hub
+        await check_records(hub.log, self._id, self.quarantine)
+        stored_session = await hub.log.load(self._id)
+        if stored_session is not None and not stored_session.record.serves:
+            hub.team_of(stored_session.record).rules_of(stored_session.record)
 
     async def _let_go(self) -> None:
         """Drop the state that is valid only while this hub owns the session."""
@@ -185,6 +247,8 @@ class SessionDriver:
     async def _take(self) -> Execution | None:
         """Claim the session, if it has work and no other hub owns it; None otherwise."""
         hub = self._hub
+        if isinstance(self.quarantine, DamagedSession):
+            await self._check()  # before the claim: a damaged session is looked at every second
         stored_session = await hub.log.load(self._id)
         if stored_session is None:
             self._is_over = True
@@ -203,6 +267,7 @@ class SessionDriver:
         epoch = await self._claim()
         if epoch is None:
             return None
+        await check_records(hub.log, self._id, None)
         # Loaded again: the former owner may have written until the claim.
         stored_session = await hub.log.load(self._id)
         if stored_session is None:

@@ -15,17 +15,20 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.routing import TransitionGraph
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.lease import Lease
+from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
+from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import to_ascii
 from agentgraph.sessions.rounds.admission import begin_log
-from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
 from agentgraph.sessions.state.fold import fold_all
@@ -58,7 +61,7 @@ class Hub:
         self.checkpoints = BufferedSaver(saver)
         self.subscribers = Subscribers()
         self.lease = Lease(log, lease_s, self.wake_all)
-        self._sweep = Sweep(log, self.wake)
+        self._sweep = Sweep(log, self.wake, self.wake_suspended)
         self._teams: dict[str, CompiledTeam] = {}
         self._graphs: dict[str, AnyCompiledGraph] = {}
         self._drivers: dict[str, SessionDriver] = {}
@@ -186,11 +189,13 @@ class Hub:
     async def get(self, id: str) -> Session:
         """Return a session of the store."""
         self.check_open()
-        stored_session = await self.log.load(id)
+        stored_session = await load_readable(self.log, id)
         if stored_session is None:
             raise SessionError(f"there is no session {id!r}", code="unknown_session")
         session = self.handle(stored_session.record)
-        session.update(await load_state(self.log, stored_session))
+        if stored_session.record.graph:  # else the record is damaged, and read in part
+            session.record = stored_session.record
+        session.update(await readable_state(self.log, stored_session))
         self.wake(id)
         return session
 
@@ -210,7 +215,9 @@ class Hub:
         created_at = run_in_context(lambda: clock().wall())
         fork = replace(record, session_id=new_id(), parent=parent, created_at=created_at)
         copies = [replace(envelope, session_id=fork.session_id) for envelope in envelopes]
-        page = Page(fold_all(SessionState.initial(fork), copies), self.rules_of(record))
+        # No rule is asked: a session whose code is missing can be forked too.
+        rules = Rules(TransitionGraph(record.creator))
+        page = Page(fold_all(SessionState.initial(fork), copies), rules)
         run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
         await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)
@@ -271,6 +278,19 @@ class Hub:
         """Wake all drivers."""
         for driver in list(self._drivers.values()):
             driver.wake()
+
+    def wake_suspended(self) -> None:
+        """Wake the drivers of damaged sessions, whose records may have been restored."""
+        for driver in list(self._drivers.values()):
+            if isinstance(driver.quarantine, DamagedSession):
+                driver.wake()
+
+    def quarantine(self, session_id: str, damage: DamagedSession) -> None:
+        """Keep a session from running, as a record of it was found to be damaged."""
+        driver = self._drivers.get(session_id)
+        if driver is None:
+            driver = self._drivers[session_id] = SessionDriver(self, session_id)
+        driver.suspend(damage)
 
     def dismiss(self, session_id: str) -> None:
         """Drop the driver of a session that has ended: a hub sees many sessions."""

@@ -9,9 +9,11 @@ from typing import Protocol
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.sessions.hub.driver import SessionDriver
+from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.subscribers import Subscribers, stream, watch
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
+from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
@@ -35,6 +37,10 @@ class ReaderHub(Protocol):
 
     def wake(self, session_id: str) -> None:
         """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""
+        ...
+
+    def quarantine(self, session_id: str, damage: DamagedSession) -> None:
+        """Keep a session from running, as a record of it was found to be damaged."""
         ...
 
     def known_driver(self, session_id: str) -> SessionDriver | None:
@@ -84,19 +90,29 @@ class SessionReader:
 
     @property
     def quarantine(self) -> Quarantined | None:
-        """Why the session cannot run in this hub, None if it can."""
+        """Why the session cannot run in this hub, None if it can.
+
+        Of damaged records this is what the hub has found so far; it looks again every second.
+        """
+        driver = self._hub.known_driver(self.id)
+        if driver is not None and isinstance(driver.quarantine, DamagedSession):
+            return driver.quarantine
         try:
-            if not self.record.serves:  # an inner session has its code from the outer session
+            # An inner session has its code from the outer session; a damaged record has no graph.
+            if self.record.graph and not self.record.serves:
                 self._hub.rules_of(self.record)
         except Quarantined as fault:
             return fault
-        driver = self._hub.known_driver(self.id)
-        return driver.quarantine if driver is not None else None
+        return None
 
     async def history(self, after: int = 0) -> list[Envelope]:
         """Return the envelopes after the sequence `after`."""
         self._hub.check_open()
-        return await self._hub.log.read(self.id, _sequence(after))
+        try:
+            return await self._hub.log.read(self.id, _sequence(after))
+        except DamagedSession as damage:
+            self._hub.quarantine(self.id, damage)
+            raise
 
     def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, and new ones until the session ends."""
@@ -130,11 +146,13 @@ class SessionReader:
         owned_session = self._hub.owned_session(self.id)
         if owned_session is not None:
             async with owned_session.lock:  # waits for an append that the store already has
-                pass
+                self.record = owned_session.record  # whole, where it was damaged before
         if self._hub.owned_session(self.id) is None:
-            stored_session = await self._hub.log.load(self.id)
+            stored_session = await load_readable(self._hub.log, self.id)
             if stored_session is not None:
-                self._state = await load_state(self._hub.log, stored_session)
+                if stored_session.record.graph:  # else the record is damaged, and read in part
+                    self.record = stored_session.record
+                self._state = await readable_state(self._hub.log, stored_session)
         return self.state
 
     def update(self, state: SessionState) -> None:

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, overload
 
 from agentgraph.clock import new_id
-from agentgraph.errors import ConfigurationError, InsideRound, SessionClosed, SessionError
+from agentgraph.errors import (
+    ConfigurationError,
+    InsideRound,
+    Quarantined,
+    SessionClosed,
+    SessionError,
+)
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import ReaderHub, SessionReader
 from agentgraph.sessions.hub.subscribers import Handler
 from agentgraph.sessions.log import InboxEntry
@@ -128,6 +135,7 @@ class Session(SessionReader):
         if self._is_inside():
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
+        await self._present_quarantine()
         self._hub.wake(self.id)
         await self._hub.subscribers.wait_until(self.id, self._has_settled)
         return self.state
@@ -237,12 +245,19 @@ class Session(SessionReader):
 
     async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
-        fault = self.quarantine
-        if fault is not None:
+        fault = await self._present_quarantine()
+        if fault is not None and draft.event_type not in REQUESTS:
             raise fault
         envelope_id = await self._hub.log.enqueue(self.id, InboxEntry(new_id(), sender, draft))
         self._hub.wake(self.id)
         return envelope_id
+
+    async def _present_quarantine(self) -> Quarantined | None:
+        """Return why the session cannot run now; what was found before is looked at again."""
+        driver = self._hub.known_driver(self.id)
+        if driver is not None:
+            await driver.check_again()
+        return self.quarantine
 
     async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
         """Put a request into the inbox, and wait until it is carried out or refused.
@@ -287,7 +302,12 @@ class Session(SessionReader):
 
     async def _is_taken(self, envelope_id: str) -> bool:
         entries = await self._hub.log.inbox(self.id)
-        if any(entry.envelope_id == envelope_id for entry in entries):
+        waiting = [entry for entry in entries if entry.envelope_id == envelope_id]
+        if waiting:
+            driver = self._hub.known_driver(self.id)
+            is_at_work = driver is not None and not driver.is_resting
+            if is_at_work and waiting[0].draft.event_type in REQUESTS:
+                return False  # also a session in quarantine carries these out
             if (fault := self.quarantine) is not None:
                 raise fault  # accepted, and carried out once the session can run again
             return False
@@ -295,11 +315,11 @@ class Session(SessionReader):
         return True
 
     async def _has_settled(self) -> bool:
-        if (fault := self.quarantine) is not None:
-            raise fault
         driver = self._hub.known_driver(self.id)
         if driver is not None and not driver.is_resting:
             return False
+        if (fault := self.quarantine) is not None and not self._now.is_ended:
+            raise fault
         # Read before the state: an entry that another hub admits meanwhile shows up in one of both.
         entries = await self._hub.log.inbox(self.id)
         state = await self.refresh()

@@ -21,8 +21,11 @@ class Sweep:
     has died with unfinished sessions.
     """
 
-    def __init__(self, log: Log, wake: Callable[[str], None]) -> None:
+    def __init__(
+        self, log: Log, wake: Callable[[str], None], wake_suspended: Callable[[], None]
+    ) -> None:
         self._log = log
+        self._wake_suspended = wake_suspended
         self._wake = wake
         self._next_look = float("-inf")
         """When the present pause ends; in the past during a look."""
@@ -50,6 +53,7 @@ class Sweep:
 
     async def wake_unfinished(self) -> None:
         """Wake the drivers of all sessions that need an owner."""
+        self._wake_suspended()
         for session_id in await self._log.unfinished_sessions(clock().wall()):
             self._wake(session_id)
 

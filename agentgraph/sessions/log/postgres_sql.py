@@ -117,7 +117,8 @@ SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session
 # SQLite. Head and last stored sequence differ where the end of a log is missing.
 LOAD = """
 SELECT record, snapshot, head, attempts, owner, epoch,
-    (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id)
+    (SELECT max(sequence) FROM agentgraph_envelopes e WHERE e.session_id = s.session_id),
+    team, creator, created_at
 FROM agentgraph_sessions s WHERE session_id = %(session_id)s
 """
 # An outer join: a session without such envelopes gives one row, an unknown session none.

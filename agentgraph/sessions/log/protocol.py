@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from agentgraph.errors import SessionError
+from agentgraph.errors import Quarantined, SessionError
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
@@ -56,6 +56,26 @@ class StoredSession:
     """How often the present round has been begun."""
     owner: str | None = None
     epoch: int = 0
+
+
+class DamagedSession(Quarantined):
+    """A record of a session is torn, altered or missing: restore it from a backup.
+
+    `sequence` is that of the damaged envelope, None if another record is damaged. `stored_session`
+    is what `Log.load` could read: of a damaged session record only a part, with an empty `graph`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        session_id: str,
+        sequence: int | None = None,
+        stored_session: StoredSession | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+        self.sequence = sequence
+        self.stored_session = stored_session
 
 
 @dataclass(frozen=True, slots=True)

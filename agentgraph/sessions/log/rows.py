@@ -13,13 +13,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from agentgraph.errors import (
     AgentGraphError,
-    Quarantined,
     RoundConflict,
     SessionClosed,
     SessionError,
     StaleOwner,
 )
-from agentgraph.sessions.log.protocol import InboxEntry, SessionSummary, StoredSession
+from agentgraph.sessions.log.checksums import with_checksum, without_checksum
+from agentgraph.sessions.log.protocol import (
+    DamagedSession,
+    InboxEntry,
+    SessionSummary,
+    StoredSession,
+)
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.payload import decode_json, encode_json
@@ -94,7 +99,7 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
     for sequence, envelope in enumerate(envelopes, head + 1):
         count += envelope.is_substantive
         number = count if envelope.is_substantive else None
-        data = encode_json(envelope.stored_fields())
+        data = with_checksum(encode_json(envelope.stored_fields()))
         rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
@@ -122,7 +127,7 @@ def record_columns(record: SessionRecord) -> dict[str, Any]:
         "creator": to_ascii(record.creator),
         "parent": to_ascii(record.parent.session_id) if record.parent else None,
         "created_at": record.created_at,
-        "record": encode_json(record.to_dict()),
+        "record": with_checksum(encode_json(record.to_dict())),
     }
 
 
@@ -135,7 +140,7 @@ def state_columns(
     """
     runs = state.is_runnable if runnable is None else runnable
     return {
-        "snapshot": encode_json(state.stored_fields()),
+        "snapshot": with_checksum(encode_json(state.stored_fields())),
         "status": state.status,
         "runnable": runs and not state.is_ended,
         "due_at": None if state.is_ended else due_at,
@@ -143,24 +148,37 @@ def state_columns(
 
 
 def read_session(session_id: str, row: Row) -> StoredSession:
-    """Read record, snapshot, head, attempts, owner and epoch, and the last stored sequence."""
-    text, snapshot, head, attempts, owner, epoch, last = row
-    try:
-        record = SessionRecord.from_dict(_json(text))
-        if record.session_id != session_id:
-            raise ValueError("it is another session's")
-    except _READ_ERRORS as error:
-        raise _unreadable(session_id, "its record", error) from error
-    if (last or 0) != head:
-        raise _missing_envelope(session_id, (last or 0) + 1)
-    return StoredSession(
-        record,
+    """Read record, snapshot, head, attempts, owner and epoch, and the last stored sequence.
+
+    Team, creator and creation follow. `DamagedSession` with what is readable, if not all is.
+    """
+    text, snapshot, head, attempts, owner, epoch, last, *columns = row
+    rest = (
         head,
         _snapshot(session_id, snapshot, head),
         attempts,
         None if owner is None else from_ascii(owner),
         epoch,
     )
+    try:
+        record = SessionRecord.from_dict(_json(text))
+        if record.session_id != session_id:
+            raise ValueError("it is another session's")
+    except _READ_ERRORS as error:
+        stored_session = StoredSession(_partial_record(session_id, *columns), *rest)
+        raise _unreadable(session_id, "its record", error, stored=stored_session) from error
+    stored_session = StoredSession(record, *rest)
+    if (last or 0) != head:
+        raise _missing_envelope(session_id, min(last or 0, head) + 1, stored=stored_session)
+    return stored_session
+
+
+def _partial_record(
+    session_id: str, team: object, creator: object, created_at: object
+) -> SessionRecord:
+    """Return what the columns of a session tell of its unreadable record."""
+    instant = float(created_at) if isinstance(created_at, int | float) else 0.0
+    return SessionRecord(session_id, from_ascii(team), from_ascii(creator), (), (), {}, instant)
 
 
 def read_summary(row: Row) -> SessionSummary:
@@ -190,7 +208,8 @@ def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
         if fault := _fault(envelope, session_id, sequence):
             raise ValueError(fault)
     except _READ_ERRORS as error:
-        raise _unreadable(session_id, f"sequence {sequence}", error) from error
+        place = f"sequence {sequence}"
+        raise _unreadable(session_id, place, error, sequence=sequence) from error
     return envelope
 
 
@@ -258,7 +277,7 @@ def inbox_row(entry: InboxEntry) -> InboxRow:
     return InboxRow(
         to_ascii(entry.envelope_id),
         None if key is None else digest(entry.sender_id, key),
-        encode_json(data),
+        with_checksum(encode_json(data)),
     )
 
 
@@ -309,7 +328,7 @@ def _json(data: object) -> Any:
     """Read a JSON object; `ValueError` if the data is torn."""
     if not isinstance(data, str) or not data.isascii():
         raise ValueError("it is no ASCII text")
-    value = decode_json(data)
+    value = decode_json(without_checksum(data))
     if not isinstance(value, Mapping):
         raise ValueError("it is no object")
     return value
@@ -341,13 +360,26 @@ def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
     return state if is_whole and isinstance(state.status, str) else None
 
 
-def _missing_envelope(session_id: str, sequence: int) -> Quarantined:
-    return _unreadable(session_id, f"sequence {sequence}", "it is missing")
+def _missing_envelope(
+    session_id: str, sequence: int, stored: StoredSession | None = None
+) -> DamagedSession:
+    place = f"sequence {sequence}"
+    return _unreadable(session_id, place, "it is missing", sequence=sequence, stored=stored)
 
 
-def _unreadable(session_id: str, place: str, cause: object) -> Quarantined:
+def _unreadable(
+    session_id: str,
+    place: str,
+    cause: object,
+    *,
+    sequence: int | None = None,
+    stored: StoredSession | None = None,
+) -> DamagedSession:
     reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
-    return Quarantined(
+    return DamagedSession(
         f"session {session_id!r} cannot be read at {place} ({reason}): restore that from a backup, "
-        "or fork the session before it; other sessions are not affected"
+        "or fork the session before it; other sessions are not affected",
+        session_id,
+        sequence,
+        stored,
     )

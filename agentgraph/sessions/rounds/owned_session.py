@@ -242,6 +242,12 @@ class OwnedSession:
         async with self.lock:
             await self._write(lambda page: None)
 
+    async def write(self, fill: Callable[[Page], object]) -> None:
+        """Append what `fill` adds to a page, unless the session has ended."""
+        async with self.lock:
+            if not self.state.is_ended:
+                await self._write(fill)
+
     async def _write(self, fill: Callable[[Page], object]) -> None:
         """Append a page; a page that ends the session admits the rest of the inbox first."""
         while True:

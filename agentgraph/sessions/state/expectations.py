@@ -127,8 +127,9 @@ class _Timer:
 def _timers(record: SessionRecord, state: SessionState) -> Iterator[_Timer]:
     if state.is_ended:
         return
-    if record.ttl_s is not None:
-        yield _Timer(record.created_at + record.ttl_s, _expire)
+    ends_at = expires_at(record)
+    if ends_at is not None:
+        yield _Timer(ends_at, expire)
     if state.status == "pending" and record.invite_timeout_s is not None:
         at = record.created_at + record.invite_timeout_s
         yield _Timer(at, lambda page: page.close("invite_timeout"))
@@ -217,7 +218,13 @@ def _violation(
     return fire
 
 
-def _expire(page: Page) -> None:
+def expires_at(record: SessionRecord) -> float | None:
+    """Return the instant at which a session's time to live ends, None if it has no limit."""
+    return None if record.ttl_s is None else record.created_at + record.ttl_s
+
+
+def expire(page: Page) -> None:
+    """End a session whose time to live is over."""
     page.expires = page.close_reason is None
     page.close("ttl_expired")
 

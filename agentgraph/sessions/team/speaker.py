@@ -32,6 +32,7 @@ from agentgraph.participant import Graph, split_stop
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
 from agentgraph.sessions.state.state import SessionState
@@ -79,6 +80,12 @@ class Speaker:
                 text = "what it asks a human cannot be stored: ask with what JSON has"
                 return await self._fail(round, "payload", text)
             except (GraphBubbleUp, StaleOwner, RoundConflict):
+                raise
+            except DamagedSession as damage:
+                # The log is damaged, and the round has not failed. The id of an inner session
+                # begins with the outer one's; damage of any other is the participant's error.
+                if not damage.session_id.startswith(round.session.id):
+                    return await self._fail(round, *_failure(damage))
                 raise
             except Exception as error:
                 if error is ledger.fault:  # the store is unreachable: the round has not failed
