@@ -86,8 +86,8 @@ class TransitionGraph:
         creator, `tools` are all that the participants have. `is_limited` says that a time limit
         ends the session: then an endless cycle is a warning.
         """
-        known: Any = {"people": people, "tools": tools, "is_limited": is_limited}
-        return check(self._rules, participants, **known)
+        settings: Any = {"people": people, "tools": tools, "is_limited": is_limited}
+        return check(self._rules, participants, **settings)
 
     def simulate(
         self,

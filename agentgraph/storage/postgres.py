@@ -89,7 +89,7 @@ class _Saver(ThreadUpkeep, AsyncPostgresSaver):
                 yield cursor
                 return
             async with cursor.connection.transaction():
-                await cursor.execute(_OWNED, (ownership.session_key, ownership.epoch))
+                await cursor.execute(_CHECK_OWNER, (ownership.session_key, ownership.epoch))
                 if await cursor.fetchone() is None:
                     raise stale_owner(ownership)
                 yield cursor
@@ -130,7 +130,7 @@ class _Saver(ThreadUpkeep, AsyncPostgresSaver):
 
 # The tables of sessions are in the same database. The row stays locked until the commit, so that a
 # takeover waits for the checkpoint, or the checkpoint finds that it has lost the session.
-_OWNED = "SELECT 1 FROM agentgraph_sessions WHERE session_id = %s AND epoch = %s FOR SHARE"
+_CHECK_OWNER = "SELECT 1 FROM agentgraph_sessions WHERE session_id = %s AND epoch = %s FOR SHARE"
 _SELECT_ROWS = """
     SELECT checkpoint_ns AS namespace, checkpoint_id AS id, parent_checkpoint_id AS parent_id,
         metadata ->> 'run_id' AS run_id

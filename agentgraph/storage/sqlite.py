@@ -152,7 +152,7 @@ class _Cursor(sqlite3.Cursor):
         super().execute("BEGIN IMMEDIATE")
         try:
             if (ownership := self._ownership) is not None:
-                super().execute(_OWNED, (ownership.session_key, ownership.epoch))
+                super().execute(_CHECK_OWNER, (ownership.session_key, ownership.epoch))
                 if self.fetchone() is None:
                     raise stale_owner(ownership)
             yield
@@ -165,7 +165,7 @@ class _Cursor(sqlite3.Cursor):
 
 _WRITES = ("INSERT", "DELETE", "UPDATE")
 # The tables of sessions are in the same file, so a takeover is before or after this transaction.
-_OWNED = "SELECT 1 FROM agentgraph_sessions WHERE session_id = ? AND epoch = ?"
+_CHECK_OWNER = "SELECT 1 FROM agentgraph_sessions WHERE session_id = ? AND epoch = ?"
 
 
 class SqliteStore(Store):

@@ -302,11 +302,11 @@ class Session(SessionReader):
 
     async def _is_taken(self, envelope_id: str) -> bool:
         entries = await self._hub.log.inbox(self.id)
-        waiting = [entry for entry in entries if entry.envelope_id == envelope_id]
-        if waiting:
+        entries_of_it = [entry for entry in entries if entry.envelope_id == envelope_id]
+        if entries_of_it:
             driver = self._hub.known_driver(self.id)
             is_at_work = driver is not None and not driver.is_resting
-            if is_at_work and waiting[0].draft.event_type in REQUESTS:
+            if is_at_work and entries_of_it[0].draft.event_type in REQUESTS:
                 return False  # also a session in quarantine carries these out
             if (fault := self.quarantine) is not None:
                 raise fault  # accepted, and carried out once the session can run again

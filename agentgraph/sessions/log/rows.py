@@ -18,7 +18,6 @@ from agentgraph.errors import (
     SessionError,
     StaleOwner,
 )
-from agentgraph.sessions.log.checksums import with_checksum, without_checksum
 from agentgraph.sessions.log.protocol import (
     DamagedSession,
     InboxEntry,
@@ -27,7 +26,12 @@ from agentgraph.sessions.log.protocol import (
 )
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.payload import decode_json, encode_json
+from agentgraph.sessions.state.payload import (
+    decode_json,
+    encode_json,
+    with_checksum,
+    without_checksum,
+)
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
@@ -166,10 +170,10 @@ def read_session(session_id: str, row: Row) -> StoredSession:
             raise ValueError("it is another session's")
     except _READ_ERRORS as error:
         stored_session = StoredSession(_partial_record(session_id, *columns), *rest)
-        raise _unreadable(session_id, "its record", error, stored=stored_session) from error
+        raise _unreadable(session_id, "its record", error, session=stored_session) from error
     stored_session = StoredSession(record, *rest)
     if (last or 0) != head:
-        raise _missing_envelope(session_id, min(last or 0, head) + 1, stored=stored_session)
+        raise _missing_envelope(session_id, min(last or 0, head) + 1, session=stored_session)
     return stored_session
 
 
@@ -361,10 +365,10 @@ def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
 
 
 def _missing_envelope(
-    session_id: str, sequence: int, stored: StoredSession | None = None
+    session_id: str, sequence: int, session: StoredSession | None = None
 ) -> DamagedSession:
     place = f"sequence {sequence}"
-    return _unreadable(session_id, place, "it is missing", sequence=sequence, stored=stored)
+    return _unreadable(session_id, place, "it is missing", sequence=sequence, session=session)
 
 
 def _unreadable(
@@ -373,7 +377,7 @@ def _unreadable(
     cause: object,
     *,
     sequence: int | None = None,
-    stored: StoredSession | None = None,
+    session: StoredSession | None = None,
 ) -> DamagedSession:
     reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
     return DamagedSession(
@@ -381,5 +385,5 @@ def _unreadable(
         "or fork the session before it; other sessions are not affected",
         session_id,
         sequence,
-        stored,
+        session,
     )
