@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage
@@ -85,6 +86,7 @@ plans = st.lists(
 )
 
 
+@pytest.mark.timeout(240)  # half a minute on a quiet machine
 @settings(max_examples=40)
 @given(plans, st.sampled_from(["sync", "async", "exit"]), st.data())
 def test_each_action_is_done_once_whoever_answers(
