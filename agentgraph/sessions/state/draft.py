@@ -17,7 +17,7 @@ from agentgraph.sessions.state.payload import canonical
 
 _CUSTOM_TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _OWN_PREFIX = "ag."
-_STAMPED_KEYS = ("decision",)
+_STAMPED_KEYS = ("decision", "parallel")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from agentgraph.sessions.state.input_account import (
     begin_input,
     charge_turn,
 )
+from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
@@ -53,6 +54,7 @@ def apply_decision(
     state: SessionState, envelope: Envelope, decision: TransitionDecision
 ) -> SessionState:
     """Return the state after the decision on an envelope: a new round, or the end."""
+    state = _end_early(state)
     if decision.action == "close":
         return with_fields(
             state,
@@ -60,6 +62,7 @@ def apply_decision(
             pending_close_reason=decision.close_reason,
             speakers=(),
             spoken=(),
+            turns={},
             expected_next_speaker=None,
         )
     waits = decision.action == "wait"
@@ -71,13 +74,20 @@ def apply_decision(
         spoken=(),
         given_up=(),
         stopped="",
-        finish=None,
+        turns={},
         failures={},
         decision=decision.to_dict(),
         round_began=envelope.sequence,
         floor_at=envelope.created_at,
         expected_next_speaker=decision.next_speaker,
     )
+
+
+def _end_early(state: SessionState) -> SessionState:
+    """Apply the updates of a round that ends before all of its speakers have spoken."""
+    if not state.turns or not state.due:
+        return state
+    return with_fields(state, context_vars=net_context(state.context_vars, updates_so_far(state)))
 
 
 def decision_of(envelope: Envelope) -> TransitionDecision | None:
@@ -148,16 +158,19 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
     }
-    if sender != state.asked_by:
+    due = state.due
+    stamp = stamp_in(state, envelope) if sender in due else None
+    # Of several speakers only the join counts, for whoever comes last in the list.
+    asker = sender if stamp is None else _last_speaker(state, sender) if len(due) == 1 else None
+    if asker not in (None, state.asked_by) or (asker is not None and stamp is not None):
         changes |= {
-            "asked_by": sender,
+            "asked_by": asker,
             "asked_at": envelope.created_at,
             "asked": envelope.sequence,
         }
-    due = state.due
     if sender in due:
         still_due = [name for name in due if name != sender]
-        changes |= _end_turn(state, envelope, still_due)
+        changes |= _end_turn(state, envelope, still_due, stamp)
     elif state.speakers and not state.spoken:
         # Sent between two rounds: the speakers of the next round, not begun yet, will see it.
         changes["round_began"] = envelope.sequence
@@ -165,34 +178,65 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
 
 
 def _end_turn(
-    state: SessionState, envelope: Envelope, still_due: Sequence[str]
+    state: SessionState,
+    envelope: Envelope,
+    still_due: Sequence[str],
+    stamp: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
-    """Return the changes to a round when the turn of one of its speakers ends."""
+    """Return the changes to a round when the turn of one of its speakers ends.
+
+    With a stamp it is one of several: what they update takes effect with the last of them.
+    """
     sender = envelope.sender_id
     # A text carries no updates, whatever its data holds.
     data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
     active = data.get("active")
     interrupts = _without_interrupts(state, sender) if state.interrupts else {}
+    last_speaker: str | None = sender
+    updates, turns = data.get("context_updates"), state.turns
+    if len(state.speakers) > 1:
+        turns = {**turns, sender: turn_data(envelope)}
+    if stamp is not None:
+        updates = stamp.get("context_updates")
+        last_speaker = state.last_speaker_id if still_due else _last_speaker(state, sender)
     return {
         "status": _status(state, interrupts, still_due),
-        "last_speaker_id": sender,
+        "last_speaker_id": last_speaker,
         "turn_count": state.turn_count + 1,
-        "spoken": (*state.spoken, sender),
+        "spoken": _in_order(state, (*state.spoken, sender)),
         "interrupts": interrupts,
-        "context_vars": net_context(state.context_vars, data.get("context_updates")),
+        "context_vars": net_context(state.context_vars, updates),
         "active": {**state.active, sender: active}
         if active is not None
         else _without_active(state, sender),
-        "finish": state.finish or _finish(sender, data),
+        "turns": turns,
     }
 
 
-def _finish(sender: str, data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the data of a packet that calls `finish`, None for any other packet."""
-    routing = data.get("routing")
-    if not isinstance(routing, Mapping) or routing.get("kind") != "finish":
-        return None
-    return {"sender_id": sender, "routing": routing}
+def _in_order(state: SessionState, names: Sequence[str]) -> tuple[str, ...]:
+    """Return speakers of a round in the order in which they were named."""
+    return (
+        tuple([name for name in state.speakers if name in names]) if len(names) > 1 else (*names,)
+    )
+
+
+def _last_speaker(state: SessionState, sender: str | None) -> str | None:
+    """Return who comes last in the list, of those whose turn in the round has not failed."""
+    names = [name for name in state.speakers if name == sender or _has_spoken(state, name)]
+    return names[-1] if names else None
+
+
+def _has_spoken(state: SessionState, name: str) -> bool:
+    return name in state.spoken and name not in state.given_up
+
+
+def _stop_changes(state: SessionState, speaker: str, guard: str) -> Mapping[str, Any]:
+    """Return which guard has ended the round: of several the one of the first in the list."""
+    if len(state.speakers) < 2:
+        return {"stopped": state.stopped or guard}
+    turns = {**state.turns, speaker: {"stopped": guard, "failed": True}} if guard else state.turns
+    stops = [str(turns[name].get("stopped") or "") for name in state.speakers if name in turns]
+    return {"stopped": next(filter(None, stops), state.stopped), "turns": turns}
 
 
 def _without_active(state: SessionState, sender: str) -> Mapping[str, str | None]:
@@ -254,12 +298,14 @@ def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
 def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
     """End the session: no speaker is due, and no interrupt is open."""
     reason = envelope.event_data.get("reason")
+    state = _end_early(state)
     return with_fields(
         state,
         status="expired" if state.status == "expired" else "closed",
         pending_close_reason=reason if isinstance(reason, str) else "",
         speakers=(),
         spoken=(),
+        turns={},
         interrupts={},
         expected_next_speaker=None,
     )
@@ -319,10 +365,17 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
         guard = str(data.get("message")) if data.get("code") == "guard" else ""
         after = with_fields(
             after,
-            spoken=(*after.spoken, speaker),
-            given_up=(*after.given_up, speaker),
-            stopped=after.stopped or guard,
+            spoken=_in_order(after, (*after.spoken, speaker)),
+            given_up=_in_order(after, (*after.given_up, speaker)),
+            **_stop_changes(after, speaker, guard),
         )
+        stamp = stamp_in(state, envelope)
+        if stamp is not None and not after.due:
+            after = with_fields(
+                after,
+                context_vars=net_context(after.context_vars, stamp.get("context_updates")),
+                last_speaker_id=_last_speaker(after, None) or after.last_speaker_id,
+            )
     return with_fields(after, status=_status(after, after.interrupts, after.due))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
+from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
 
@@ -50,6 +51,8 @@ class Page:
         The changes are a handoff or a new phase, each as an envelope of its own.
         """
         envelope = self._stamp(sender, draft, envelope_id)
+        if stamp := stamp_of(self.state, sender, _packet_data(draft)):
+            envelope = replace(envelope, event_data={**envelope.event_data, **stamp})
         after = apply_event(self.state, envelope)
         decision = self.rules.decide(self.state, after, envelope)
         return self._decide(envelope, after, decision)
@@ -63,7 +66,8 @@ class Page:
 
     def fail(self, data: Mapping[str, Any], *, final: bool) -> None:
         """Add the failure of a round; if it is final, its speaker counts as having spoken."""
-        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final})
+        stamp = stamp_of(self.state, str(data.get("speaker")), {}) if final else {}
+        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final, **stamp})
         envelope = self._stamp(ev.SYSTEM, draft, None)
         after = apply_event(self.state, envelope)
         is_over = final and not after.due and after.given_up
@@ -92,20 +96,39 @@ class Page:
     ) -> Envelope:
         if decision is not None:
             decision = wait_for_human(decision, self.state)
+            turns = turns_of(after) if len(after.speakers) > 1 else []
+            handoffs = [turn for turn in turns if turn.handoff_target is not None]
+            mover = _mover(handoffs, decision) if STAMP in envelope.event_data else None
             data = {**envelope.event_data, "decision": decision.to_dict()}
+            if mover is not None and STAMP in data:
+                data[STAMP] = {**data[STAMP], "decided_by": mover.sender_id}
             envelope = replace(envelope, event_data=data)
             after = apply_decision(after, envelope, decision)
-        self._append(envelope, after)
-        if decision is not None:
-            self._note_moves(envelope, decision)
+            self._append(envelope, after)
+            self._note_moves(mover or envelope, envelope, decision)
+            self._reject([turn for turn in handoffs if turn is not mover], envelope)
+        else:
+            self._append(envelope, after)
         return envelope
 
-    def _note_moves(self, envelope: Envelope, decision: TransitionDecision) -> None:
-        routing = envelope.event_data.get("routing")
+    def _reject(self, handoffs: Sequence[Turn], envelope: Envelope) -> None:
+        """Note the handoffs of a parallel round that are not made."""
+        for turn in handoffs:
+            routing = turn.event_data["routing"]
+            names = ("target", "reason", "summary", "next_phase", "channel_escalation")
+            data = {name: routing[name] for name in names if name in routing}
+            data |= {"from": turn.sender_id, "told": "Another speaker's turn decided the round."}
+            cause = {"causation_id": turn.envelope_id, "audience": envelope.audience}
+            self.note(ev.EV_HANDOFF_REJECTED, data, **cause)
+
+    def _note_moves(
+        self, mover: Envelope | Turn, envelope: Envelope, decision: TransitionDecision
+    ) -> None:
+        routing = mover.event_data.get("routing")
         if decision.rule == "handoff" and isinstance(routing, Mapping):
             phase_before = self.state.phase
-            handoff = _handoff_data(envelope, routing, decision)
-            cause = {"causation_id": envelope.envelope_id, "audience": envelope.audience}
+            handoff = _handoff_data(mover.sender_id, routing, decision)
+            cause = {"causation_id": mover.envelope_id, "audience": envelope.audience}
             self.note(ev.EV_HANDOFF, handoff, **cause)
             if self.state.phase != phase_before:
                 self._note_phase(phase_before, self.state.phase, envelope)
@@ -159,11 +182,26 @@ def timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")
 
 
+def _packet_data(draft: Draft) -> Mapping[str, Any]:
+    return draft.event_data if draft.event_type == ev.EV_PACKET else {}
+
+
+def _mover(handoffs: Sequence[Turn], decision: TransitionDecision) -> Turn | None:
+    """Return whose handoff was made in a parallel round, None if none was."""
+    if decision.rule != "handoff":
+        return None
+    targets = (HUMAN, *decision.speakers) if decision.action == "wait" else decision.speakers
+    for turn in handoffs:
+        if turn.handoff_target in targets and turn.handoff_target != turn.sender_id:
+            return turn
+    return None
+
+
 def _handoff_data(
-    envelope: Envelope, routing: Mapping[str, Any], decision: TransitionDecision
+    sender: str, routing: Mapping[str, Any], decision: TransitionDecision
 ) -> dict[str, Any]:
     return {
-        "from": envelope.sender_id,
+        "from": sender,
         "target": HUMAN if routing.get("target") == HUMAN else decision.next_speaker,
         "reason": routing.get("reason") or "",
         "summary": routing.get("summary") or "",

@@ -7,15 +7,16 @@ fold reads it there: a log folds to the same state whatever rules are registered
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentgraph.routing import Explanation, TransitionDecision, TransitionGraph
-from agentgraph.routing.frozen_json import FrozenDict, freeze_object
+from agentgraph.routing.frozen_json import freeze_object
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_event, decision_of, fold_all
+from agentgraph.sessions.state.parallel import turns_of
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
@@ -49,8 +50,24 @@ class Rules:
             return _give_back_to_asker(before, self.graph.resolve(after, routing_input))
         if after.given_up:
             return self.after_failure(before, after)
+        return self._join(before, after) or self.graph.join(
+            TransitionDecision.from_dict(before.decision or {}), after, routing_input
+        )
+
+    def _join(self, before: SessionState, after: SessionState) -> TransitionDecision | None:
+        """Decide for all speakers of a round, in their order and not in that of their packets.
+
+        The first `finish` counts, else the first handoff that can be made, else the join.
+        """
         fan_out = TransitionDecision.from_dict(before.decision or {})
-        return self.graph.join(fan_out, after, _FinishingTurn.of(before) or routing_input)
+        turns = turns_of(after)
+        moves = [turn for turn in turns if turn.kind == "finish"]
+        moves += [turn for turn in turns if turn.handoff_target is not None]
+        for turn in moves:
+            decision = self.graph.join(fan_out, after, turn)
+            if decision.rule in ("finish", "handoff"):
+                return decision
+        return self.graph.join(fan_out, after, turns[-1]) if turns else None
 
     def after_failure(self, before: SessionState, after: SessionState) -> TransitionDecision:
         """Return the decision after a round that failed for good."""
@@ -82,20 +99,6 @@ class RoutingInput:
         if envelope.event_type != ev.EV_PACKET and "routing" in data:
             data = freeze_object({key: data[key] for key in data if key != "routing"})
         return cls(envelope.sender_id, envelope.event_type, data, envelope.metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class _FinishingTurn:
-    """The turn that called `finish` while other speakers of the round had not spoken yet."""
-
-    sender_id: str
-    event_data: Mapping[str, Any]
-    event_type: str = ev.EV_PACKET
-    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
-
-    @classmethod
-    def of(cls, state: SessionState) -> _FinishingTurn | None:
-        return None if state.finish is None else cls(state.finish["sender_id"], state.finish)
 
 
 def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> TransitionDecision:

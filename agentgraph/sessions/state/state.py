@@ -60,8 +60,8 @@ class SessionState:
     """The speakers of this round that have failed for good."""
     stopped: str = ""
     """The guard that has ended a turn of this round, "" if none has."""
-    finish: Mapping[str, Any] | None = None
-    """The packet data of the first speaker who called `finish` while other speakers are due."""
+    turns: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
+    """Of a round with several speakers, what is known of each turn that has ended, by speaker."""
     decision: Mapping[str, Any] | None = None
     """The decision that gave the speakers the floor."""
     round_began: int = 0
@@ -198,6 +198,9 @@ class SessionState:
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
+        finish = values.pop("finish", None)  # of earlier versions, which had no `turns`
+        if isinstance(finish, Mapping):
+            values["turns"] = {finish["sender_id"]: finish}
         values["conversation"] = ConversationState.from_dict(data["conversation"])
         return cls(**values)
 

@@ -19,6 +19,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
+from agentgraph.sessions.state.parallel import STAMP, in_list_order
 from agentgraph.sessions.state.state import SessionState
 
 CONTINUE = "Continue."
@@ -72,6 +73,7 @@ def render_view(
     The envelopes must be substantive and in order; for those before the first one a summary line is
     shown. `sees_all` is for a supervisor, who also sees envelopes that are not addressed to it.
     """
+    envelopes = in_list_order(envelopes)
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
     transcript = _Transcript(reader)
     transcript.add_line(*_summary_line(envelopes, state))
@@ -80,9 +82,18 @@ def render_view(
         if envelope.sender_id == reader:
             transcript.add_own(envelope)
         else:
-            line = _line(envelope, reader, gives_floor=envelope is latest)
+            line = _line(envelope, reader, gives_floor=_gives_floor(envelope, latest))
             transcript.add_line(envelope.envelope_id, line)
     return transcript.finish(envelopes[-1].envelope_id if envelopes else "nothing")
+
+
+def _gives_floor(envelope: Envelope, latest: Envelope | None) -> bool:
+    """Tell whether an envelope's handoff has given the floor: in a round of several, whose did."""
+    stamp = latest.event_data.get(STAMP) if latest is not None else None
+    if latest is not None and isinstance(stamp, Mapping) and STAMP in envelope.event_data:
+        same_round = envelope.event_data.get("round") == latest.event_data.get("round")
+        return same_round and stamp.get("decided_by") == envelope.sender_id
+    return envelope is latest
 
 
 def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
@@ -93,7 +104,10 @@ def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[s
     for envelope in envelopes:
         earlier[envelope.sender_id] = earlier.get(envelope.sender_id, 0) - 1
     total = sum(count for count in earlier.values() if count > 0)
-    names = ", ".join(name for name, count in earlier.items() if count > 0)
+    # Not in the order of their first messages: in a parallel round that is the order of the clock.
+    order = {name: place for place, name in enumerate(state.participant_order)}
+    senders = [name for name, count in earlier.items() if count > 0]
+    names = ", ".join(sorted(senders, key=lambda name: order.get(name, -1)))
     if total <= 0:
         return "", ""
     notice = f"[Earlier in this conversation: {total} messages from {names}]"

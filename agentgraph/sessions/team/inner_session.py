@@ -16,6 +16,7 @@ from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
+from agentgraph.sessions.state.parallel import in_list_order
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.opening import new_record
@@ -119,7 +120,8 @@ class Outcome:
 
 def outcome_of(envelopes: Sequence[Envelope], record: SessionRecord) -> Outcome:
     """Summarise a session: only what its agents have said counts as an answer of the team."""
-    answers = (e for e in reversed(envelopes) if e.text and e.sender_id in record.agents)
+    in_order = in_list_order([envelope for envelope in envelopes if envelope.is_substantive])
+    answers = (e for e in reversed(in_order) if e.text and e.sender_id in record.agents)
     return Outcome(next(answers, None), _usage_of(envelopes), *_guard_of(envelopes))
 
 

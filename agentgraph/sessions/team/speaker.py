@@ -34,7 +34,9 @@ from agentgraph.running import Run, current_run, handed_over, inside_part, insid
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.round import Round, inside
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
+from agentgraph.sessions.state.parallel import in_list_order, speakers_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, count_unsummarised, summarise
@@ -249,9 +251,21 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
         past = [envelope for envelope in history if envelope.sequence <= state.round_began]
         envelopes = [envelope for envelope in past if envelope.is_substantive]
     else:
-        envelopes = await log.tail(state.session_id, reach, state.round_began)
+        envelopes = await _window(log, state, reach)
     began = await _as_round_began(log, state)
     return render_view(envelopes, speaker.name, began, sees_all=speaker.sees_all)
+
+
+async def _window(log: Log, state: SessionState, reach: int) -> list[Envelope]:
+    """Return the last envelopes; a parallel round is cut in the order of its list."""
+    envelopes = await log.tail(state.session_id, reach, state.round_began)
+    count = speakers_of(envelopes[0]) if envelopes else 1
+    if count > 1:
+        earlier = await log.tail(state.session_id, count - 1, envelopes[0].sequence - 1)
+        number = envelopes[0].event_data.get("round")
+        same = [item for item in earlier if item.event_data.get("round") == number]
+        envelopes = in_list_order([*same, *envelopes])[-reach:]
+    return envelopes
 
 
 async def _as_round_began(log: Log, state: SessionState) -> SessionState:
