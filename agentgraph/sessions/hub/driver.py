@@ -225,8 +225,7 @@ class SessionDriver:
     async def _check(self) -> None:
         """Raise `Quarantined` if the session's code is missing or its records are damaged."""
         hub = self._hub
-        await check_records(hub.log, self._id, self.quarantine)
-        stored_session = await hub.log.load(self._id)
+        stored_session = await check_records(hub.log, self._id, self.quarantine)
         if stored_session is not None and not stored_session.record.serves:
             hub.team_of(stored_session.record).rules_of(stored_session.record)
 
@@ -267,9 +266,8 @@ class SessionDriver:
         epoch = await self._claim()
         if epoch is None:
             return None
-        await check_records(hub.log, self._id, None)
         # Loaded again: the former owner may have written until the claim.
-        stored_session = await hub.log.load(self._id)
+        stored_session = await check_records(hub.log, self._id, None)
         if stored_session is None:
             return None
         handle = hub.handle(stored_session.record)

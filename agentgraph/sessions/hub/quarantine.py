@@ -50,19 +50,23 @@ async def readable_state(log: Log, stored_session: StoredSession) -> SessionStat
     return fold_all(SessionState.initial(stored_session.record), envelopes)
 
 
-async def check_records(log: Log, session_id: str, known_damage: Quarantined | None) -> None:
-    """Raise `Quarantined` if a session's record, inbox or last envelopes are damaged.
+async def check_records(
+    log: Log, session_id: str, known_damage: Quarantined | None
+) -> StoredSession | None:
+    """Return a session; raise `Quarantined` if its record or last envelopes are damaged.
 
     Damage that is known already is looked at again, wherever it was. The cost does not depend on
     the length of the log.
     """
     stored_session = await log.load(session_id)
     if stored_session is None:
-        return
+        return None
     await log.read(session_id, max(0, stored_session.head - _CHECKED_ENVELOPES))
-    await log.inbox(session_id)
-    if isinstance(known_damage, DamagedSession) and known_damage.sequence is not None:
-        await log.read(known_damage.session_id, known_damage.sequence - 1, 1)
+    if isinstance(known_damage, DamagedSession):
+        await log.inbox(session_id)  # else the next admission reads it
+        if known_damage.sequence is not None:
+            await log.read(known_damage.session_id, known_damage.sequence - 1, 1)
+    return stored_session
 
 
 class Caretaker:

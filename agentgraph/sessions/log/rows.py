@@ -28,9 +28,9 @@ from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.payload import (
     decode_json,
+    decode_object,
     encode_json,
-    with_checksum,
-    without_checksum,
+    encode_object,
 )
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
@@ -103,7 +103,7 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
     for sequence, envelope in enumerate(envelopes, head + 1):
         count += envelope.is_substantive
         number = count if envelope.is_substantive else None
-        data = with_checksum(encode_json(envelope.stored_fields()))
+        data = encode_object(envelope.stored_fields())
         rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
@@ -131,7 +131,7 @@ def record_columns(record: SessionRecord) -> dict[str, Any]:
         "creator": to_ascii(record.creator),
         "parent": to_ascii(record.parent.session_id) if record.parent else None,
         "created_at": record.created_at,
-        "record": with_checksum(encode_json(record.to_dict())),
+        "record": encode_object(record.to_dict()),
     }
 
 
@@ -144,7 +144,7 @@ def state_columns(
     """
     runs = state.is_runnable if runnable is None else runnable
     return {
-        "snapshot": with_checksum(encode_json(state.stored_fields())),
+        "snapshot": encode_object(state.stored_fields()),
         "status": state.status,
         "runnable": runs and not state.is_ended,
         "due_at": None if state.is_ended else due_at,
@@ -281,7 +281,7 @@ def inbox_row(entry: InboxEntry) -> InboxRow:
     return InboxRow(
         to_ascii(entry.envelope_id),
         None if key is None else digest(entry.sender_id, key),
-        with_checksum(encode_json(data)),
+        encode_object(data),
     )
 
 
@@ -332,7 +332,7 @@ def _json(data: object) -> Any:
     """Read a JSON object; `ValueError` if the data is torn."""
     if not isinstance(data, str) or not data.isascii():
         raise ValueError("it is no ASCII text")
-    value = decode_json(without_checksum(data))
+    value = decode_object(data)
     if not isinstance(value, Mapping):
         raise ValueError("it is no object")
     return value

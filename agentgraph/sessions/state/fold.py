@@ -159,7 +159,8 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         "spoke": envelope.sequence,
     }
     due = state.due
-    stamp = stamp_in(state, envelope) if sender in due else None
+    is_parallel = len(state.speakers) > 1 and sender in due
+    stamp = stamp_in(state, envelope) if is_parallel else None
     # Of several speakers only the join counts, for whoever comes last in the list.
     asker = sender if stamp is None else _last_speaker(state, sender) if len(due) == 1 else None
     if asker not in (None, state.asked_by) or (asker is not None and stamp is not None):

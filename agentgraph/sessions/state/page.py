@@ -51,7 +51,8 @@ class Page:
         The changes are a handoff or a new phase, each as an envelope of its own.
         """
         envelope = self._stamp(sender, draft, envelope_id)
-        if stamp := stamp_of(self.state, sender, _packet_data(draft)):
+        if len(self.state.speakers) > 1:
+            stamp = stamp_of(self.state, sender, _packet_data(draft))
             envelope = replace(envelope, event_data={**envelope.event_data, **stamp})
         after = apply_event(self.state, envelope)
         decision = self.rules.decide(self.state, after, envelope)

@@ -66,20 +66,21 @@ def decode_json(text: str | bytes) -> Any:
         return json.loads(text)  # the standard library reads lone surrogates and any depth
 
 
-def with_checksum(text: str) -> str:
-    """Return the text of a JSON object, which is ASCII, with its checksum."""
+def encode_object(value: Mapping[str, Any]) -> str:
+    """Write a JSON object for a store, with a checksum as its first key."""
+    text = encode_json(value)
     return f"{_CHECKSUM_KEY}{crc32(text.encode('ascii'))},{text[1:]}"
 
 
-def without_checksum(text: str) -> str:
-    """Return the text as it was before `with_checksum`; `ValueError` if it was altered since."""
+def decode_object(text: str) -> Any:
+    """Read what `encode_object` has written; `ValueError` if it was altered since, or is torn."""
     if not text.startswith(_CHECKSUM_KEY):
-        return text
+        return decode_json(text)
     digits, comma, rest = text[len(_CHECKSUM_KEY) :].partition(",")
     original = "{" + rest
     if not comma or digits != str(crc32(original.encode("ascii"))):
         raise ValueError("it was altered: its checksum does not fit")
-    return original
+    return decode_json(original)
 
 
 def as_payload(value: object) -> Any:
