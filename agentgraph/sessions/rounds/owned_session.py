@@ -316,8 +316,11 @@ def current_owned_session() -> OwnedSession | None:
 
 
 @contextmanager
-def inside_session(session: OwnedSession) -> Iterator[None]:
-    """Make `session` the current session for the graph that runs inside this block."""
+def inside_session(session: OwnedSession | None) -> Iterator[None]:
+    """Make `session` the current session for the team's graph that runs inside this block.
+
+    None is for a participant's turn: a team's graph in it is not that of the session around it.
+    """
     token = _current.set(session)
     try:
         yield

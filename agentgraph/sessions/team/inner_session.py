@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgraph.clock import clock
-from agentgraph.errors import RoundConflict, SessionClosed
+from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
-from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.team.inner_id import is_inner_of
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
@@ -26,18 +26,26 @@ _CREATOR = "caller"
 
 
 async def open_inner(
-    outer: OwnedSession, team: TeamSpec, session_id: str, round: int, speaker: str
+    outer: OwnedSession, team: TeamSpec, session_id: str, parent: Parent
 ) -> OwnedSession:
-    """Open a session for a round of an outer session, or resume that of an earlier attempt."""
+    """Open the session for the round that `parent` names, or resume that of an earlier attempt.
+
+    Raises `SessionError` if the log has another session with this id.
+    """
     creator = outer.record.creator
     record = new_record(
         team,
         session_id,
         creator=creator if creator not in team.names else _CREATOR,
         expectations=(),  # the outer session's expectations cover its round
-        parent=Parent(outer.id, round, speaker),
+        parent=parent,
     )
     session = await open_session(outer.log, team, record)
+    if not is_inner_of(session.record, parent, team.name):
+        raise SessionError(
+            f"session {session_id!r} does not serve round {parent.round} of {outer.id!r}",
+            code="not_inner",
+        )
     if outer.owner is not None:
         # The owner of the outer session owns its inner ones: a former owner must be locked out.
         now = clock().wall()
@@ -80,19 +88,13 @@ async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> Owned
     assert stored_session is not None  # created above, or stored before
     return OwnedSession(
         log,
-        record,
+        stored_session.record,
         rules,
         await load_state(log, stored_session),
         may_have_inbox=False,
         guards=team.active_guards,
         effects=team.effects,
     )
-
-
-def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
-    """Return the ids of a team's sessions for a round, one for each attempt at the round."""
-    first = f"{outer_id}/{round}/{name}"
-    return [first, *(f"{first}/{attempt}" for attempt in range(2, RETRIES + 2))]
 
 
 @dataclass(frozen=True, slots=True)

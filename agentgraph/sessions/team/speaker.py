@@ -33,6 +33,7 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
 from agentgraph.sessions.state.state import SessionState
@@ -70,7 +71,8 @@ class Speaker:
         round.begin_input(self.audit)
         outer_input = round.session.outer_input
         part = inside_part(outer_input.path if outer_input is not None else "")
-        with inside(round), inside_round(round.key), recorded_in(ledger), part:
+        key = inside_round(round.key)
+        with inside(round), inside_session(None), key, recorded_in(ledger), part:
             try:
                 with ledger.intact():
                     turn = await within(self.deadline_s, self.run(round))
