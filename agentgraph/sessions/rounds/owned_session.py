@@ -18,6 +18,7 @@ from agentgraph.sessions.rounds.admission import admit_all, admit_rest, may_ente
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.audience import Audience, round_audience
 from agentgraph.sessions.state.draft import Draft, text_envelope
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
@@ -102,6 +103,8 @@ class OwnedSession:
     """The inner sessions of this session's rounds; they end with those rounds."""
     outer: OwnedSession | None = None
     """The session whose round this session serves, None if it serves none."""
+    outer_audience: Audience = None
+    """Who may see what is said in the outer round that this session serves; None is everybody."""
     outer_input: OuterInput | None = None
     """The outer input that this session serves, None if it serves none."""
     guards: Guards | None = None
@@ -184,9 +187,13 @@ class OwnedSession:
             ]
             if fresh and not self.state.is_ended:
                 notes = [*self._with_usage(fresh, usage_of)]
-                await self._write(
-                    lambda page: [page.note(ev.EV_INTERRUPT, question) for question in notes]
-                )
+
+                def fill(page: Page) -> None:
+                    for question in notes:
+                        audience = round_audience(page.state, question["speaker"])
+                        page.note(ev.EV_INTERRUPT, question, audience=audience)
+
+                await self._write(fill)
 
     def _with_usage(
         self,
@@ -210,10 +217,10 @@ class OwnedSession:
             if not self.state.is_ended:
                 await self._write(lambda page: [page.add(sender, draft) for draft in drafts])
 
-    async def say(self, *texts: str, sender: str) -> None:
+    async def say(self, *texts: str, sender: str, audience: Audience = None) -> None:
         """Append texts at once, without the inbox: the caller waits for the answer."""
         async with self.lock:
-            drafts = [text_envelope(text) for text in texts]
+            drafts = [text_envelope(text, audience=audience) for text in texts]
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:

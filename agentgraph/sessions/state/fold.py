@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeGuard
 from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.audience import next_audience
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
     apply_audit,
@@ -74,6 +75,7 @@ def apply_decision(
         finish=None,
         failures={},
         decision=decision.to_dict(),
+        audience=None if envelope.audience is None else next_audience(state, envelope),
         round_began=envelope.sequence,
         floor_at=envelope.created_at,
         expected_next_speaker=decision.next_speaker,

@@ -11,6 +11,7 @@ from agentgraph.clock import clock
 from agentgraph.routing import TransitionDecision
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.audience import round_audience, with_names
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
@@ -56,14 +57,15 @@ class Page:
 
     def release(self, agent: str, *, envelope_id: str | None = None) -> None:
         """Give the floor from a human to an agent."""
-        draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
+        draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent}, audience=self.state.audience)
         envelope = self._stamp(ev.SYSTEM, draft, envelope_id)
         decision = TransitionDecision("speak", (agent,), rule="default")
         self._decide(envelope, apply_event(self.state, envelope), decision)
 
     def fail(self, data: Mapping[str, Any], *, final: bool) -> None:
         """Add the failure of a round; if it is final, its speaker counts as having spoken."""
-        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final})
+        audience = round_audience(self.state, data.get("speaker"))
+        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final}, audience=audience)
         envelope = self._stamp(ev.SYSTEM, draft, None)
         after = apply_event(self.state, envelope)
         is_over = final and not after.due and after.given_up
@@ -93,7 +95,9 @@ class Page:
         if decision is not None:
             decision = wait_for_human(decision, self.state)
             data = {**envelope.event_data, "decision": decision.to_dict()}
-            envelope = replace(envelope, event_data=data)
+            receivers = decision.speakers if decision.rule == "handoff" else ()
+            audience = with_names(envelope.audience, receivers)
+            envelope = replace(envelope, event_data=data, audience=audience)
             after = apply_decision(after, envelope, decision)
         self._append(envelope, after)
         if decision is not None:
@@ -105,7 +109,8 @@ class Page:
         if decision.rule == "handoff" and isinstance(routing, Mapping):
             phase_before = self.state.phase
             handoff = _handoff_data(envelope, routing, decision)
-            cause = {"causation_id": envelope.envelope_id, "audience": envelope.audience}
+            audience = with_names(envelope.audience, (envelope.sender_id,))
+            cause = {"causation_id": envelope.envelope_id, "audience": audience}
             self.note(ev.EV_HANDOFF, handoff, **cause)
             if self.state.phase != phase_before:
                 self._note_phase(phase_before, self.state.phase, envelope)

@@ -64,6 +64,8 @@ class SessionState:
     """The packet data of the first speaker who called `finish` while other speakers are due."""
     decision: Mapping[str, Any] | None = None
     """The decision that gave the speakers the floor."""
+    audience: tuple[str, ...] | None = None
+    """Who may see what is said in this round, beside its speakers; None means everybody."""
     round_began: int = 0
     """The sequence of that decision: a speaker's view ends there."""
     failures: Mapping[str, int] = field(default_factory=FrozenDict)
@@ -194,11 +196,16 @@ class SessionState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionState:
-        """Read a state; `TypeError` if a key is not a field."""
+        """Read a state; `TypeError` if a key is not a field.
+
+        Raises `KeyError` for a state of an earlier version, which lacks what later ones count: the
+        log is folded instead.
+        """
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
         values["conversation"] = ConversationState.from_dict(data["conversation"])
+        values["audience"] = None if data["audience"] is None else tuple(data["audience"])
         return cls(**values)
 
 

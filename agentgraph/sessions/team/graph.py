@@ -103,7 +103,8 @@ class TeamGraph:
         session = current_owned_session() or await self.sessions.find(state, config)
         human = session.state.expected_next_speaker
         answer = interrupt({"waits_for": human, "session": session.id})
-        await session.say(str(answer), sender=str(human))
+        # Who answers a private question answers in private.
+        await session.say(str(answer), sender=str(human), audience=session.state.audience)
         return Command(goto=ADMIT)
 
     def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:

@@ -13,6 +13,7 @@ from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
+from agentgraph.sessions.state.audience import Audience
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import Parent, SessionRecord
@@ -22,21 +23,24 @@ from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
 _CREATOR = "caller"
-"""The creator of an inner session if its team has an agent with the outer creator's name."""
+"""The creator of an inner session if the outer creator may not see the outer round, or if the team
+has an agent with that name."""
 
 
 async def open_inner(
-    outer: OwnedSession, team: TeamSpec, session_id: str, parent: Parent
+    outer: OwnedSession, team: TeamSpec, session_id: str, parent: Parent, audience: Audience
 ) -> OwnedSession:
     """Open the session for the round that `parent` names, or resume that of an earlier attempt.
 
-    Raises `SessionError` if the log has another session with this id.
+    `audience` is the audience of that round. Raises `SessionError` if the log has another session
+    with this id.
     """
     creator = outer.record.creator
+    is_hidden = audience is not None and creator not in audience
     record = new_record(
         team,
         session_id,
-        creator=creator if creator not in team.names else _CREATOR,
+        creator=_CREATOR if is_hidden or creator in team.names else creator,
         expectations=(),  # the outer session's expectations cover its round
         parent=parent,
     )
@@ -55,8 +59,19 @@ async def open_inner(
             session.state = await load_state(outer.log, stored_session)
     session.owner, session.on_appended = outer.owner, outer.on_appended
     session.is_in_graph, session.handle, session.outer = True, outer.handle, outer
+    session.outer_audience = audience if outer.outer is None else outer.outer_audience
     outer.inner_ids.add(session_id)
     return session
+
+
+async def say_input(session: OwnedSession, *texts: str) -> None:
+    """Append the input of a session that no hub drives.
+
+    For an outer round that is private, the input is for the agents of the inner team.
+    """
+    is_private = session.outer is not None and session.outer_audience is not None
+    audience = session.record.agents if is_private else None
+    await session.say(*texts, sender=session.record.creator, audience=audience)
 
 
 async def close_inner(session: OwnedSession) -> None:

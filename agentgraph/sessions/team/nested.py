@@ -21,6 +21,7 @@ from agentgraph.sessions.team.inner_session import (
     open_inner,
     outcome_of,
     release_inner,
+    say_input,
 )
 from agentgraph.sessions.team.speaker import Speaker, config_with, view_of
 from agentgraph.sessions.team.spec import TeamSpec
@@ -57,7 +58,7 @@ class TeamSpeaker(Speaker):
         # In a later round the session has its input: from a killed attempt, or before an interrupt.
         if inner.state.round == 0 and not inner.state.is_ended:
             messages = await view_of(round.session.log, self, round)
-            await inner.say(str(messages[-1].text), sender=inner.record.creator)
+            await say_input(inner, str(messages[-1].text))
         if not inner.state.is_ended:
             try:
                 with inside_session(inner):
@@ -95,4 +96,5 @@ class TeamSpeaker(Speaker):
 
     async def _open(self, round: Round) -> OwnedSession:
         session_id = await self._id(round)
-        return await open_inner(round.session, self.team, session_id, self._parent(round))
+        parent = self._parent(round)
+        return await open_inner(round.session, self.team, session_id, parent, round.audience)

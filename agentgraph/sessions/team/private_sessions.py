@@ -20,7 +20,7 @@ from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.record import Parent
 from agentgraph.sessions.team.graph import TeamState
 from agentgraph.sessions.team.inner_id import inner_id, is_inner_of, path_of
-from agentgraph.sessions.team.inner_session import open_inner, open_session
+from agentgraph.sessions.team.inner_session import open_inner, open_session, say_input
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
@@ -65,7 +65,7 @@ class PrivateSessions:
         is_repeated = outer is not None and place is not None and session.state.round > 0
         if texts and not is_repeated:
             session.sequence_before_run = session.state.sequence
-            await session.say(*texts, sender=session.record.creator)
+            await say_input(session, *texts)
         return session
 
     async def _at_place(
@@ -131,7 +131,8 @@ class PrivateSessions:
         return session
 
     async def _inner(self, outer: RoundLedger, session_id: str, parent: Parent) -> OwnedSession:
-        session = await open_inner(outer.session, self.team, session_id, parent)
+        audience = outer.audience
+        session = await open_inner(outer.session, self.team, session_id, parent, audience)
         self._remember(session)
         return session
 

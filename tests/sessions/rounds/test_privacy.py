@@ -1,0 +1,378 @@
+"""What answers a private message is private too: to whom each envelope of a round is shown."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from langgraph.types import interrupt
+
+from agentgraph import Agent
+from agentgraph.errors import ConfigurationError
+from agentgraph.guards import effect
+from agentgraph.outcomes import Handoff
+from agentgraph.routing import (
+    FromSpeaker,
+    HumanTarget,
+    ParallelTarget,
+    Transition,
+    TransitionGraph,
+    sequence,
+)
+from agentgraph.sessions import (
+    EV_AUDIT,
+    EV_DECISION,
+    EV_HANDOFF,
+    EV_HANDOFF_REJECTED,
+    EV_INTERRUPT,
+    EV_PACKET,
+    EV_ROUND_FAILED,
+    EV_SESSION_RELEASED,
+    EV_TASK_PROGRESS,
+    Draft,
+    Envelope,
+    Hub,
+    Session,
+    Team,
+    current_session,
+    delete_context,
+    packet_envelope,
+    report_progress,
+    set_context,
+    visible_to,
+)
+from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.state import SessionState
+from agentgraph.testing import call
+from tests.sessions.talk import after, agent, asked, held, of_type, settled, shown
+
+SECRET = "the marker"
+
+
+def in_turn(*agents: Agent, **fields: Any) -> Team:
+    """Return a team whose agents speak one after the other, and then the user again."""
+    names = [one.name for one in agents]
+    follows = [Transition(FromSpeaker(a), b) for a, b in pairwise(names)]
+    rules = TransitionGraph(
+        names[0], [*follows, Transition(FromSpeaker("user"), names[0])], HumanTarget()
+    )
+    return Team(agents, rules, **{"name": "team", **fields})
+
+
+async def told(session: Session, reader: str) -> str:
+    """Return all that a participant may see of a session, as one text."""
+    return str([one.to_dict() for one in await session.history() if visible_to(one, reader)])
+
+
+async def last(session: Session, event_type: str) -> Envelope:
+    return (await of_type(session, event_type))[-1]
+
+
+async def test_the_answer_to_a_private_message_is_private() -> None:
+    one, other = agent("a", SECRET, "all may know"), agent("b")
+    async with held(in_turn(one, other)) as session:
+        await after(session, "user", f"{SECRET} is for a", audience=["a"])
+        assert SECRET not in shown(other) and SECRET not in await told(session, "b")
+        packet = (await of_type(session, EV_PACKET))[0]
+        assert packet.audience == ("a", "user")
+
+
+async def test_it_is_passed_on_from_packet_to_packet_until_something_is_said_to_all() -> None:
+    one, other, third = agent("a", SECRET, "public"), agent("b"), agent("c")
+    async with held(in_turn(one, other, third)) as session:
+        await after(session, "user", "psst", audience=["a", "b"])
+        assert [one.audience for one in await of_type(session, EV_PACKET)] == [
+            ("a", "b", "user"),
+            ("a", "b", "user"),
+            ("a", "b", "user"),
+        ]
+        assert SECRET in shown(other) and SECRET not in shown(third)
+        await after(session, "user", "hello all")
+        packets = (await of_type(session, EV_PACKET))[3:]
+        assert [one.audience for one in packets] == [None, None, None]
+        assert "public" in shown(third) and SECRET not in shown(third)
+
+
+async def test_an_interjection_to_all_does_not_make_a_private_round_public() -> None:
+    sessions: list[Session] = []
+
+    async def chat() -> str:
+        """Let the user say something meanwhile."""
+        await sessions[0].send("user", "by the way", audience=["a", "b"])
+        return "said"
+
+    one = agent("a", call("chat"), SECRET, tools=[chat])
+    async with held(in_turn(one, agent("b"))) as session:
+        sessions.append(session)
+        await after(session, "user", "psst", audience=["a"])
+        assert SECRET not in await told(session, "b")
+
+
+async def test_a_speaker_who_was_not_meant_hears_nothing_and_speaks_in_private() -> None:
+    one, other = agent("a"), agent("b")
+    async with held(in_turn(one, other)) as session:
+        await after(session, "user", SECRET, audience=["b"])
+        assert SECRET not in shown(one) and SECRET in shown(other)
+        assert (await of_type(session, EV_PACKET))[0].audience == ("b", "user")
+
+
+async def test_the_receiver_of_a_handoff_joins_those_who_may_see_it() -> None:
+    def give() -> Handoff:
+        """Give to c."""
+        return Handoff("c", SECRET, f"summary: {SECRET}")
+
+    one, other, third = agent("a", call("give"), SECRET, tools=[give]), agent("b"), agent("c")
+    async with held(in_turn(one, other, third)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        packet = (await of_type(session, EV_PACKET))[0]
+        assert packet.audience == ("a", "user", "c")
+        assert (await last(session, EV_HANDOFF)).audience == ("a", "user", "c")
+        assert f"[Context from a]: summary: {SECRET}" in shown(third)
+        assert "psst" not in shown(third)
+        assert (await last(session, EV_PACKET)).audience == ("a", "user", "c")
+        assert SECRET not in await told(session, "b")
+
+
+async def test_a_refused_handoff_of_a_private_round_is_private() -> None:
+    def give() -> Handoff:
+        """Give to nobody."""
+        return Handoff("nobody", SECRET, SECRET)
+
+    one = agent("a", call("give"), "so", tools=[give])
+    async with held(in_turn(one, agent("b"))) as session:
+        await after(session, "user", "psst", audience=["a"])
+        assert (await last(session, EV_HANDOFF_REJECTED)).audience == ("a", "user")
+        assert SECRET not in await told(session, "b")
+
+
+async def test_what_a_private_round_fails_at_is_private_and_its_failure_target_too() -> None:
+    rules = TransitionGraph("a", (), HumanTarget())
+    other = agent("b", SECRET)
+    team = Team([agent("a", "", ""), other, agent("c")], rules, failure_target="b")
+    async with held(team) as session:
+        await after(session, "user", "psst", audience=["a"])
+        failed = await of_type(session, EV_ROUND_FAILED)
+        assert {one.audience for one in failed} == {("a", "user")}
+        assert (await last(session, EV_PACKET)).audience == ("a", "user")
+        assert SECRET not in await told(session, "c")
+
+
+def ask(what: str) -> str:
+    """Ask a human for a decision."""
+    return f"decided: {interrupt({'question': what})}"
+
+
+async def test_what_a_private_round_asks_and_is_answered_is_private() -> None:
+    one = agent("a", call("ask", what=SECRET), "so", tools=[ask])
+    async with held(in_turn(one, agent("b"))) as session:
+        state = await after(session, "user", "psst", audience=["a"])
+        (key,) = state.interrupts
+        await session.decide(key, f"yes, {SECRET}")
+        await settled(session)
+        assert (await last(session, EV_INTERRUPT)).audience == ("a", "user")
+        assert (await last(session, EV_DECISION)).audience == ("a", "user")
+        assert SECRET not in await told(session, "b")
+
+
+async def test_the_audit_and_the_progress_of_a_private_round_are_private() -> None:
+    @effect
+    def pay(what: str) -> str:
+        """Pay."""
+        report_progress(f"paying for {what}")
+        return f"paid for {what}"
+
+    one = agent("a", call("pay", what=SECRET), "so", tools=[pay])
+    async with held(in_turn(one, agent("b"))) as session:
+        await after(session, "user", "psst", audience=["a"])
+        for event_type in (EV_AUDIT, EV_TASK_PROGRESS):
+            assert {e.audience for e in await of_type(session, event_type)} == {("a", "user")}
+        assert SECRET not in await told(session, "b")
+
+
+async def test_after_parallel_speakers_all_of_them_are_in_the_audience() -> None:
+    fan = Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], "d"))
+    rules = TransitionGraph("a", [fan], HumanTarget())
+    agents = [agent("a"), agent("b"), agent("c"), agent("d", SECRET), agent("e")]
+    async with held(Team(agents, rules)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        packets = await of_type(session, EV_PACKET)
+        assert {frozenset(one.audience or ()) for one in packets[1:3]} == {
+            frozenset("a") | {"user"}
+        }
+        assert frozenset(packets[3].audience or ()) == {"a", "b", "c", "user"}
+
+
+async def test_a_release_to_an_agent_leaves_a_private_talk_private() -> None:
+    def give() -> Handoff:
+        """Give to a human."""
+        return Handoff("human", SECRET)
+
+    one = agent("a", call("give"), "so", SECRET, tools=[give])
+    async with held(in_turn(one, agent("b"), agent("c"))) as session:
+        state = await after(session, "user", "psst", audience=["a"])
+        assert state.status == "waiting_human"
+        await session.release("a")
+        await settled(session)
+        assert (await last(session, EV_SESSION_RELEASED)).audience == ("a", "user")
+        assert SECRET not in await told(session, "c")
+
+
+# Context variables are public.
+
+
+async def test_a_private_round_writes_no_context_unless_it_says_that_all_may_know() -> None:
+    def note(public: bool) -> str:
+        """Note it."""
+        set_context("k", SECRET, public=public)
+        return "noted"
+
+    def forget() -> str:
+        """Forget it."""
+        delete_context("k")
+        return "forgotten"
+
+    turns: list[Any] = [call("note", public=False), call("note", public=True), call("forget"), "so"]
+    one = agent("a", *turns, tools=[note, forget])
+    async with held(in_turn(one, agent("b"))) as session:
+        state = await after(session, "user", "psst", audience=["a"])
+        answers = [str(m.text) for m in asked(one)[-1].messages if m.type == "tool"]
+        assert "private to a, user" in answers[0] and "public=True" in answers[0]
+        assert answers[1] == "noted" and "public=True" in answers[2]
+        assert dict(state.context_vars) == {"k": SECRET}
+
+
+async def test_neither_does_it_by_the_handle_of_its_session() -> None:
+    async def note(public: bool) -> str:
+        """Note it."""
+        await current_session().set_context("k", SECRET, public=public)
+        return "noted"
+
+    one = agent("a", call("note", public=False), call("note", public=True), "so", tools=[note])
+    async with held(in_turn(one, agent("b"))) as session:
+        await after(session, "user", "psst", audience=["a"])
+        answers = [str(m.text) for m in asked(one)[-1].messages if m.type == "tool"]
+        assert "public=True" in answers[0] and answers[1] == "noted"
+        await session.set_context("other", 1)  # from outside of a round
+        assert set(session.state.context_vars) == {"k", "other"}
+
+
+async def test_a_public_round_writes_context_as_before() -> None:
+    def note() -> str:
+        """Note it."""
+        set_context("k", 1)
+        return "noted"
+
+    one = agent("a", call("note"), "so", tools=[note])
+    async with held(in_turn(one)) as session:
+        assert dict((await after(session, "user", "hello")).context_vars) == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        packet_envelope("mine", context_set={"k": SECRET}, audience=["a"]),
+        packet_envelope("mine", context_delete=["k"], audience=["a"]),
+        Draft("ag.context.set", {"set": {"k": SECRET}, "delete": []}, audience=("a",)),
+    ],
+)
+async def test_what_is_for_some_sets_no_context(draft: Draft) -> None:
+    async with held(in_turn(agent("a"), agent("b"))) as session:
+        with pytest.raises(ConfigurationError, match="context variables"):
+            await session.send("user", draft)
+
+
+async def test_what_a_tool_says_in_a_private_round_is_for_those_who_see_that_round() -> None:
+    async def say() -> str:
+        """Say something."""
+        await current_session().send("a", SECRET)
+        return "said"
+
+    one = agent("a", call("say"), "so", tools=[say])
+    async with held(in_turn(one, agent("b"))) as session:
+        await after(session, "user", "psst", audience=["a"])
+        assert SECRET in await told(session, "user")
+        assert SECRET not in await told(session, "b")
+
+
+async def test_human_in_an_audience_is_the_creator() -> None:
+    async with held(in_turn(agent("a"), agent("b"))) as session:
+        receipt = await session.send("a", SECRET, audience=["human"], admitted=True)
+        assert receipt.audience == ("user",)
+
+
+# Sessions within sessions, forks, earlier versions.
+
+
+async def inner_sessions(hub: Hub) -> list[Session]:
+    sessions = [await hub.get(one.session_id) for one in await hub.sessions()]
+    return [one for one in sessions if one.record.serves]
+
+
+@pytest.mark.parametrize("where", ["team", "agent"])
+async def test_an_inner_team_of_a_private_round_is_private(where: str) -> None:
+    def note() -> str:
+        """Note it."""
+        set_context("k", SECRET)
+        return "noted"
+
+    x, y = agent("x", call("note"), f"x: {SECRET}", tools=[note]), agent("y", f"y: {SECRET}")
+    inner = Team([x, y], sequence(["x", "y"]), name="inner")
+    speaker: Any = inner
+    if where == "agent":
+        speaker = agent("boss", call("transfer_to_inner", reason="theirs"), agents=[inner])
+    rules = TransitionGraph(
+        speaker.name, [Transition(FromSpeaker(speaker.name), "b")], HumanTarget()
+    )
+    other = agent("b")
+    team = Team([speaker, other], rules, name="outer", humans=["guest"])
+    async with await Hub.open(teams=[team]) as hub:
+        session = await hub.session(team)
+        await session.join("guest")
+        await after(session, "guest", "hello")
+        await after(session, "user", f"psst, {SECRET}", audience=[speaker.name])
+        assert SECRET in shown(y) and "public=True" in shown(x)
+        assert SECRET not in shown(other) and SECRET not in await told(session, "guest")
+        assert SECRET in await told(session, "user")
+        (found,) = await inner_sessions(hub)
+        said = [one for one in await found.history() if one.is_substantive]
+        assert {frozenset(one.audience or ()) for one in said} <= {
+            frozenset("xy"),
+            frozenset(["x", "y", "user"]),
+        }
+
+
+async def test_the_creator_who_may_not_see_a_round_does_not_see_its_inner_session() -> None:
+    x = agent("x", SECRET)
+    inner = Team([x], sequence(["x"]), name="inner")
+    rules = TransitionGraph("a", [Transition(FromSpeaker("guest"), "inner")], HumanTarget("guest"))
+    team = Team([agent("a"), inner], rules, name="outer", humans=["guest"])
+    async with await Hub.open(teams=[team]) as hub:
+        session = await hub.session(team)
+        await session.join("guest")
+        await after(session, "user", "hello")
+        await after(session, "guest", f"psst, {SECRET}", audience=["inner"])
+        assert SECRET in await told(session, "guest")
+        assert SECRET not in await told(session, "user")
+        (found,) = await inner_sessions(hub)
+        assert SECRET not in await told(found, "user")
+
+
+async def test_a_fork_in_a_private_round_goes_on_in_private() -> None:
+    one, other = agent("a"), agent("b", SECRET)
+    async with held(in_turn(one, other)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        first = (await of_type(session, EV_PACKET))[0]
+        fork = await session.fork(first.sequence)
+        await settled(fork)
+        assert (await last(fork, EV_PACKET)).audience == ("a", "user")
+
+
+async def test_a_state_that_an_earlier_version_has_stored_is_folded_again() -> None:
+    async with held(in_turn(agent("a"))) as session:
+        state = await after(session, "user", "psst", audience=["a"])
+        stored = state.to_dict()
+        del stored["audience"]
+        with pytest.raises(KeyError):
+            SessionState.from_dict(stored)
+        assert fold_all(SessionState.initial(session.record), await session.history()) == state
