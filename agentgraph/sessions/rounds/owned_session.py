@@ -104,7 +104,7 @@ class OwnedSession:
     outer: OwnedSession | None = None
     """The session whose round this session serves, None if it serves none."""
     outer_audience: Audience = None
-    """Who may see what is said in the outer round that this session serves; None is everybody."""
+    """Who may see what is said in the hub's round that this session is part of; None: everybody."""
     outer_input: OuterInput | None = None
     """The outer input that this session serves, None if it serves none."""
     guards: Guards | None = None

@@ -61,6 +61,8 @@ class PrivateSessions:
             session = await self._in_memory(key, begins_anew=bool(texts))
         else:
             session = await self._resume(session_id, outer)
+        if outer is not None and session.outer is None:
+            session.outer_audience = outer.audience
         # A repeated round finds its input in the log: only a new inner session takes the input.
         is_repeated = outer is not None and place is not None and session.state.round > 0
         if texts and not is_repeated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.errors import ConfigurationError
+from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.guards import effect
 from agentgraph.outcomes import Handoff
 from agentgraph.routing import (
@@ -28,8 +29,10 @@ from agentgraph.sessions import (
     EV_INTERRUPT,
     EV_PACKET,
     EV_ROUND_FAILED,
+    EV_SESSION_CLOSED,
     EV_SESSION_RELEASED,
     EV_TASK_PROGRESS,
+    EV_TEXT,
     Draft,
     Envelope,
     Hub,
@@ -45,7 +48,7 @@ from agentgraph.sessions import (
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.testing import call
-from tests.sessions.talk import after, agent, asked, held, of_type, settled, shown
+from tests.sessions.talk import PATIENCE_S, after, agent, asked, held, of_type, settled, shown
 
 SECRET = "the marker"
 
@@ -376,3 +379,87 @@ async def test_a_state_that_an_earlier_version_has_stored_is_folded_again() -> N
         with pytest.raises(KeyError):
             SessionState.from_dict(stored)
         assert fold_all(SessionState.initial(session.record), await session.history()) == state
+
+
+# What a reader is given.
+
+
+async def test_a_reader_is_given_what_it_may_see_and_no_more() -> None:
+    one, other = agent("a", SECRET, "public"), agent("b")
+    async with held(in_turn(one, other)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        await after(session, "user", "hello")
+        everything = await session.history()
+        for reader in ("a", "b", "user"):
+            seen = [one for one in everything if visible_to(one, reader)]
+            assert await session.history(reader=reader) == seen
+            assert await session.history(3, reader=reader) == [e for e in seen if e.sequence > 3]
+        assert SECRET not in str(await session.history(reader="b"))
+        assert "public" in str(await session.history(reader="b"))
+        assert SECRET in str(await session.history(reader="user"))
+
+
+async def test_watching_as_a_reader_ends_with_the_session() -> None:
+    async with held(in_turn(agent("a", SECRET), agent("b"))) as session:
+        await after(session, "user", "psst", audience=["a"])
+        await session.close()
+        seen = [one async for one in session.watch(reader="b")]
+        assert seen == await session.history(reader="b")
+        assert seen[-1].event_type == EV_SESSION_CLOSED
+
+
+async def test_a_reader_is_told_of_no_live_event_of_a_round_that_it_may_not_see() -> None:
+    x = agent("x", f"x says {SECRET}", "x in public")
+    inner = Team([x], sequence(["x"]), name="inner")
+    one = agent("a", SECRET, "a in public")
+    rules = TransitionGraph(
+        "a",
+        [Transition(FromSpeaker("a"), "inner"), Transition(FromSpeaker("user"), "a")],
+        HumanTarget(),
+    )
+    team = Team([one, inner, agent("b")], rules)
+    async with held(team) as session:
+        seen: dict[str, list[Any]] = {"a": [], "b": []}
+        live: dict[str, list[Any]] = {"a": [], "b": []}
+
+        async def read(reader: str) -> None:
+            async for item in session.stream(reader=reader):
+                (seen if isinstance(item, Envelope) else live)[reader].append(item)
+
+        readers = [asyncio.ensure_future(read(name)) for name in live]
+        await after(session, "user", "psst", audience=["a"])
+        await after(session, "user", "hello")
+        await session.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*readers)
+        assert SECRET in str(live["a"]) and "a in public" in str(live["a"])
+        assert SECRET not in str(live["b"]) and "a in public" in str(live["b"])
+        assert "x in public" in str(live["b"])
+        assert seen["b"] == await session.history(reader="b")
+
+
+async def test_explain_tells_a_reader_of_what_it_may_see() -> None:
+    async with held(in_turn(agent("a"), agent("b"))) as session:
+        await after(session, "user", SECRET, audience=["a"])
+        sequence = next(e.sequence for e in await session.history() if e.event_type == EV_TEXT)
+        assert (await session.explain(sequence, reader="a")).decision is not None
+        with pytest.raises(SessionError, match="'b' may see"):
+            await session.explain(sequence, reader="b")
+
+
+async def test_a_reader_has_to_take_part() -> None:
+    async with held(in_turn(agent("a"))) as session:
+        for read in (session.watch, session.stream):
+            with pytest.raises(SessionError, match="takes no part"):
+                read(reader="mallory")
+        with pytest.raises(SessionError, match="takes no part"):
+            await session.history(reader="mallory")
+        with pytest.raises(SessionError, match="takes no part"):
+            await session.explain(1, reader="mallory")
+
+
+async def test_the_supervisor_reads_all_that_is_said() -> None:
+    boss = agent("boss", *[call("stay_silent")] * 9)
+    async with held(in_turn(agent("a", SECRET), agent("b"), supervisor=boss)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        assert SECRET in str(await session.history(reader="boss"))
