@@ -16,6 +16,7 @@ from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.audience import next_audience
 from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.hearing import after_message
 from agentgraph.sessions.state.input_account import (
     apply_audit,
     begin_input,
@@ -147,6 +148,7 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         **(begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
+        "hearing": after_message(state, envelope),
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
     }

@@ -97,7 +97,10 @@ class Page:
             data = {**envelope.event_data, "decision": decision.to_dict()}
             receivers = decision.speakers if decision.rule == "handoff" else ()
             audience = with_names(envelope.audience, receivers)
-            envelope = replace(envelope, event_data=data, audience=audience)
+            if audience != envelope.audience:  # who may see it is part of the event
+                envelope = replace(envelope, audience=audience)
+                after = apply_event(self.state, envelope)
+            envelope = replace(envelope, event_data=data)
             after = apply_decision(after, envelope, decision)
         self._append(envelope, after)
         if decision is not None:

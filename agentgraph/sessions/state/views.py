@@ -19,6 +19,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
+from agentgraph.sessions.state.hearing import counts_for
 from agentgraph.sessions.state.state import SessionState
 
 CONTINUE = "Continue."
@@ -69,13 +70,16 @@ def render_view(
 ) -> list[AnyMessage]:
     """Return envelopes as messages for the model of `reader`.
 
-    The envelopes must be substantive and in order; for those before the first one a summary line is
-    shown. `sees_all` is for a supervisor, who also sees envelopes that are not addressed to it.
+    The envelopes must be substantive and in order; for those before the first one that the reader
+    may see, a summary line is shown. `sees_all` is for a supervisor, who also sees envelopes that
+    are not addressed to it.
     """
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
     transcript = _Transcript(reader)
-    transcript.add_line(*_summary_line(envelopes, state))
-    latest = next((item for item in reversed(envelopes) if decision_of(item) is not None), None)
+    heard = state.said if sees_all else counts_for(state, reader)
+    first_id = envelopes[0].envelope_id if envelopes else 0
+    transcript.add_line(f"before_{first_id}", _summary_line(visible, heard, state.summary))
+    latest = next((item for item in reversed(visible) if decision_of(item) is not None), None)
     for envelope in visible:
         if envelope.sender_id == reader:
             transcript.add_own(envelope)
@@ -85,19 +89,23 @@ def render_view(
     return transcript.finish(envelopes[-1].envelope_id if envelopes else "nothing")
 
 
-def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
-    """Return the line about the time before the first envelope, and a message id for it."""
-    summary = state.summary
+def _summary_line(
+    envelopes: Sequence[Envelope], heard: Mapping[str, int], summary: Mapping[str, Any] | None
+) -> str:
+    """Return the line about what was said before the first envelope.
+
+    `heard` are the counts of all messages that the reader may see, by sender.
+    """
     text = str(summary.get("text") or "") if summary is not None else ""
-    earlier = dict(state.said)
+    earlier = dict(heard)
     for envelope in envelopes:
         earlier[envelope.sender_id] = earlier.get(envelope.sender_id, 0) - 1
     total = sum(count for count in earlier.values() if count > 0)
     names = ", ".join(name for name, count in earlier.items() if count > 0)
     if total <= 0:
-        return "", ""
+        return ""
     notice = f"[Earlier in this conversation: {total} messages from {names}]"
-    return f"before_{envelopes[0].envelope_id if envelopes else 0}", f"{notice}\n{text}".strip()
+    return f"{notice}\n{text}".strip()
 
 
 def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:
