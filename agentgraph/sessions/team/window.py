@@ -34,7 +34,7 @@ async def read_window(
 
 async def as_round_began(log: Log, state: SessionState) -> SessionState:
     """Return the state without the counts of messages that came after its round began."""
-    if not state.spoken:
+    if state.spoke <= state.round_began:
         return state
     said = dict(state.said)
     hidden = {name: dict(own["hidden"]) for name, own in state.hearing.items()}

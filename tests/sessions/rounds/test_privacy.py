@@ -47,8 +47,19 @@ from agentgraph.sessions import (
 )
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.testing import call
-from tests.sessions.talk import PATIENCE_S, after, agent, asked, held, of_type, settled, shown
+from agentgraph.testing import ScriptedModel, call
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    asked,
+    heard,
+    held,
+    of_type,
+    settled,
+    shown,
+    until,
+)
 
 SECRET = "the marker"
 
@@ -463,3 +474,96 @@ async def test_the_supervisor_reads_all_that_is_said() -> None:
     async with held(in_turn(agent("a", SECRET), agent("b"), supervisor=boss)) as session:
         await after(session, "user", "psst", audience=["a"])
         assert SECRET in str(await session.history(reader="boss"))
+
+
+# The supervisor.
+
+
+def watching() -> Agent:
+    """Return a supervisor that remarks on what the user says, and quotes it."""
+
+    def judge(messages: Any) -> Any:
+        new = heard(messages).rsplit("\n\n", 1)[-1]
+        return f"mind this: {new}" if new.startswith("[user]") else call("stay_silent")
+
+    return Agent("boss", "watches", model=ScriptedModel(judge), default_tools=False)
+
+
+async def remarks(session: Session) -> list[Envelope]:
+    return [one for one in await of_type(session, EV_PACKET) if one.sender_id == "boss"]
+
+
+async def test_a_remark_is_for_those_who_may_see_what_it_remarks_on() -> None:
+    gate = asyncio.Event()
+
+    async def slow(messages: Any) -> str:
+        await gate.wait()
+        return "so"
+
+    one = Agent("a", "does a", model=ScriptedModel(slow), default_tools=False)
+    other = agent("b")
+    boss = watching()
+    async with held(in_turn(one, other, supervisor=boss)) as session:
+        await session.send("user", f"psst, {SECRET}", audience=["a"])
+        await until(lambda: asked(boss))
+        gate.set()
+        await until(lambda: session.state.said.get("boss") == 1)
+        await settled(session)
+        (remark,) = await remarks(session)
+        assert SECRET in remark.text and frozenset(remark.audience or ()) == {"a", "user"}
+        assert SECRET not in shown(other)
+        gate.clear()
+        count = len(asked(boss))
+        await session.send("user", "hello all")
+        await until(lambda: len(asked(boss)) > count)
+        gate.set()
+        await until(lambda: session.state.said.get("boss") == 2)
+        await settled(session)
+        assert (await remarks(session))[-1].audience is None
+
+
+async def test_a_floor_that_a_supervisor_moves_in_private_stays_private() -> None:
+    def judge(messages: Any) -> Any:
+        new = heard(messages).rsplit("\n\n", 1)[-1]
+        if new.startswith("[a]"):
+            return call("handoff_conversation", target="c", reason=SECRET, summary=SECRET)
+        return call("stay_silent")
+
+    boss = Agent("boss", "watches", model=ScriptedModel(judge), default_tools=False)
+    other, third = agent("b"), agent("c", SECRET)
+    rules = TransitionGraph("a", (), HumanTarget())
+    async with held(Team([agent("a"), other, third], rules, supervisor=boss)) as session:
+        await after(session, "user", "psst", audience=["a"])
+        await until(lambda: session.state.said.get("c"))
+        await settled(session)
+        assert SECRET in shown(third)
+        assert SECRET not in await told(session, "b")
+
+
+async def test_a_supervisor_writes_no_context_about_what_is_private() -> None:
+    def note() -> str:
+        """Note it."""
+        set_context("k", SECRET)
+        return "noted"
+
+    def judge(messages: Any) -> Any:
+        if messages[-1].type == "tool" or not heard(messages).endswith("psst"):
+            return call("stay_silent")
+        return call("note")
+
+    model = ScriptedModel(judge)
+    boss = Agent("boss", "watches", model=model, tools=[note], default_tools=False)
+    gate = asyncio.Event()
+
+    async def slow(messages: Any) -> str:
+        await gate.wait()
+        return "so"
+
+    one = Agent("a", "does a", model=ScriptedModel(slow), default_tools=False)
+    async with held(in_turn(one, agent("b"), supervisor=boss)) as session:
+        await session.send("user", "psst", audience=["a"])
+        await until(lambda: len(model.requests) >= 2)
+        gate.set()
+        state = await settled(session)
+        assert "public=True" in str(model.requests[1].messages[-1].text)
+        assert dict(state.context_vars) == {}
