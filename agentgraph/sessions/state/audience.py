@@ -34,11 +34,9 @@ def next_audience(state: SessionState, envelope: Envelope) -> Audience:
     """Return the audience of the round that the decision on an envelope begins.
 
     `state` has the envelope's event, and not its decision yet. Where the decision joins several
-    speakers, all of them are senders: who of them was the last is a matter of time.
+    speakers, all of them are senders, also one that has failed: who of them was the last is a
+    matter of time.
     """
     sender = envelope.sender_id
-    if sender == SYSTEM:
-        return envelope.audience
-    return with_names(
-        envelope.audience, (*state.spoken, sender) if sender in state.spoken else (sender,)
-    )
+    is_join = sender == SYSTEM or sender in state.spoken
+    return with_names(envelope.audience, state.spoken if is_join else (sender,))

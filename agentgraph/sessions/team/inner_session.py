@@ -23,8 +23,8 @@ from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
 _CREATOR = "caller"
-"""The creator of an inner session if the outer creator may not see the outer round, or if the team
-has an agent with that name."""
+"""The creator of an inner session after private talk in the outer session, or if the team has an
+agent with the outer creator's name."""
 
 
 async def open_inner(
@@ -36,7 +36,9 @@ async def open_inner(
     with this id.
     """
     creator = outer.record.creator
-    is_hidden = audience is not None and creator not in audience
+    # The input of the inner session is what its team has seen of the outer one. After private talk
+    # the creator may not have seen all of it, and must have no right to read it there.
+    is_hidden = bool(outer.state.hearing)
     record = new_record(
         team,
         session_id,

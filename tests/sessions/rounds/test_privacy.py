@@ -352,7 +352,7 @@ async def test_an_inner_team_of_a_private_round_is_private(where: str) -> None:
         said = [one for one in await found.history() if one.is_substantive]
         assert {frozenset(one.audience or ()) for one in said} <= {
             frozenset("xy"),
-            frozenset(["x", "y", "user"]),
+            frozenset(["x", "y", "caller"]),
         }
 
 
@@ -513,9 +513,8 @@ async def test_a_remark_is_for_those_who_may_see_what_it_remarks_on() -> None:
         assert SECRET in remark.text and frozenset(remark.audience or ()) == {"a", "user"}
         assert SECRET not in shown(other)
         gate.clear()
-        count = len(asked(boss))
         await session.send("user", "hello all")
-        await until(lambda: len(asked(boss)) > count)
+        await until(lambda: any("hello all" in heard(one.messages) for one in asked(boss)))
         gate.set()
         await until(lambda: session.state.said.get("boss") == 2)
         await settled(session)
@@ -567,3 +566,22 @@ async def test_a_supervisor_writes_no_context_about_what_is_private() -> None:
         state = await settled(session)
         assert "public=True" in str(model.requests[1].messages[-1].text)
         assert dict(state.context_vars) == {}
+
+
+async def test_the_input_of_an_inner_team_is_not_shown_to_whom_its_parts_are_hidden() -> None:
+    """The round is public, and the inner team has heard what the creator has not."""
+    x = agent("x")
+    inner = Team([x], sequence(["x"]), name="inner")
+    rules = TransitionGraph("a", [Transition(FromSpeaker("user"), "inner")], HumanTarget())
+    team = Team([agent("a"), inner], rules, humans=["guest"])
+    async with await Hub.open(teams=[team]) as hub:
+        session = await hub.session(team)
+        await session.join("guest")
+        await after(session, "user", "hello")
+        await after(session, "guest", f"psst, {SECRET}", audience=["inner"])
+        await after(session, "user", "hello all")
+        assert SECRET in shown(x)
+        assert SECRET not in await told(session, "user")
+        (found,) = await inner_sessions(hub)
+        with pytest.raises(SessionError, match="takes no part"):
+            await found.history(reader="user")
