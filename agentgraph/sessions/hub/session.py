@@ -22,11 +22,11 @@ from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.admission import may_enter
 from agentgraph.sessions.rounds.round import current_round
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import Audience
 from agentgraph.sessions.state.draft import Draft, draft_faults, make_draft
 from agentgraph.sessions.state.envelope import Envelope, Priority
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience
 
 
 class SessionHub(ReaderHub, Protocol):

@@ -17,8 +17,8 @@ from agentgraph.running import Run, current_run
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import current_attempt, current_round
-from agentgraph.sessions.state.audience import Audience
 from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
+from agentgraph.sessions.state.visibility import Audience
 from agentgraph.stream import AnyEvent, Event
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
 

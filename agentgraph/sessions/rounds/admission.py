@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import round_audience
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import round_audience
 
 _REQUESTS = frozenset(
     {

@@ -18,7 +18,6 @@ from agentgraph.sessions.rounds.admission import admit_all, admit_rest, may_ente
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import Audience, round_audience
 from agentgraph.sessions.state.draft import Draft, text_envelope
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
@@ -27,6 +26,7 @@ from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience, round_audience
 
 AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 

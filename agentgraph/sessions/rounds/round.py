@@ -15,10 +15,10 @@ from agentgraph.phases import HandoffPolicy
 from agentgraph.sessions.rounds.ledger import RoundLedger, roll_back
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import Audience, round_audience
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience, round_audience
 
 RETRIES = 1
 """How often a failed round is run again."""

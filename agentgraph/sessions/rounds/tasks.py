@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from agentgraph.running import at_call_end
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import Audience
 from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.visibility import Audience
 
 Outcome = Literal["completed", "failed", "expired"]
 _END_TYPES = {

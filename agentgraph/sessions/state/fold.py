@@ -14,15 +14,14 @@ from typing import Any, TypeAlias, TypeGuard
 from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import next_audience
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.hearing import after_message
 from agentgraph.sessions.state.input_account import (
     apply_audit,
     begin_input,
     charge_turn,
 )
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
+from agentgraph.sessions.state.visibility import next_audience, visibility_after
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """Applies an event to the state. Its data may be any JSON: a step must never raise."""
@@ -148,7 +147,7 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         **(begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
-        "hearing": after_message(state, envelope),
+        "visibility": visibility_after(state, envelope),
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
     }

@@ -11,12 +11,12 @@ from agentgraph.clock import clock
 from agentgraph.routing import TransitionDecision
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import round_audience, with_names
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import round_audience, with_names
 
 
 @dataclass(slots=True)

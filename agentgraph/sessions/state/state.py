@@ -88,7 +88,7 @@ class SessionState:
     """The round in which effects are being undone, and the reason; that round does nothing else."""
     said: Mapping[str, int] = field(default_factory=FrozenDict)
     """The number of texts and packets, by sender."""
-    hearing: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
+    visibility: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
     """By agent: the `spans` of sequences in which it may see all that was said, and `hidden`, how
     many texts and packets it may not see, by sender. Empty while all was said to all."""
     summary: Mapping[str, Any] | None = None
@@ -209,7 +209,7 @@ class SessionState:
         }
         values["conversation"] = ConversationState.from_dict(data["conversation"])
         values["audience"] = None if data["audience"] is None else tuple(data["audience"])
-        values["hearing"] = data["hearing"]
+        values["visibility"] = data["visibility"]
         return cls(**values)
 
 

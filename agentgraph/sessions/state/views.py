@@ -19,8 +19,8 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
-from agentgraph.sessions.state.hearing import counts_for
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import visible_counts
 
 CONTINUE = "Continue."
 _LINE_START = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
@@ -76,9 +76,9 @@ def render_view(
     """
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
     transcript = _Transcript(reader)
-    heard = state.said if sees_all else counts_for(state, reader)
+    counts = state.said if sees_all else visible_counts(state, reader)
     first_id = envelopes[0].envelope_id if envelopes else 0
-    transcript.add_line(f"before_{first_id}", _summary_line(visible, heard, state.summary))
+    transcript.add_line(f"before_{first_id}", _summary_line(visible, counts, state.summary))
     latest = next((item for item in reversed(visible) if decision_of(item) is not None), None)
     for envelope in visible:
         if envelope.sender_id == reader:
@@ -90,14 +90,14 @@ def render_view(
 
 
 def _summary_line(
-    envelopes: Sequence[Envelope], heard: Mapping[str, int], summary: Mapping[str, Any] | None
+    envelopes: Sequence[Envelope], counts: Mapping[str, int], summary: Mapping[str, Any] | None
 ) -> str:
     """Return the line about what was said before the first envelope.
 
-    `heard` are the counts of all messages that the reader may see, by sender.
+    `counts` are those of all messages that the reader may see, by sender.
     """
     text = str(summary.get("text") or "") if summary is not None else ""
-    earlier = dict(heard)
+    earlier = dict(counts)
     for envelope in envelopes:
         earlier[envelope.sender_id] = earlier.get(envelope.sender_id, 0) - 1
     total = sum(count for count in earlier.values() if count > 0)

@@ -25,13 +25,14 @@ def is_reserved(session_id: str) -> bool:
 
 def is_inner_of(record: SessionRecord, parent: Parent, team: str) -> bool:
     """Tell whether a stored session is a team's inner session for the round that `parent` names."""
-    stored = record.parent
-    if stored is None or record.team != team:
+    stored_parent = record.parent
+    if stored_parent is None or record.team != team:
         return False
     round = (parent.session_id, parent.round, parent.speaker)
     # The records of earlier versions have no path; it is in their ids.
-    is_same_path = stored.path in ("", parent.path)
-    return is_same_path and (stored.session_id, stored.round, stored.speaker) == round
+    is_same_path = stored_parent.path in ("", parent.path)
+    stored_round = (stored_parent.session_id, stored_parent.round, stored_parent.speaker)
+    return is_same_path and stored_round == round
 
 
 def path_of(record: SessionRecord) -> str:

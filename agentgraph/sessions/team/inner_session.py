@@ -13,11 +13,11 @@ from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
-from agentgraph.sessions.state.audience import Audience
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience
 from agentgraph.sessions.team.inner_id import is_inner_of
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
@@ -38,7 +38,7 @@ async def open_inner(
     creator = outer.record.creator
     # The input of the inner session is what its team has seen of the outer one. After private talk
     # the creator may not have seen all of it, and must have no right to read it there.
-    is_hidden = bool(outer.state.hearing)
+    is_hidden = bool(outer.state.visibility)
     record = new_record(
         team,
         session_id,

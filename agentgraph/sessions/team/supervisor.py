@@ -19,10 +19,10 @@ from agentgraph.running import Run, inside_round, inside_run
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.audience import with_names
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import is_silent, packet_of
+from agentgraph.sessions.state.visibility import with_names
 from agentgraph.sessions.team.speaker import Speaker, within
 
 log = logging.getLogger("agentgraph")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.state.envelope import Envelope, visible_to
-from agentgraph.sessions.state.hearing import spans_of
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import spans_of
 
 
 async def read_window(
@@ -26,8 +26,8 @@ async def read_window(
         while before >= start and len(window) < count:
             limit = min(count - len(window), before - start + 1)
             batch = await log.tail(state.session_id, limit, before)
-            heard = [item for item in batch if item.sequence >= start and visible_to(item, reader)]
-            window = [*heard, *window]
+            in_span = [item for item in batch if item.sequence >= start]
+            window = [*(item for item in in_span if visible_to(item, reader)), *window]
             before = batch[0].sequence - 1 if batch else 0
     return window
 
@@ -36,23 +36,27 @@ async def as_round_began(log: Log, state: SessionState) -> SessionState:
     """Return the state without the counts of messages that came after its round began."""
     if state.spoke <= state.round_began:
         return state
-    said = dict(state.said)
-    hidden = {name: dict(own["hidden"]) for name, own in state.hearing.items()}
+    counts = dict(state.said)
+    shares = state.visibility.items()
+    hidden_counts = {name: dict(share["hidden"]) for name, share in shares}
     for envelope in await log.read(state.session_id, state.round_began):
         if not envelope.is_substantive or envelope.sequence > state.sequence:
             continue
-        said[envelope.sender_id] -= 1
-        for name, counts in hidden.items():
+        counts[envelope.sender_id] -= 1
+        for name, hidden in hidden_counts.items():
             if not visible_to(envelope, name):
-                counts[envelope.sender_id] -= 1
-    hearing = {name: {**own, "hidden": hidden[name]} for name, own in state.hearing.items()}
-    return replace(state, said=said, hearing=hearing)
+                hidden[envelope.sender_id] -= 1
+    visibility = {name: {**share, "hidden": hidden_counts[name]} for name, share in shares}
+    return replace(state, said=counts, visibility=visibility)
 
 
 def since_summary(
     envelopes: Sequence[Envelope], state: SessionState, reach: int
 ) -> Sequence[Envelope]:
-    """Return the last `reach` messages, and those before them that no summary covers yet."""
+    """Return the last `reach` messages, and those before them that no summary covers yet.
+
+    So nothing falls between the summary and the window.
+    """
     upto = int(state.summary["upto"]) if state.summary is not None else 0
     window = envelopes[-reach:]
     return [*(item for item in envelopes[:-reach] if item.sequence > upto), *window]

@@ -15,9 +15,9 @@ from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionG
 from agentgraph.sessions import EV_TEXT, Envelope, FullTranscript, Team, WindowedSummary, visible_to
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.state.fold import fold, fold_all
-from agentgraph.sessions.state.hearing import counts_for
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import visible_counts
 from agentgraph.sessions.team.window import read_window
 from agentgraph.testing import ScriptedModel, call
 from tests.sessions.talk import after, agent, heard, held, shown
@@ -67,7 +67,7 @@ async def test_a_window_and_its_counts_are_those_of_what_the_reader_may_see(
     for reader in AGENTS:
         seen = [one for one in envelopes if one.is_substantive and visible_to(one, reader)]
         assert await read_window(log, state, reader, count) == seen[-count:]
-        assert counts_for(state, reader) == Counter(one.sender_id for one in seen)
+        assert visible_counts(state, reader) == Counter(one.sender_id for one in seen)
 
 
 @given(said=messages, at=st.integers(0, 300))
