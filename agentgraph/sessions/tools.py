@@ -24,16 +24,22 @@ def current_session() -> Session:
     return handle
 
 
-def set_context(key: str, value: Any) -> None:
-    """Set a context variable when the round commits; if the round fails, it stays as it was."""
-    _round("set_context()")
+def set_context(key: str, value: Any, *, public: bool = False) -> None:
+    """Set a context variable when the round commits; if the round fails, it stays as it was.
+
+        set_context("plan", "gold")
+
+    All participants may see context variables. So a round that answers a private message may set
+    one only with `public=True`; without it `AgentGraphError` says so to the model.
+    """
+    _check_public(_round("set_context()"), f"set_context({key!r}, …, public=True)", public)
     variables = canonical({key: value}, "the context")
     _note("set", key, variables[key])
 
 
-def delete_context(key: str) -> None:
-    """Delete a context variable when the round commits."""
-    _round("delete_context()")
+def delete_context(key: str, *, public: bool = False) -> None:
+    """Delete a context variable when the round commits; `public` is as for `set_context`."""
+    _check_public(_round("delete_context()"), f"delete_context({key!r}, public=True)", public)
     _note("delete", key, None)
 
 
@@ -46,7 +52,7 @@ def report_progress(message: str, *, fraction: float | None = None) -> None:
         raise ConfigurationError(f"{call}: give a text, and a number or None", code="report")
     report = {"task_id": _task(round), "agent": round.speaker, "round": round.number}
     report |= {"attempt": round.attempt, "message": message, "fraction": fraction}
-    round.session.tasks.report(canonical(report, "the report"))
+    round.session.tasks.report(canonical(report, "the report"), round.audience)
 
 
 def _note(kind: Literal["set", "delete"], key: str, value: Any) -> None:
@@ -55,6 +61,16 @@ def _note(kind: Literal["set", "delete"], key: str, value: Any) -> None:
         raise AgentGraphError(
             f"the context can be written by the tools of a round: {key!r} was set outside of one",
             code="outside_round",
+        )
+
+
+def _check_public(round: Round, call: str, public: bool) -> None:
+    if round.state.audience is not None and not public:
+        names = ", ".join(sorted(round.audience or ()))
+        raise AgentGraphError(
+            f"this turn is private to {names}, and all participants may see context variables: "
+            f"nothing was changed. Leave it, or call {call} if all may know it",
+            code="private_round",
         )
 
 

@@ -22,12 +22,13 @@ from agentgraph.sessions.hub.quarantine import Caretaker, check_records, load_re
 from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
+from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.compiled import CompiledTeam
-from agentgraph.sessions.team.inner_session import inner_ids
+from agentgraph.sessions.team.inner_id import known_ids
 from agentgraph.sessions.team.supervisor import Supervisor
 
 logger = logging.getLogger("agentgraph")
@@ -106,10 +107,12 @@ class SessionDriver:
         """Show new envelopes to the supervisor; wake the inner sessions of a failed round."""
         if self._execution is not None and self._execution.supervisor is not None:
             self._execution.supervisor.notice(envelopes)
+        if self.session is None:
+            return
         for envelope in envelopes:
             data = envelope.event_data
             if envelope.event_type == EV_ROUND_FAILED and data.get("final") is True:
-                self._wake_inner([data["speaker"]], data["round"])
+                self._wake_inner(self.session.record, [data["speaker"]], data["round"])
 
     def suspend(self, damage: DamagedSession) -> None:
         """Run no more rounds until the damage is repaired."""
@@ -165,7 +168,9 @@ class SessionDriver:
                     self._execution = await self._take()
                 if (execution := self._execution) is not None and await execution.run():
                     self._is_over = True
-                    self._wake_inner(execution.team.inner_teams, execution.session.state.round)
+                    session = execution.session
+                    teams = execution.team.inner_teams
+                    self._wake_inner(session.record, teams, session.state.round)
                     await self._let_go()
                 self._failure_count = 0
             except RoundConflict:
@@ -235,10 +240,10 @@ class SessionDriver:
         if execution is not None and execution.supervisor is not None:
             await execution.supervisor.stop()
 
-    def _wake_inner(self, teams: Sequence[str], round: int) -> None:
+    def _wake_inner(self, record: SessionRecord, teams: Sequence[str], round: int) -> None:
         """Wake the inner sessions that were opened for a round that is over."""
         for name in teams:
-            for session_id in inner_ids(self._id, round, name):
+            for session_id in known_ids(record, round, name, 1 + RETRIES):
                 self._hub.wake(session_id)
         for session_id in self.session.inner_ids if self.session is not None else ():
             self._hub.wake(session_id)
@@ -318,7 +323,8 @@ class SessionDriver:
         await OwnedSession(hub.log, record, rules, state, epoch).close("round_over")
         await hub.log.release(self._id, hub.lease.owner)
         self._is_over = True
-        self._wake_inner(record.agents, state.round)  # some of these agents may be teams
+        # Some of these agents may be teams.
+        self._wake_inner(record, record.agents, state.round)
 
 
 def _serves(parent: Parent, outer: SessionState | None) -> bool:

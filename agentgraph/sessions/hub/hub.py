@@ -37,6 +37,7 @@ from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.compiled import CompiledTeam
+from agentgraph.sessions.team.inner_id import is_reserved
 from agentgraph.storage import LazySaver, open_saver
 
 _LEASE_S = 30.0
@@ -167,9 +168,13 @@ class Hub:
         expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never.
 
         Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
-        team and for an id that another team's session has.
+        team and for an id that another team's session or an inner session has.
         """
         self.check_open()
+        if isinstance(id, str) and is_reserved(id):
+            raise ConfigurationError(
+                f"id={id!r}: hubs choose the ids that begin so; choose another one", code="session"
+            )
         if isinstance(team, str):
             team = self._team(team)
         self.register(team)
@@ -213,7 +218,8 @@ class Hub:
         envelopes = await self.log.read(record.session_id, 0, at)
         parent = Parent(record.session_id, at=at)
         created_at = run_in_context(lambda: clock().wall())
-        fork = replace(record, session_id=new_id(), parent=parent, created_at=created_at)
+        id, secret = new_id(), new_id()
+        fork = replace(record, session_id=id, secret=secret, parent=parent, created_at=created_at)
         copies = [replace(envelope, session_id=fork.session_id) for envelope in envelopes]
         # No rule is asked: a session whose code is missing can be forked too.
         rules = Rules(TransitionGraph(record.creator))
@@ -231,6 +237,12 @@ class Hub:
         due_at = next_due(record, page.state)
         if not await self.log.create(record, page.envelopes, page.state, due_at=due_at):
             session = await self.get(record.session_id)
+            if session.record.serves:
+                raise SessionError(
+                    f"session {record.session_id!r} serves a round of another session, which "
+                    "alone runs it: open a session with another id",
+                    code="session_exists",
+                )
             if session.record.team != team.name:
                 raise SessionError(
                     f"session {record.session_id!r} is one of the team {session.record.team!r}",

@@ -10,11 +10,11 @@ from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.quarantine import load_readable, readable_state
-from agentgraph.sessions.hub.subscribers import Subscribers, stream, watch
+from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.envelope import Envelope, visible_to
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
 from agentgraph.sessions.state.state import SessionState
@@ -105,26 +105,41 @@ class SessionReader:
             return fault
         return None
 
-    async def history(self, after: int = 0) -> list[Envelope]:
-        """Return the envelopes after the sequence `after`."""
+    async def history(self, after: int = 0, *, reader: str | None = None) -> list[Envelope]:
+        """Return the envelopes after the sequence `after`.
+
+            await session.history(reader="ann")  # what ann may see, and no more
+
+        With a `reader`, a participant, the sequence may have holes. `SessionError` if nobody of
+        this name has ever taken part.
+        """
         self._hub.check_open()
+        may_see = self._sight_of(reader)
         try:
-            return await self._hub.log.read(self.id, _sequence(after))
+            envelopes = await self._hub.log.read(self.id, _sequence(after))
         except DamagedSession as damage:
             self._hub.quarantine(self.id, damage)
             raise
+        return envelopes if reader is None else [*filter(may_see, envelopes)]
 
-    def watch(self, after: int = 0) -> AsyncGenerator[Envelope, None]:
-        """Yield the envelopes after a sequence, and new ones until the session ends."""
-        return watch(self._hub.log, self._hub.subscribers, self.id, _sequence(after))
+    def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
+        """Yield the envelopes after a sequence, and new ones until the session ends.
 
-    def stream(self, after: int = 0) -> AsyncGenerator[Envelope | AnyEvent, None]:
+        `reader` is as for `history`.
+        """
+        hub, may_see = self._hub, self._sight_of(reader)
+        return watch(hub.log, hub.subscribers, self.id, _sequence(after), may_see)
+
+    def stream(
+        self, after: int = 0, *, reader: str | None = None
+    ) -> AsyncGenerator[Envelope | AnyEvent, None]:
         """Yield envelopes, and live events from the rounds that this hub runs.
 
         Live events carry their round and attempt: those of an attempt that failed are void.
+        `reader` is as for `history`: live events are those of the rounds that this reader may see.
         """
-        hub, position = self._hub, _sequence(after)
-        return stream(hub.log, hub.subscribers, self.id, position, partial(hub.wake, self.id))
+        hub, envelopes = self._hub, self.watch(after, reader=reader)
+        return stream(envelopes, hub.subscribers, self.id, reader, partial(hub.wake, self.id))
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""
@@ -133,11 +148,20 @@ class SessionReader:
             return False
         return name in state.due or (state.round == 0 and name == state.creator_id)
 
-    async def explain(self, sequence: int) -> SessionExplanation:
-        """Explain the decision on an envelope, and why no earlier rule made it."""
+    async def explain(self, sequence: int, *, reader: str | None = None) -> SessionExplanation:
+        """Explain the decision on an envelope, and why no earlier rule made it.
+
+        Raises `SessionError` if there is no such envelope, or none that the `reader` may see.
+        """
+        may_see = self._sight_of(reader)
         await self.refresh()
         self._check_sequence(sequence)
         envelopes = await self._hub.log.read(self.id, 0, sequence)
+        if not may_see(envelopes[-1]):
+            raise SessionError(
+                f"there is no envelope {sequence!r} that {reader!r} may see",
+                code="unknown_sequence",
+            )
         return explain_last(self.record, self._hub.rules_of(self.record), envelopes)
 
     async def refresh(self) -> SessionState:
@@ -158,6 +182,22 @@ class SessionReader:
     def update(self, state: SessionState) -> None:
         """Replace the state by a newer one."""
         self._state = state
+
+    def _sight_of(self, reader: str | None) -> MaySee:
+        """Return what tells whether a reader may see an envelope; None may see all of them."""
+        if reader is None:
+            return lambda envelope: True
+        record = self.record
+        names = (*record.agents, *record.people, *filter(None, (record.supervisor,)))
+        if reader not in names:
+            raise SessionError(
+                f"reader={reader!r} takes no part in the session: there are {', '.join(names)}",
+                code="stranger",
+            )
+        sees_all = reader == record.supervisor
+        return lambda envelope: (
+            visible_to(envelope, reader) or (sees_all and envelope.is_substantive)
+        )
 
     def _check_sequence(self, sequence: object) -> None:
         is_number = isinstance(sequence, int) and not isinstance(sequence, bool)

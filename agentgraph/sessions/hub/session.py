@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, overload
 
 from agentgraph.clock import new_id
@@ -26,6 +26,7 @@ from agentgraph.sessions.state.draft import Draft, draft_faults, make_draft
 from agentgraph.sessions.state.envelope import Envelope, Priority
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience
 
 
 class SessionHub(ReaderHub, Protocol):
@@ -104,6 +105,8 @@ class Session(SessionReader):
         same sender and `idempotency_key` are accepted once. `admitted=True` waits until it has its
         place in the log and returns its envelope; a round cannot wait for its own session.
 
+        Without an `audience` all see it; in the turn of a private round, those who see that round.
+
         Raises `ConfigurationError` for what cannot be sent, `SessionClosed` after the end, and
         `Quarantined` where the session cannot run here.
 
@@ -120,6 +123,7 @@ class Session(SessionReader):
         self._check(sender, draft)
         if admitted and self._is_inside():
             raise InsideRound()
+        draft = replace(draft, audience=self._audience_of(draft))
         envelope_id = await self._put_in_inbox(sender, draft)
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
@@ -140,15 +144,19 @@ class Session(SessionReader):
         await self._hub.subscribers.wait_until(self.id, self._has_settled)
         return self.state
 
-    async def set_context(self, key: str, value: Any) -> None:
-        """Set a context variable at once, also while a round is under way."""
+    async def set_context(self, key: str, value: Any, *, public: bool = False) -> None:
+        """Set a context variable at once, also while a round is under way.
+
+        All participants may see it: in the turn of a private round this needs `public=True`, else
+        it raises `SessionError`.
+        """
         if not isinstance(key, str):
             raise ConfigurationError(f"key={key!r}: give a string", code="draft")
-        await self._request_context({"set": {key: value}, "delete": []})
+        await self._request_context({"set": {key: value}, "delete": []}, public)
 
-    async def delete_context(self, key: str) -> None:
-        """Delete a context variable at once."""
-        await self._request_context({"set": {}, "delete": [key]})
+    async def delete_context(self, key: str, *, public: bool = False) -> None:
+        """Delete a context variable at once; `public` is as for `set_context`."""
+        await self._request_context({"set": {}, "delete": [key]}, public)
 
     async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
         """Send a human's decision on an interrupt; the interrupted round resumes.
@@ -271,7 +279,13 @@ class Session(SessionReader):
         if or_else and await self._hub.log.find(self.id, envelope_id) is None:
             raise SessionError(or_else, code="too_late")
 
-    async def _request_context(self, updates: Mapping[str, Any]) -> None:
+    async def _request_context(self, updates: Mapping[str, Any], is_public: bool) -> None:
+        if not is_public and self._round_audience() is not None:
+            raise SessionError(
+                "this turn is private, and all participants may see context variables: nothing "
+                "was changed. Leave it, or give public=True if all may know it",
+                code="private_round",
+            )
         draft = Draft(ev.EV_CONTEXT_SET, updates)
         self._check(self.record.creator, draft)
         await self._request(self.record.creator, draft)
@@ -334,6 +348,11 @@ class Session(SessionReader):
         names = (*self._senders, HUMAN)
         strangers = [name for name in draft.audience or () if name not in names]
         faults += [f"audience: {name!r} takes no part in the session" for name in strangers]
+        if draft.audience is not None and _sets_context(draft):
+            faults.append(
+                "audience: all participants may see context variables, so what is for some of "
+                "them sets none: use session.set_context"
+            )
         if faults:
             raise ConfigurationError(faults, code="draft")
         if self._now.is_ended:
@@ -352,6 +371,20 @@ class Session(SessionReader):
         own = () if state.creator_id in (*record.agents, *record.humans) else (state.creator_id,)
         return (*state.participant_order, *own)
 
+    def _audience_of(self, draft: Draft) -> Audience:
+        """Return the audience of a draft by the names of participants."""
+        if draft.audience is None:
+            return self._round_audience()
+        creator = self.record.creator
+        return tuple(creator if name == HUMAN else name for name in draft.audience)
+
+    def _round_audience(self) -> Audience:
+        """Return the audience of this session's round that this code runs in, None outside."""
+        round = current_round()
+        if round is None or not self._is_inside():
+            return None
+        return round.audience if round.session.id == self.id else round.session.outer_audience
+
     def _is_inside(self) -> bool:
         """Tell whether this code runs inside a round of this session or of its inner sessions."""
         round = current_round()
@@ -359,3 +392,12 @@ class Session(SessionReader):
             return False
         handle = round.session.handle
         return self.id in (round.session.id, handle.id if handle is not None else None)
+
+
+def _sets_context(draft: Draft) -> bool:
+    """Tell whether a draft of a sender changes context variables."""
+    data = draft.event_data
+    if draft.event_type == ev.EV_CONTEXT_SET:
+        return True
+    updates = data.get("context_updates") if draft.event_type == ev.EV_PACKET else None
+    return isinstance(updates, Mapping) and any(updates.values())

@@ -16,8 +16,9 @@ from agentgraph.errors import SessionError
 from agentgraph.running import Run, current_run
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.rounds.round import current_attempt
+from agentgraph.sessions.rounds.round import current_attempt, current_round
 from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
+from agentgraph.sessions.state.visibility import Audience
 from agentgraph.stream import AnyEvent, Event
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
 
@@ -30,6 +31,8 @@ EventQueue: TypeAlias = asyncio.Queue[AnyEvent | None]
 """The live events of a session; None marks the end."""
 Item: TypeAlias = Envelope | AnyEvent
 Handler: TypeAlias = Callable[[Envelope], Any]
+MaySee: TypeAlias = Callable[[Envelope], bool]
+"""Tells whether a reader may see an envelope."""
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -42,7 +45,7 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._changes: dict[str, asyncio.Event] = {}
-        self._queues: dict[str, set[EventQueue]] = defaultdict(set)
+        self._queues: dict[str, dict[EventQueue, str | None]] = defaultdict(dict)
         self._is_closed = False
 
     async def wait_until(
@@ -66,15 +69,18 @@ class Subscribers:
             if change is not None:
                 change.set()
 
-    def subscribe(self, session_id: str) -> EventQueue:
-        """Return a queue of a session's live events; in a full one they replace the oldest."""
+    def subscribe(self, session_id: str, reader: str | None = None) -> EventQueue:
+        """Return a queue of a session's live events; in a full one they replace the oldest.
+
+        With a `reader` it has only the events of rounds that this participant may see.
+        """
         queue: EventQueue = asyncio.Queue(_QUEUE_SIZE)
-        self._queues[session_id].add(queue)
+        self._queues[session_id][queue] = reader
         return queue
 
     def unsubscribe(self, session_id: str, queue: EventQueue) -> None:
         """Stop putting events into a queue."""
-        self._queues[session_id].discard(queue)
+        self._queues[session_id].pop(queue, None)
         if not self._queues[session_id]:
             del self._queues[session_id]
 
@@ -83,7 +89,7 @@ class Subscribers:
 
         The callbacks for tokens are requested turn by turn: a turn without readers needs none.
         """
-        emitter = EventEmitter(run, session.record.team, self._put_in(session.id), current_attempt)
+        emitter = EventEmitter(run, session.record.team, self._put_in(session), current_attempt)
 
         def has_readers() -> bool:
             return bool(self._queues.get(session.id))
@@ -105,12 +111,26 @@ class Subscribers:
                 _offer(queue, None)
         self.notify()
 
-    def _put_in(self, session_id: str) -> PutEvent:
+    def _put_in(self, session: OwnedSession) -> PutEvent:
         async def put_event(event: AnyEvent) -> None:
-            for queue in self._queues.get(session_id, ()):
-                _offer(queue, event)
+            audience = _audience_here(session)
+            for queue, reader in self._queues.get(session.id, {}).items():
+                if audience is None or reader is None or reader in audience:
+                    _offer(queue, event)
 
         return put_event
+
+
+def _audience_here(session: OwnedSession) -> Audience:
+    """Return the audience of the round of a session, or of one inside it, that this code runs in.
+
+    The round is asked before the session's state: an event may come late, when the next round, with
+    another audience, has begun.
+    """
+    round = current_round()
+    if round is None:
+        return session.state.audience
+    return round.audience if round.session is session else round.session.outer_audience
 
 
 def _offer(queue: EventQueue, event: AnyEvent | None) -> None:
@@ -121,9 +141,9 @@ def _offer(queue: EventQueue, event: AnyEvent | None) -> None:
 
 
 async def watch(
-    log: Log, subscribers: Subscribers, session_id: str, after: int
+    log: Log, subscribers: Subscribers, session_id: str, after: int, may_see: MaySee
 ) -> AsyncGenerator[Envelope, None]:
-    """Yield envelopes in order, until the session ends."""
+    """Yield the envelopes that a reader may see, in order, until the session ends."""
 
     async def has_more() -> bool:
         return bool(await log.read(session_id, position, 1))
@@ -137,7 +157,7 @@ async def watch(
         batch = await log.read(session_id, position, _BATCH)
         for envelope in batch:
             position = envelope.sequence
-            if position > after:
+            if position > after and may_see(envelope):
                 yield envelope
             if envelope.event_type == EV_SESSION_CLOSED:
                 return
@@ -148,15 +168,19 @@ async def watch(
 
 
 async def stream(
-    log: Log, subscribers: Subscribers, session_id: str, after: int, wake: Callable[[], None]
+    envelopes: AsyncGenerator[Envelope, None],
+    subscribers: Subscribers,
+    session_id: str,
+    reader: str | None,
+    wake: Callable[[], None],
 ) -> AsyncGenerator[Item, None]:
     """Yield envelopes and live events; call `wake` once the reader is subscribed to events."""
-    events = subscribers.subscribe(session_id)
+    events = subscribers.subscribe(session_id, reader)
     items: asyncio.Queue[Item | BaseException | None] = asyncio.Queue(1)
 
     async def put_envelopes() -> None:
         try:
-            async for envelope in watch(log, subscribers, session_id, after):
+            async for envelope in envelopes:
                 await items.put(envelope)
         except Exception as error:
             await items.put(error)

@@ -7,6 +7,7 @@ nothing: `OwnedSession` appends the page.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.state import envelope as ev
@@ -14,6 +15,7 @@ from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import round_audience
 
 _REQUESTS = frozenset(
     {
@@ -73,7 +75,8 @@ def _admit(page: Page, entry: InboxEntry) -> None:
     elif kind == ev.EV_DECISION:
         question = state.interrupts.get(str(data["interrupt_id"]))
         if question is not None and "decision" not in question:
-            page.add(sender, draft, envelope_id=entry.envelope_id)
+            answer = replace(draft, audience=round_audience(state, question.get("speaker")))
+            page.add(sender, answer, envelope_id=entry.envelope_id)
     elif kind == ev.EV_SESSION_RELEASED:
         agent = _agent_after_human(page, data["agent"])
         if state.status == "waiting_human" and agent is not None:

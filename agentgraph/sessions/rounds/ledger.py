@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentgraph.errors import ConfigurationError, kind_of
@@ -21,6 +21,7 @@ from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import EV_AUDIT
 from agentgraph.sessions.state.payload import clip
+from agentgraph.sessions.state.visibility import Audience
 
 _LONGEST_RESULT = 4_000
 """The longest result of an effect that a repeated round gets back: an envelope has to hold it."""
@@ -40,6 +41,8 @@ class RoundLedger:
     attempt: int
     input_id: str
     """The id of the outside input that the round serves."""
+    audience: Audience
+    """Who may see the records; None means everybody."""
     fault: Exception | None = None
     """The error of the last write to the log that failed."""
 
@@ -112,7 +115,7 @@ class RoundLedger:
             await outer.effects_ledger.write(outer.outer_record(record))
             return
         place = {"speaker": self.speaker, "round": self.round, "attempt": self.attempt}
-        draft = _draft_of(record, place)
+        draft = replace(_draft_of(record, place), audience=self.audience)
         try:
             await self.session.note(draft)
         except Exception as error:

@@ -26,6 +26,7 @@ from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience, round_audience
 
 AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 
@@ -102,6 +103,8 @@ class OwnedSession:
     """The inner sessions of this session's rounds; they end with those rounds."""
     outer: OwnedSession | None = None
     """The session whose round this session serves, None if it serves none."""
+    outer_audience: Audience = None
+    """Who may see what is said in the hub's round that this session is part of; None: everybody."""
     outer_input: OuterInput | None = None
     """The outer input that this session serves, None if it serves none."""
     guards: Guards | None = None
@@ -184,9 +187,13 @@ class OwnedSession:
             ]
             if fresh and not self.state.is_ended:
                 notes = [*self._with_usage(fresh, usage_of)]
-                await self._write(
-                    lambda page: [page.note(ev.EV_INTERRUPT, question) for question in notes]
-                )
+
+                def fill(page: Page) -> None:
+                    for question in notes:
+                        audience = round_audience(page.state, question["speaker"])
+                        page.note(ev.EV_INTERRUPT, question, audience=audience)
+
+                await self._write(fill)
 
     def _with_usage(
         self,
@@ -210,10 +217,10 @@ class OwnedSession:
             if not self.state.is_ended:
                 await self._write(lambda page: [page.add(sender, draft) for draft in drafts])
 
-    async def say(self, *texts: str, sender: str) -> None:
+    async def say(self, *texts: str, sender: str, audience: Audience = None) -> None:
         """Append texts at once, without the inbox: the caller waits for the answer."""
         async with self.lock:
-            drafts = [text_envelope(text) for text in texts]
+            drafts = [text_envelope(text, audience=audience) for text in texts]
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:
@@ -316,8 +323,11 @@ def current_owned_session() -> OwnedSession | None:
 
 
 @contextmanager
-def inside_session(session: OwnedSession) -> Iterator[None]:
-    """Make `session` the current session for the graph that runs inside this block."""
+def inside_session(session: OwnedSession | None) -> Iterator[None]:
+    """Make `session` the current session for the team's graph that runs inside this block.
+
+    None is for a participant's turn: a team's graph in it is not that of the session around it.
+    """
     token = _current.set(session)
     try:
         yield

@@ -18,6 +18,7 @@ from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience, round_audience
 
 RETRIES = 1
 """How often a failed round is run again."""
@@ -55,13 +56,19 @@ class Round:
         return f"{self.session.id}/{self.number}"
 
     @property
+    def audience(self) -> Audience:
+        """Who may see what this turn notes, asks and says; None means everybody."""
+        return round_audience(self.state, self.speaker)
+
+    @property
     def input_id(self) -> str:
         """The id of the outside input that the round serves."""
         return f"{self.session.id}@{self.state.input}"
 
     def ledger(self) -> RoundLedger:
         """Return the ledger that the guards of this round write to."""
-        return RoundLedger(self.session, self.speaker, self.number, self.attempt, self.input_id)
+        place = (self.speaker, self.number, self.attempt)
+        return RoundLedger(self.session, *place, self.input_id, self.audience)
 
     def policy(self, team_policy: HandoffPolicy) -> HandoffPolicy:
         """Return the team's handoff policy, with the present participants as targets."""
@@ -74,12 +81,13 @@ class Round:
         """Append the round's packet and its consequences; a second call appends nothing."""
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, "completed")
         data = {**packet, **self.ledger().take_packet_fields()}
-        draft = Draft(ev.EV_PACKET, data, causation_id=self.state.last_envelope_id)
+        cause = self.state.last_envelope_id
+        draft = Draft(ev.EV_PACKET, data, audience=self.state.audience, causation_id=cause)
 
         def fill(page: Page) -> None:
             for rejection in rejections:
                 handoff = {"from": self.speaker, **rejection["value"]}
-                page.note(ev.EV_HANDOFF_REJECTED, handoff)
+                page.note(ev.EV_HANDOFF_REJECTED, handoff, audience=self.audience)
             page.say(self.speaker, draft)
 
         await self.session.end_turn(self.speaker, self.number, fill)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from agentgraph.running import at_call_end
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.visibility import Audience
 
 Outcome = Literal["completed", "failed", "expired"]
 _END_TYPES = {
@@ -32,17 +33,18 @@ class Tasks:
     write: Callable[..., Awaitable[None]]
     """Appends drafts to the session's log."""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    last_reports: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    last_reports: dict[str, Draft] = field(default_factory=dict)
     """The last report of each open task, by task id."""
     ended_rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By speaker, the last round and attempt that ended: a thread may still report from it."""
     drafts: list[Draft] = field(default_factory=list)
     """The drafts that are not written yet."""
 
-    def report(self, report: Mapping[str, Any]) -> None:
+    def report(self, report: Mapping[str, Any], audience: Audience) -> None:
         """Take a report, from any thread; the first one of a call begins its task."""
         at_call_end(partial(self._end_with_call, report["task_id"]))
-        self.loop.call_soon_threadsafe(self._add, report)
+        draft = Draft(ev.EV_TASK_PROGRESS, report, audience=audience)
+        self.loop.call_soon_threadsafe(self._add, draft)
 
     async def flush(self) -> None:
         """Append all drafts that are not written yet."""
@@ -56,22 +58,24 @@ class Tasks:
         await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, no wait
         self.ended_rounds[speaker] = round, attempt
         for task_id, report in list(self.last_reports.items()):
-            if report["agent"] == speaker:
+            if report.event_data["agent"] == speaker:
                 self._end(task_id, outcome)
         await self.flush()
 
     def drafts_at_close(self) -> list[Draft]:
         """Return the drafts to write before the session ends; they end each open task."""
-        return [*self.drafts, *(_end_of(last, "expired") for last in self.last_reports.values())]
+        open_tasks = self.last_reports.values()
+        return [*self.drafts, *(_note_of(last, ev.EV_TASK_EXPIRED) for last in open_tasks)]
 
-    def _add(self, report: Mapping[str, Any]) -> None:
-        if (report["round"], report["attempt"]) <= self.ended_rounds.get(report["agent"], (0, 0)):
+    def _add(self, report: Draft) -> None:
+        data = report.event_data
+        if (data["round"], data["attempt"]) <= self.ended_rounds.get(data["agent"], (0, 0)):
             return
-        task_id = report["task_id"]
+        task_id = data["task_id"]
         if task_id not in self.last_reports:
-            self.drafts.append(Draft(ev.EV_TASK_STARTED, _identity(report)))
+            self.drafts.append(_note_of(report, ev.EV_TASK_STARTED))
         self.last_reports[task_id] = report
-        self.drafts.append(Draft(ev.EV_TASK_PROGRESS, report))
+        self.drafts.append(report)
         self._flush_soon()
 
     def _end_with_call(self, task_id: str, went_well: bool) -> None:
@@ -80,7 +84,7 @@ class Tasks:
             self._flush_soon()
 
     def _end(self, task_id: str, outcome: Outcome) -> None:
-        self.drafts.append(_end_of(self.last_reports.pop(task_id), outcome))
+        self.drafts.append(_note_of(self.last_reports.pop(task_id), _END_TYPES[outcome]))
 
     def _flush_soon(self) -> None:
         # More drafts than one call adds mean that a scheduled flush will write them all.
@@ -95,9 +99,8 @@ class Tasks:
     """A reference to the task, as the loop itself has only a weak one."""
 
 
-def _end_of(report: Mapping[str, Any], outcome: Outcome) -> Draft:
-    return Draft(_END_TYPES[outcome], _identity(report))
-
-
-def _identity(report: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: report[key] for key in ("task_id", "agent", "round", "attempt")}
+def _note_of(report: Draft, event_type: str) -> Draft:
+    """Return the draft of a task's begin or end, for those who may see its reports."""
+    keys = ("task_id", "agent", "round", "attempt")
+    data = {key: report.event_data[key] for key in keys}
+    return Draft(event_type, data, audience=report.audience)

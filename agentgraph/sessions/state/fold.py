@@ -22,6 +22,7 @@ from agentgraph.sessions.state.input_account import (
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
+from agentgraph.sessions.state.visibility import next_audience, visibility_after
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """Applies an event to the state. Its data may be any JSON: a step must never raise."""
@@ -77,6 +78,7 @@ def apply_decision(
         turns={},
         failures={},
         decision=decision.to_dict(),
+        audience=None if envelope.audience is None else next_audience(state, envelope),
         round_began=envelope.sequence,
         floor_at=envelope.created_at,
         expected_next_speaker=decision.next_speaker,
@@ -155,6 +157,7 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
         **(begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)),
         "last_envelope_id": envelope.envelope_id,
         "said": {**state.said, sender: state.said.get(sender, 0) + 1},
+        "visibility": visibility_after(state, envelope),
         "spoke_at": envelope.created_at,
         "spoke": envelope.sequence,
     }

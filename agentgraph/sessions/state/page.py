@@ -17,6 +17,7 @@ from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import round_audience, with_names
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Page:
 
     def release(self, agent: str, *, envelope_id: str | None = None) -> None:
         """Give the floor from a human to an agent."""
-        draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
+        draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent}, audience=self.state.audience)
         envelope = self._stamp(ev.SYSTEM, draft, envelope_id)
         decision = TransitionDecision("speak", (agent,), rule="default")
         self._decide(envelope, apply_event(self.state, envelope), decision)
@@ -68,7 +69,8 @@ class Page:
     def fail(self, data: Mapping[str, Any], *, final: bool) -> None:
         """Add the failure of a round; if it is final, its speaker counts as having spoken."""
         stamp = stamp_of(self.state, str(data.get("speaker")), {}) if final else {}
-        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final, **stamp})
+        audience = round_audience(self.state, data.get("speaker"))
+        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final, **stamp}, audience=audience)
         envelope = self._stamp(ev.SYSTEM, draft, None)
         after = apply_event(self.state, envelope)
         is_over = final and not after.due and after.given_up
@@ -103,6 +105,11 @@ class Page:
             data = {**envelope.event_data, "decision": decision.to_dict()}
             if mover is not None and STAMP in data:
                 data[STAMP] = {**data[STAMP], "decided_by": mover.sender_id}
+            receivers = decision.speakers if decision.rule == "handoff" else ()
+            audience = with_names(envelope.audience, receivers)
+            if audience != envelope.audience:  # who may see it is part of the event
+                envelope = replace(envelope, audience=audience)
+                after = apply_event(self.state, envelope)
             envelope = replace(envelope, event_data=data)
             after = apply_decision(after, envelope, decision)
             self._append(envelope, after)
@@ -119,7 +126,8 @@ class Page:
             names = ("target", "reason", "summary", "next_phase", "channel_escalation")
             data = {name: routing[name] for name in names if name in routing}
             data |= {"from": turn.sender_id, "told": "Another speaker's turn decided the round."}
-            cause = {"causation_id": turn.envelope_id, "audience": envelope.audience}
+            audience = with_names(envelope.audience, (turn.sender_id, envelope.sender_id))
+            cause = {"causation_id": turn.envelope_id, "audience": audience}
             self.note(ev.EV_HANDOFF_REJECTED, data, **cause)
 
     def _note_moves(
@@ -129,7 +137,11 @@ class Page:
         if decision.rule == "handoff" and isinstance(routing, Mapping):
             phase_before = self.state.phase
             handoff = _handoff_data(mover.sender_id, routing, decision)
-            cause = {"causation_id": mover.envelope_id, "audience": envelope.audience}
+            senders = (mover.sender_id, envelope.sender_id)
+            cause = {
+                "causation_id": mover.envelope_id,
+                "audience": with_names(envelope.audience, senders),
+            }
             self.note(ev.EV_HANDOFF, handoff, **cause)
             if self.state.phase != phase_before:
                 self._note_phase(phase_before, self.state.phase, envelope)

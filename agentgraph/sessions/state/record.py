@@ -23,6 +23,8 @@ class Parent:
     speaker: str | None = None
     at: int | None = None
     """For a fork, the sequence up to which both logs are equal."""
+    path: str = ""
+    """For an inner session, which part of the round it serves; "" in earlier versions' records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class SessionRecord:
     supervisor: str | None = None
     parent: Parent | None = None
     version: int = 1
+    secret: str = field(default="", repr=False)
+    """What the ids of inner sessions follow from; "" in records of earlier versions."""
 
     def __post_init__(self) -> None:
         names = ("graph", "context", "handoffs", "expectations")

@@ -64,6 +64,8 @@ class SessionState:
     """Of a round with several speakers, what is known of each turn that has ended, by speaker."""
     decision: Mapping[str, Any] | None = None
     """The decision that gave the speakers the floor."""
+    audience: tuple[str, ...] | None = None
+    """Who may see what is said in this round, beside its speakers; None means everybody."""
     round_began: int = 0
     """The sequence of that decision: a speaker's view ends there."""
     failures: Mapping[str, int] = field(default_factory=FrozenDict)
@@ -86,6 +88,9 @@ class SessionState:
     """The round in which effects are being undone, and the reason; that round does nothing else."""
     said: Mapping[str, int] = field(default_factory=FrozenDict)
     """The number of texts and packets, by sender."""
+    visibility: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
+    """By agent: the `spans` of sequences in which it may see all that was said, and `hidden`, how
+    many texts and packets it may not see, by sender. Empty while all was said to all."""
     summary: Mapping[str, Any] | None = None
     """The last summary of the log: `text`, covering envelopes up to the sequence `upto`."""
     acks: tuple[str, ...] = ()
@@ -194,7 +199,11 @@ class SessionState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionState:
-        """Read a state; `TypeError` if a key is not a field."""
+        """Read a state; `TypeError` if a key is not a field.
+
+        Raises `KeyError` for a state of an earlier version, which lacks what later ones count: the
+        log is folded instead.
+        """
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -202,6 +211,8 @@ class SessionState:
         if isinstance(finish, Mapping):
             values["turns"] = {finish["sender_id"]: finish}
         values["conversation"] = ConversationState.from_dict(data["conversation"])
+        values["audience"] = None if data["audience"] is None else tuple(data["audience"])
+        values["visibility"] = data["visibility"]
         return cls(**values)
 
 

@@ -21,6 +21,7 @@ from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
 from agentgraph.sessions.state.parallel import STAMP, in_list_order
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import visible_counts
 
 CONTINUE = "Continue."
 _LINE_START = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
@@ -70,14 +71,17 @@ def render_view(
 ) -> list[AnyMessage]:
     """Return envelopes as messages for the model of `reader`.
 
-    The envelopes must be substantive and in order; for those before the first one a summary line is
-    shown. `sees_all` is for a supervisor, who also sees envelopes that are not addressed to it.
+    The envelopes must be substantive and in order; for those before the first one that the reader
+    may see, a summary line is shown. `sees_all` is for a supervisor, who also sees envelopes that
+    are not addressed to it.
     """
     envelopes = in_list_order(envelopes)
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
     transcript = _Transcript(reader)
-    transcript.add_line(*_summary_line(envelopes, state))
-    latest = next((item for item in reversed(envelopes) if decision_of(item) is not None), None)
+    counts = state.said if sees_all else visible_counts(state, reader)
+    first_id = envelopes[0].envelope_id if envelopes else 0
+    transcript.add_line(f"before_{first_id}", _summary_line(visible, counts, state))
+    latest = next((item for item in reversed(visible) if decision_of(item) is not None), None)
     for envelope in visible:
         if envelope.sender_id == reader:
             transcript.add_own(envelope)
@@ -96,11 +100,16 @@ def _gives_floor(envelope: Envelope, latest: Envelope | None) -> bool:
     return envelope is latest
 
 
-def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[str, str]:
-    """Return the line about the time before the first envelope, and a message id for it."""
+def _summary_line(
+    envelopes: Sequence[Envelope], counts: Mapping[str, int], state: SessionState
+) -> str:
+    """Return the line about what was said before the first envelope.
+
+    `counts` are those of all messages that the reader may see, by sender.
+    """
     summary = state.summary
     text = str(summary.get("text") or "") if summary is not None else ""
-    earlier = dict(state.said)
+    earlier = dict(counts)
     for envelope in envelopes:
         earlier[envelope.sender_id] = earlier.get(envelope.sender_id, 0) - 1
     total = sum(count for count in earlier.values() if count > 0)
@@ -109,9 +118,9 @@ def _summary_line(envelopes: Sequence[Envelope], state: SessionState) -> tuple[s
     senders = [name for name, count in earlier.items() if count > 0]
     names = ", ".join(sorted(senders, key=lambda name: order.get(name, -1)))
     if total <= 0:
-        return "", ""
+        return ""
     notice = f"[Earlier in this conversation: {total} messages from {names}]"
-    return f"before_{envelopes[0].envelope_id if envelopes else 0}", f"{notice}\n{text}".strip()
+    return f"{notice}\n{text}".strip()
 
 
 def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:

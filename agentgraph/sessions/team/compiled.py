@@ -74,7 +74,7 @@ class CompiledTeam(TeamSpec):
         agents = [agent for agent in self.participants if agent.name in self.names]
         speakers = [self._speaker(agent) for agent in agents]
         sessions = PrivateSessions(self, self._counts_in_outer)
-        return TeamGraph(self.name, speakers, sessions).add_to(graph)
+        return TeamGraph(speakers, sessions).add_to(graph)
 
     @cached_property
     def supervisor_speaker(self) -> Speaker | None:

@@ -64,7 +64,6 @@ class Sessions(Protocol):
 class TeamGraph:
     """The nodes of a team's graph."""
 
-    team_name: str
     speakers: Sequence[Speaker]
     sessions: Sessions
 
@@ -84,7 +83,8 @@ class TeamGraph:
 
     async def admit(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
         """Admit waiting entries, and send to each speaker who is due; end the run if none is."""
-        session = self._of_hub() or await self.sessions.find(state, config, takes_input=True)
+        session = current_owned_session()
+        session = session or await self.sessions.find(state, config, takes_input=True)
         input_note = _input_note(state)
         await session.admit()
         names = {speaker.name for speaker in self.speakers}
@@ -100,10 +100,11 @@ class TeamGraph:
 
     async def ask_human(self, state: TeamState, config: RunnableConfig) -> Command[Any]:
         """Interrupt the graph, so that its caller answers for the human whose turn it is."""
-        session = self._of_hub() or await self.sessions.find(state, config)
+        session = current_owned_session() or await self.sessions.find(state, config)
         human = session.state.expected_next_speaker
         answer = interrupt({"waits_for": human, "session": session.id})
-        await session.say(str(answer), sender=str(human))
+        # Who answers a private question answers in private.
+        await session.say(str(answer), sender=str(human), audience=session.state.audience)
         return Command(goto=ADMIT)
 
     def speaker_node(self, speaker: Speaker) -> Callable[..., Awaitable[Command[Any]]]:
@@ -112,19 +113,13 @@ class TeamGraph:
         graph = speaker.graph
 
         async def speak(state: TeamState, config: RunnableConfig) -> Command[Any]:
-            session = self._of_hub() or await self.sessions.find(state, config)
+            session = current_owned_session() or await self.sessions.find(state, config)
             round = Round.begin(session, speaker.name)
             if round is not None:  # else the checkpoint is behind the log, which has this turn
                 await replace(speaker, graph=graph).speak(round)
             return Command(goto=ADMIT)
 
         return speak
-
-    def _of_hub(self) -> OwnedSession | None:
-        """Return the session if a hub, or an outer team, runs this very team's graph on it."""
-        # The name is compared: a tool may run another team's graph inside this team's round.
-        session = current_owned_session()
-        return session if session is not None and session.record.team == self.team_name else None
 
 
 def _input_note(state: TeamState) -> dict[str, Any]:

@@ -8,37 +8,51 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgraph.clock import clock
-from agentgraph.errors import RoundConflict, SessionClosed
+from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
-from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.parallel import in_list_order
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import Audience
+from agentgraph.sessions.team.inner_id import is_inner_of
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
 _CREATOR = "caller"
-"""The creator of an inner session if its team has an agent with the outer creator's name."""
+"""The creator of an inner session after private talk in the outer session, or if the team has an
+agent with the outer creator's name."""
 
 
 async def open_inner(
-    outer: OwnedSession, team: TeamSpec, session_id: str, round: int, speaker: str
+    outer: OwnedSession, team: TeamSpec, session_id: str, parent: Parent, audience: Audience
 ) -> OwnedSession:
-    """Open a session for a round of an outer session, or resume that of an earlier attempt."""
+    """Open the session for the round that `parent` names, or resume that of an earlier attempt.
+
+    `audience` is the audience of that round. Raises `SessionError` if the log has another session
+    with this id.
+    """
     creator = outer.record.creator
+    # The input of the inner session is what its team has seen of the outer one. After private talk
+    # the creator may not have seen all of it, and must have no right to read it there.
+    is_hidden = bool(outer.state.visibility)
     record = new_record(
         team,
         session_id,
-        creator=creator if creator not in team.names else _CREATOR,
+        creator=_CREATOR if is_hidden or creator in team.names else creator,
         expectations=(),  # the outer session's expectations cover its round
-        parent=Parent(outer.id, round, speaker),
+        parent=parent,
     )
     session = await open_session(outer.log, team, record)
+    if not is_inner_of(session.record, parent, team.name):
+        raise SessionError(
+            f"session {session_id!r} does not serve round {parent.round} of {outer.id!r}",
+            code="not_inner",
+        )
     if outer.owner is not None:
         # The owner of the outer session owns its inner ones: a former owner must be locked out.
         now = clock().wall()
@@ -48,8 +62,19 @@ async def open_inner(
             session.state = await load_state(outer.log, stored_session)
     session.owner, session.on_appended = outer.owner, outer.on_appended
     session.is_in_graph, session.handle, session.outer = True, outer.handle, outer
+    session.outer_audience = audience if outer.outer is None else outer.outer_audience
     outer.inner_ids.add(session_id)
     return session
+
+
+async def say_input(session: OwnedSession, *texts: str) -> None:
+    """Append the input of a session that no hub drives.
+
+    For an outer round that is private, the input is for the agents of the inner team.
+    """
+    is_private = session.outer is not None and session.outer_audience is not None
+    audience = session.record.agents if is_private else None
+    await session.say(*texts, sender=session.record.creator, audience=audience)
 
 
 async def close_inner(session: OwnedSession) -> None:
@@ -81,19 +106,13 @@ async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> Owned
     assert stored_session is not None  # created above, or stored before
     return OwnedSession(
         log,
-        record,
+        stored_session.record,
         rules,
         await load_state(log, stored_session),
         may_have_inbox=False,
         guards=team.active_guards,
         effects=team.effects,
     )
-
-
-def inner_ids(outer_id: str, round: int, name: str) -> list[str]:
-    """Return the ids of a team's sessions for a round, one for each attempt at the round."""
-    first = f"{outer_id}/{round}/{name}"
-    return [first, *(f"{first}/{attempt}" for attempt in range(2, RETRIES + 2))]
 
 
 @dataclass(frozen=True, slots=True)

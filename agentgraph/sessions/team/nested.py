@@ -14,12 +14,14 @@ from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.state.packet import TurnOutput
+from agentgraph.sessions.state.record import Parent
+from agentgraph.sessions.team.inner_id import inner_id
 from agentgraph.sessions.team.inner_session import (
     close_inner,
-    inner_ids,
     open_inner,
     outcome_of,
     release_inner,
+    say_input,
 )
 from agentgraph.sessions.team.speaker import Speaker, config_with, view_of
 from agentgraph.sessions.team.spec import TeamSpec
@@ -40,7 +42,7 @@ class TeamSpeaker(Speaker):
     async def speak(self, round: Round) -> None:
         """Run a round; an inner session that is still open afterwards is closed."""
         await Speaker.speak(self, round)
-        stored_session = await round.session.log.load(self._id(round))
+        stored_session = await round.session.log.load(await self._id(round))
         if stored_session is not None and not (
             stored_session.state and stored_session.state.is_ended
         ):
@@ -56,7 +58,7 @@ class TeamSpeaker(Speaker):
         # In a later round the session has its input: from a killed attempt, or before an interrupt.
         if inner.state.round == 0 and not inner.state.is_ended:
             messages = await view_of(round.session.log, self, round)
-            await inner.say(str(messages[-1].text), sender=inner.record.creator)
+            await say_input(inner, str(messages[-1].text))
         if not inner.state.is_ended:
             try:
                 with inside_session(inner):
@@ -83,9 +85,16 @@ class TeamSpeaker(Speaker):
         reply = [] if last is None else [AIMessage(last.text, id=last.envelope_id, name=self.name)]
         return TurnOutput(reply, usage=usage, hops=inner.state.hops)
 
-    def _id(self, round: Round) -> str:
-        failures = round.state.failures.get(self.name, 0)
-        return inner_ids(round.session.id, round.number, self.name)[failures]
+    async def _id(self, round: Round) -> str:
+        """Return the id of the inner session; after a failure of the round it is another one."""
+        session, attempt = round.session, 1 + round.state.failures.get(self.name, 0)
+        parent = self._parent(round)
+        return await inner_id(session.log, session.record, parent, attempt, self.team.name)
+
+    def _parent(self, round: Round) -> Parent:
+        return Parent(round.session.id, round.number, self.name, path=self.name)
 
     async def _open(self, round: Round) -> OwnedSession:
-        return await open_inner(round.session, self.team, self._id(round), round.number, self.name)
+        session_id = await self._id(round)
+        parent = self._parent(round)
+        return await open_inner(round.session, self.team, session_id, parent, round.audience)

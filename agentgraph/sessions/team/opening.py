@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from agentgraph.clock import clock
+from agentgraph.clock import clock, new_id
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Default
 from agentgraph.phases import ConversationPipeline
@@ -85,6 +85,7 @@ def new_record(
         expectations=tuple(expectation.to_dict() for expectation in checks or ()),
         supervisor=team.supervisor_name if team.supervising_agent is not None else None,
         parent=parent,
+        secret=new_id(),
     )
 
 

@@ -17,8 +17,10 @@ from agentgraph.sessions.log import MemoryLog, StoredSession
 from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.state.record import Parent
 from agentgraph.sessions.team.graph import TeamState
-from agentgraph.sessions.team.inner_session import open_inner, open_session
+from agentgraph.sessions.team.inner_id import inner_id, is_inner_of, path_of
+from agentgraph.sessions.team.inner_session import open_inner, open_session, say_input
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
@@ -59,11 +61,13 @@ class PrivateSessions:
             session = await self._in_memory(key, begins_anew=bool(texts))
         else:
             session = await self._resume(session_id, outer)
+        if outer is not None and session.outer is None:
+            session.outer_audience = outer.audience
         # A repeated round finds its input in the log: only a new inner session takes the input.
         is_repeated = outer is not None and place is not None and session.state.round > 0
         if texts and not is_repeated:
             session.sequence_before_run = session.state.sequence
-            await session.say(*texts, sender=session.record.creator)
+            await say_input(session, *texts)
         return session
 
     async def _at_place(
@@ -75,26 +79,33 @@ class PrivateSessions:
             # A delegate has a new session for each turn; at any other place the session continues.
             key = (thread, path, turn if "@" in path else "")
             return await self._in_memory(key, begins_anew=True, name=f"{thread}/{path}/{turn}")
-        first = f"{outer.session.id}/{outer.round}/{place['path']}"
+        parent = _parent(outer, place["path"])
+        log, record = outer.session.log, outer.session.record
         for attempt in count(1):
-            name = first if attempt == 1 else f"{first}/{attempt}"
-            stored_session = await outer.session.log.load(name)
+            session_id = await inner_id(log, record, parent, attempt, self.team.name)
+            stored_session = await log.load(session_id)
             # A failed attempt is followed by a new session; any other session of the place is
             # resumed, and one that has ended has its answer in the log.
             if stored_session is None or not _has_failed(stored_session):
                 break
-        return await self._inner(outer, name)
+        return await self._inner(outer, session_id, parent)
 
     async def _resume(self, session_id: str, outer: RoundLedger | None) -> OwnedSession:
-        """Return the session that a run was in before it was interrupted."""
-        if session_id in self.sessions:
-            return self.sessions[session_id]
+        """Return the session that a run was in before it was interrupted.
+
+        An inner session is returned only inside the round that it serves.
+        """
+        session = self.sessions.get(session_id)
+        if session is not None and (session.outer is None or _is_inside(session, outer)):
+            return session
         if outer is not None:
-            prefix = f"{outer.session.id}/{outer.round}/"
-            is_stored = await outer.session.log.load(session_id) is not None
-            if is_stored and session_id.startswith(prefix):
-                session = await self._inner(outer, session_id)
-                path = session_id.removeprefix(prefix)
+            stored_session = await outer.session.log.load(session_id)
+            path = path_of(stored_session.record) if stored_session is not None else ""
+            parent = _parent(outer, path)
+            if stored_session is not None and is_inner_of(
+                stored_session.record, parent, self.team.name
+            ):
+                session = await self._inner(outer, session_id, parent)
                 session.outer_input = self._outer_input(path, outer)
                 return session
         raise SessionError(
@@ -121,8 +132,9 @@ class PrivateSessions:
             self.latest_ids[key] = name
         return session
 
-    async def _inner(self, outer: RoundLedger, name: str) -> OwnedSession:
-        session = await open_inner(outer.session, self.team, name, outer.round, outer.speaker)
+    async def _inner(self, outer: RoundLedger, session_id: str, parent: Parent) -> OwnedSession:
+        audience = outer.audience
+        session = await open_inner(outer.session, self.team, session_id, parent, audience)
         self._remember(session)
         return session
 
@@ -143,6 +155,19 @@ class PrivateSessions:
         account = interceptor.account if interceptor is not None else None
         part = path.partition("@")[0]
         return OuterInput(part, path, outer, account if isinstance(account, Account) else None)
+
+
+def _parent(outer: RoundLedger, path: str) -> Parent:
+    """Return the parent of an inner session that serves the round of a ledger."""
+    return Parent(outer.session.id, outer.round, outer.speaker, path=path)
+
+
+def _is_inside(session: OwnedSession, outer: RoundLedger | None) -> bool:
+    """Tell whether a ledger is that of the round which an inner session serves."""
+    parent = session.record.parent
+    if outer is None or parent is None or session.outer is not outer.session:
+        return False
+    return (parent.round, parent.speaker) == (outer.round, outer.speaker)
 
 
 def _has_failed(stored_session: StoredSession) -> bool:

@@ -33,13 +33,13 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
-from agentgraph.sessions.state.parallel import in_list_order, speakers_of
-from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.views import View, render_view
-from agentgraph.sessions.team.summary import Summarize, count_unsummarised, summarise
+from agentgraph.sessions.team.summary import Summarize, summarise
+from agentgraph.sessions.team.window import as_round_began, read_window, since_summary
 from agentgraph.stream import ErrorEvent, emit
 
 T = TypeVar("T")
@@ -72,7 +72,8 @@ class Speaker:
         round.begin_input(self.audit)
         outer_input = round.session.outer_input
         part = inside_part(outer_input.path if outer_input is not None else "")
-        with inside(round), inside_round(round.key), recorded_in(ledger), part:
+        key = inside_round(round.key)
+        with inside(round), inside_session(None), key, recorded_in(ledger), part:
             try:
                 with ledger.intact():
                     turn = await within(self.deadline_s, self.run(round))
@@ -242,41 +243,18 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
     """Return a speaker's view of the session; in every attempt it ends where the round began."""
     state = replace(round.state, summary=round.session.state.summary)
     reach = speaker.view.reach(state)
-    if reach is not None and speaker.summarize is not None:
-        # Messages without a summary yet are shown, also if a summariser fails; but not without
-        # limit.
-        reach = min(max(reach, count_unsummarised(state)), 2 * reach)
     if reach is None:
         history = await log.read(state.session_id)
         past = [envelope for envelope in history if envelope.sequence <= state.round_began]
-        envelopes = [envelope for envelope in past if envelope.is_substantive]
+        envelopes: Sequence[Envelope] = [envelope for envelope in past if envelope.is_substantive]
     else:
-        envelopes = await _window(log, state, reach)
-    began = await _as_round_began(log, state)
+        # Messages without a summary yet are shown, also if a summariser fails; but not without
+        # limit.
+        count = reach if speaker.summarize is None else 2 * reach
+        envelopes = await read_window(log, state, speaker.name, count, sees_all=speaker.sees_all)
+        envelopes = since_summary(envelopes, state, reach)
+    began = await as_round_began(log, state)
     return render_view(envelopes, speaker.name, began, sees_all=speaker.sees_all)
-
-
-async def _window(log: Log, state: SessionState, reach: int) -> list[Envelope]:
-    """Return the last envelopes; a parallel round is cut in the order of its list."""
-    envelopes = await log.tail(state.session_id, reach, state.round_began)
-    count = speakers_of(envelopes[0]) if envelopes else 1
-    if count > 1:
-        earlier = await log.tail(state.session_id, count - 1, envelopes[0].sequence - 1)
-        number = envelopes[0].event_data.get("round")
-        same = [item for item in earlier if item.event_data.get("round") == number]
-        envelopes = in_list_order([*same, *envelopes])[-reach:]
-    return envelopes
-
-
-async def _as_round_began(log: Log, state: SessionState) -> SessionState:
-    """Return the state without the counts of envelopes that came after its round began."""
-    if not state.spoken:
-        return state
-    counts = dict(state.said)
-    for envelope in await log.read(state.session_id, state.round_began):
-        if envelope.is_substantive and envelope.sequence <= state.sequence:
-            counts[envelope.sender_id] -= 1
-    return replace(state, said=counts)
 
 
 async def cancel_and_wait(work: asyncio.Future[Any]) -> None:

@@ -1,6 +1,8 @@
 """The supervisor: an agent that runs beside the speakers, on each substantive envelope.
 
-It blocks no speaker: it looks at a session after a commit, in a task of its own.
+It blocks no speaker: it looks at a session after a commit, in a task of its own. What is said to
+some and what is said to all are looked at one by one: a remark is for those who may see what it
+remarks on.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentgraph.clock import new_id
@@ -20,6 +22,7 @@ from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import is_silent, packet_of
+from agentgraph.sessions.state.visibility import with_names
 from agentgraph.sessions.team.speaker import Speaker, within
 
 log = logging.getLogger("agentgraph")
@@ -27,7 +30,7 @@ log = logging.getLogger("agentgraph")
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs the supervising agent on one session: one run at a time, each on the latest state."""
+    """Runs the supervising agent on one session: one run at a time, each on the latest envelope."""
 
     session: OwnedSession
     handle: SessionHandle
@@ -35,17 +38,18 @@ class Supervisor:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     """Begins a task outside of the round that has just been committed."""
     task: asyncio.Task[None] | None = None
-    has_news: bool = False
+    news: dict[frozenset[str] | None, Envelope] = field(default_factory=dict)
+    """The last envelope that has not been looked at, by who may see it; None means everybody."""
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
         """Run on envelopes of other senders, after the run that is under way, if there is one."""
-        if not any(
-            envelope.is_substantive and envelope.sender_id != self.speaker.name
-            for envelope in envelopes
-        ):
+        name = self.speaker.name
+        fresh = [item for item in envelopes if item.is_substantive and item.sender_id != name]
+        for envelope in fresh:
+            self.news[_readers_of(envelope)] = envelope
+        if not fresh:
             return
-        # While a run is under way the flag is enough: the task checks it again before it ends.
-        self.has_news = True
+        # While a run is under way this is enough: the task looks for news again before it ends.
         if self.task is None or self.task.done():
             self.task = self.spawn(self._run_on_news())
 
@@ -56,23 +60,33 @@ class Supervisor:
             await asyncio.wait({self.task})
 
     async def _run_on_news(self) -> None:
-        while self.has_news and not self.session.state.is_ended:
-            self.has_news = False
+        while self.news and not self.session.state.is_ended:
+            readers = next(iter(self.news))
+            envelope = self.news.pop(readers)
             try:
-                await self._run()
+                await self._run(envelope)
             except Exception as error:  # it must not stop the session that it supervises
                 log.warning("the supervisor of %s failed: %s", self.session.id, kind_of(error))
 
-    async def _run(self) -> None:
-        session, name, state = self.session, self.speaker.name, self.session.state
+    async def _run(self, envelope: Envelope) -> None:
+        """Run on an envelope, the last that is shown: who may see it may see the remark."""
+        session, name = self.session, self.speaker.name
+        audience = with_names(envelope.audience, (envelope.sender_id,))
         # The supervisor is shown all envelopes, and not only those from before the round.
-        round = Round(session, name, state.round, 1, replace(state, round_began=state.sequence))
+        state = replace(session.state, round_began=envelope.sequence, audience=audience)
+        round = Round(session, name, state.round, 1, state)
         run = Run(new_id(), session.id)
         with inside_run(run), inside(round), inside_round(f"{session.id}/watch/{state.spoke}"):
             turn = await within(self.speaker.deadline_s, self.speaker.run(round))
         packet = packet_of(turn, (), state.round, 1)
         if turn.stopped_by is None and not is_silent(packet):
             try:
-                await self.handle.interject(name, Draft(ev.EV_PACKET, packet))
+                await self.handle.interject(name, Draft(ev.EV_PACKET, packet, audience=audience))
             except SessionError:
                 return  # the session ended meanwhile
+
+
+def _readers_of(envelope: Envelope) -> frozenset[str] | None:
+    if envelope.audience is None:
+        return None
+    return frozenset((*envelope.audience, envelope.sender_id))

@@ -25,7 +25,6 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
     round_robin,
-    sequence,
 )
 from agentgraph.sessions import (
     EV_PACKET,
@@ -485,9 +484,10 @@ async def test_a_summariser_that_fails_stops_nothing(wrong: str) -> None:
 
 async def test_a_summary_of_what_only_some_may_see_is_not_made_of_it() -> None:
     made = Summariser()
-    one, other = agent("a"), agent("b")
-    team = Team([one, other], sequence(["a", "b"] * 6), view=WindowedSummary(2), summarize=made)
+    _, team = one_who_answers(view=WindowedSummary(2), summarize=made)
     async with held(team) as session:
         await after(session, "user", "for a alone", audience=["a"])
+        for number in range(6):
+            await after(session, "user", f"word {number}")
     given = [text for _, texts in made.given for text in texts]
     assert given and "for a alone" not in given
