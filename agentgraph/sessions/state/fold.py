@@ -78,7 +78,7 @@ def apply_decision(
         turns={},
         failures={},
         decision=decision.to_dict(),
-        audience=None if envelope.audience is None else next_audience(state, envelope),
+        audience=None if envelope.audience is None else next_audience(state, envelope, decision),
         round_began=envelope.sequence,
         floor_at=envelope.created_at,
         expected_next_speaker=decision.next_speaker,

@@ -17,7 +17,7 @@ from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.state.visibility import round_audience, with_names
+from agentgraph.sessions.state.visibility import Audience, round_audience, with_names
 
 
 @dataclass(slots=True)
@@ -70,7 +70,8 @@ class Page:
         """Add the failure of a round; if it is final, its speaker counts as having spoken."""
         stamp = stamp_of(self.state, str(data.get("speaker")), {}) if final else {}
         audience = round_audience(self.state, data.get("speaker"))
-        draft = Draft(ev.EV_ROUND_FAILED, {**data, "final": final, **stamp}, audience=audience)
+        data = {**data, "final": final, **stamp}
+        draft = Draft(ev.EV_ROUND_FAILED, data, audience=audience)
         envelope = self._stamp(ev.SYSTEM, draft, None)
         after = apply_event(self.state, envelope)
         is_over = final and not after.due and after.given_up
@@ -102,32 +103,34 @@ class Page:
             turns = turns_of(after) if len(after.speakers) > 1 else []
             handoffs = [turn for turn in turns if turn.handoff_target is not None]
             mover = _mover(handoffs, decision) if STAMP in envelope.event_data else None
+            audience = self.state.audience
             data = {**envelope.event_data, "decision": decision.to_dict()}
             if mover is not None and STAMP in data:
                 data[STAMP] = {**data[STAMP], "decided_by": mover.sender_id}
-            receivers = decision.speakers if decision.rule == "handoff" else ()
-            audience = with_names(envelope.audience, receivers)
-            if audience != envelope.audience:  # who may see it is part of the event
-                envelope = replace(envelope, audience=audience)
+            # Of parallel speakers the one that is last has nothing to do with another's handoff.
+            joins = decision.rule == "handoff" and STAMP not in data
+            readers = with_names(envelope.audience, decision.speakers if joins else ())
+            if readers != envelope.audience:  # who may see it is part of the event
+                envelope = replace(envelope, audience=readers)
                 after = apply_event(self.state, envelope)
             envelope = replace(envelope, event_data=data)
             after = apply_decision(after, envelope, decision)
             self._append(envelope, after)
             self._note_moves(mover or envelope, envelope, decision)
-            self._reject([turn for turn in handoffs if turn is not mover], envelope)
+            self._reject([turn for turn in handoffs if turn is not mover], audience)
         else:
             self._append(envelope, after)
         return envelope
 
-    def _reject(self, handoffs: Sequence[Turn], envelope: Envelope) -> None:
+    def _reject(self, handoffs: Sequence[Turn], audience: Audience) -> None:
         """Note the handoffs of a parallel round that are not made."""
         for turn in handoffs:
             routing = turn.event_data["routing"]
             names = ("target", "reason", "summary", "next_phase", "channel_escalation")
             data = {name: routing[name] for name in names if name in routing}
             data |= {"from": turn.sender_id, "told": "Another speaker's turn decided the round."}
-            audience = with_names(envelope.audience, (turn.sender_id, envelope.sender_id))
-            cause = {"causation_id": turn.envelope_id, "audience": audience}
+            readers = with_names(audience, (turn.sender_id,))
+            cause = {"causation_id": turn.envelope_id, "audience": readers}
             self.note(ev.EV_HANDOFF_REJECTED, data, **cause)
 
     def _note_moves(
@@ -137,11 +140,9 @@ class Page:
         if decision.rule == "handoff" and isinstance(routing, Mapping):
             phase_before = self.state.phase
             handoff = _handoff_data(mover.sender_id, routing, decision)
-            senders = (mover.sender_id, envelope.sender_id)
-            cause = {
-                "causation_id": mover.envelope_id,
-                "audience": with_names(envelope.audience, senders),
-            }
+            names = (*decision.speakers, mover.sender_id)
+            audience = with_names(envelope.audience, names)
+            cause = {"causation_id": mover.envelope_id, "audience": audience}
             self.note(ev.EV_HANDOFF, handoff, **cause)
             if self.state.phase != phase_before:
                 self._note_phase(phase_before, self.state.phase, envelope)

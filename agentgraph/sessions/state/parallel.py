@@ -100,6 +100,9 @@ def in_list_order(envelopes: Sequence[Envelope]) -> list[Envelope]:
             group = []
             result.append(envelope)
             continue
+        if group and _round(group[0]) != _round(envelope):  # a reader may not see all of a round
+            result += sorted(group, key=_key)
+            group = []
         group.append(envelope)
         if "context_updates" in envelope.event_data[STAMP]:  # the last of its round
             result += sorted(group, key=_key)
@@ -145,6 +148,10 @@ def _place(envelope: Envelope) -> int | None:
     stamp = envelope.event_data.get(STAMP)
     is_stamp = isinstance(stamp, Mapping) and isinstance(stamp.get("place"), int)
     return int(stamp["place"]) if is_stamp and stamp is not None else None
+
+
+def _round(envelope: Envelope) -> object:
+    return envelope.event_data.get("round")
 
 
 def _key(envelope: Envelope) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.state.envelope import SYSTEM, Envelope, visible_to
 from agentgraph.sessions.state.state import SessionState
 
@@ -41,16 +42,20 @@ def round_audience(state: SessionState, speaker: object) -> Audience:
     return with_names(state.audience, (speaker,) if isinstance(speaker, str) else ())
 
 
-def next_audience(state: SessionState, envelope: Envelope) -> Audience:
+def next_audience(
+    state: SessionState, envelope: Envelope, decision: TransitionDecision
+) -> Audience:
     """Return the audience of the round that the decision on an envelope begins.
 
     `state` has the envelope's event, and not its decision yet. Where the decision joins several
     speakers, all of them are senders, also one that has failed: who of them was the last is a
-    matter of time.
+    matter of time. Who gets a handoff joins the audience.
     """
     sender = envelope.sender_id
     is_join = sender == SYSTEM or sender in state.spoken
-    return with_names(envelope.audience, state.spoken if is_join else (sender,))
+    receivers = decision.speakers if decision.rule == "handoff" else ()
+    names = (*(state.spoken if is_join else (sender,)), *receivers)
+    return with_names(envelope.audience, names)
 
 
 def visibility_after(state: SessionState, envelope: Envelope) -> Mapping[str, Mapping[str, Any]]:

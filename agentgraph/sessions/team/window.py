@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.state.envelope import Envelope, visible_to
 from agentgraph.sessions.state.parallel import in_list_order, speakers_of
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.state.visibility import spans_of
+from agentgraph.sessions.state.visibility import Span, spans_of
 
 
 async def read_window(
@@ -17,37 +17,46 @@ async def read_window(
 ) -> list[Envelope]:
     """Return the last `count` messages that a reader may see, up to where the round began.
 
-    Messages between them that the reader may not see are not read: there may be any number. Where
-    the window begins within a parallel round, that is cut in the order of its list.
+    Messages between them that the reader may not see are not read: there may be any number. A
+    parallel round is cut in the order of its list.
     """
-    if sees_all:
-        window = await log.tail(state.session_id, count, state.round_began)
-    else:
-        window = await _last_visible(log, state, reader, count)
-    if not window or (speakers := speakers_of(window[0])) < 2:
-        return window
-    first = window[0]
-    before = await log.tail(state.session_id, speakers - 1, first.sequence - 1)
-    number = first.event_data.get("round")
-    same_round = [
-        item
-        for item in before
-        if item.event_data.get("round") == number and (sees_all or visible_to(item, reader))
-    ]
-    return in_list_order([*same_round, *window])[-count:]
-
-
-async def _last_visible(log: Log, state: SessionState, reader: str, count: int) -> list[Envelope]:
-    window: list[Envelope] = []
-    for start, end in reversed(spans_of(state, reader)):
-        before = min(end, state.round_began)
-        while before >= start and len(window) < count:
-            limit = min(count - len(window), before - start + 1)
-            batch = await log.tail(state.session_id, limit, before)
-            in_span = [item for item in batch if item.sequence >= start]
-            window = [*(item for item in in_span if visible_to(item, reader)), *window]
-            before = batch[0].sequence - 1 if batch else 0
+    reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
+    sight = _Sight(log, state.session_id, reader_spans, None if sees_all else reader)
+    window = await sight.last(count, state.round_began)
+    speaker_count = speakers_of(window[0]) if window else 1
+    if speaker_count > 1:
+        earlier = await sight.last(speaker_count - 1, window[0].sequence - 1)
+        number = window[0].event_data.get("round")
+        same = [item for item in earlier if item.event_data.get("round") == number]
+        window = in_list_order([*same, *window])[-count:]
     return window
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What one reader may see of a log."""
+
+    log: Log
+    session_id: str
+    spans: Sequence[Span]
+    reader: str | None
+    """None for a supervisor, who sees all that is said."""
+
+    async def last(self, count: int, before: int) -> list[Envelope]:
+        """Return the last messages up to the sequence `before`."""
+        result: list[Envelope] = []
+        for start, end in reversed(self.spans):
+            position = min(end, before)
+            while position >= start and len(result) < count:
+                limit = min(count - len(result), position - start + 1)
+                batch = await self.log.tail(self.session_id, limit, position)
+                result = [*(item for item in batch if self._may_see(item, start)), *result]
+                position = batch[0].sequence - 1 if batch else 0
+        return result
+
+    def _may_see(self, envelope: Envelope, start: int) -> bool:
+        is_visible = self.reader is None or visible_to(envelope, self.reader)
+        return is_visible and envelope.sequence >= start
 
 
 async def as_round_began(log: Log, state: SessionState) -> SessionState:
