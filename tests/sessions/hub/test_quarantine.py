@@ -186,7 +186,8 @@ async def test_it_goes_on_by_itself_once_the_row_is_restored(rows: Rows) -> None
                 await settled(session)
 
         async def is_answered() -> bool:
-            clock.advance(1)
+            if session.quarantine is not None:  # then no round runs, whose deadline could end
+                clock.advance(1)
             return (await session.refresh()).status == "waiting_human"
 
         await until(is_answered)

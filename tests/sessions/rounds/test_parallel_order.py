@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from random import Random  # noqa: TID251 - a seeded one
 from typing import Any
@@ -33,6 +34,7 @@ from agentgraph.sessions import (
     set_context,
 )
 from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.parallel import turns_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, shown, until, untried
@@ -248,3 +250,25 @@ async def test_nobody_outside_can_write_the_stamp() -> None:
     async with held(team_of(gates)) as session:
         with pytest.raises(ConfigurationError, match="'parallel' is stamped"):
             await session.send("user", Draft("my.note", {"parallel": {"place": 0, "of": 2}}))
+
+
+async def test_a_log_of_before_folds_as_it_did_then() -> None:
+    _, history, _ = await played(("c", "d", "b"))
+    earlier = [
+        replace(one, event_data={k: v for k, v in one.event_data.items() if k != "parallel"})
+        for one in history
+    ]
+    opened = SessionState(participant_order=("a", "b", "c", "d", "e", "f"), creator_id="user")
+    state = fold_all(opened, earlier)
+    assert dict(state.context_vars) == {"k": "b", "c": "c"}  # each took effect at once
+    assert (state.last_speaker_id, state.turn_count, state.turns) == ("f", 5, {})
+
+
+def test_a_snapshot_of_before_is_read_with_the_finish_that_waits() -> None:
+    state = SessionState(speakers=("b", "c"), spoken=("b",), round=2)
+    data = state.to_dict()
+    del data["turns"]
+    finish = {"sender_id": "b", "routing": {"kind": "finish", "reason": "enough"}}
+    assert SessionState.from_dict({**data, "finish": None}) == state
+    (turn,) = turns_of(SessionState.from_dict({**data, "finish": finish}))
+    assert (turn.sender_id, turn.kind) == ("b", "finish")
