@@ -18,11 +18,13 @@ from tests.cli.conversations import run
 from tests.cli.stored_sessions import ask, clerk, desk, hold, tear
 
 
-def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what is stored of the state."""
+def changed(path: Path, change: Callable[[dict[str, Any]], None], *, is_whole: bool = True) -> None:
+    """Change what is stored of the state; it is whole if its checksum does not tell."""
     with closing(sqlite3.connect(path)) as file:
         [(text,)] = file.execute("SELECT snapshot FROM agentgraph_sessions").fetchall()
         state = json.loads(text)
+        if is_whole:
+            del state["checksum"]  # as a store of before has it
         change(state)
         file.execute("UPDATE agentgraph_sessions SET snapshot = ?", (json.dumps(state),))
         file.commit()
@@ -72,6 +74,15 @@ def test_order_of_keys_is_no_difference(url: str, folder: Path) -> None:
     changed(folder / "desk.db", turn_round)
 
     assert run("replay", url, "s").exit_code == 0
+
+
+def test_a_state_that_was_altered_is_not_taken_for_the_stored_one(url: str, folder: Path) -> None:
+    hold(url, desk(), ask)
+    changed(folder / "desk.db", lambda state: state.update(turn_count=9), is_whole=False)
+
+    result = run("replay", url, "s")
+
+    assert (result.exit_code, "no state is stored that can be read" in result.stdout) == (1, True)
 
 
 def test_state_that_cannot_be_read_is_a_difference(url: str, folder: Path) -> None:
