@@ -22,7 +22,8 @@ from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.packet import is_silent, packet_of
-from agentgraph.sessions.state.visibility import with_names
+from agentgraph.sessions.state.parallel import STAMP
+from agentgraph.sessions.state.visibility import Audience, with_names
 from agentgraph.sessions.team.speaker import Speaker, within
 
 log = logging.getLogger("agentgraph")
@@ -38,7 +39,7 @@ class Supervisor:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     """Begins a task outside of the round that has just been committed."""
     task: asyncio.Task[None] | None = None
-    news: dict[frozenset[str] | None, Envelope] = field(default_factory=dict)
+    news: dict[Audience, Envelope] = field(default_factory=dict)
     """The last envelope that has not been looked at, by who may see it; None means everybody."""
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
@@ -71,7 +72,7 @@ class Supervisor:
     async def _run(self, envelope: Envelope) -> None:
         """Run on an envelope, the last that is shown: who may see it may see the remark."""
         session, name = self.session, self.speaker.name
-        audience = with_names(envelope.audience, (envelope.sender_id,))
+        audience = _readers_of(envelope)
         # The supervisor is shown all envelopes, and not only those from before the round.
         state = replace(session.state, round_began=envelope.sequence, audience=audience)
         round = Round(session, name, state.round, 1, state)
@@ -86,7 +87,11 @@ class Supervisor:
                 return  # the session ended meanwhile
 
 
-def _readers_of(envelope: Envelope) -> frozenset[str] | None:
-    if envelope.audience is None:
-        return None
-    return frozenset((*envelope.audience, envelope.sender_id))
+def _readers_of(envelope: Envelope) -> Audience:
+    """Return who may see an envelope, and so a remark on it.
+
+    Parallel speakers do not see each other's packets: a remark on them is for their audience alone.
+    """
+    senders = () if STAMP in envelope.event_data else (envelope.sender_id,)
+    readers = with_names(envelope.audience, senders)
+    return None if readers is None else tuple(sorted(readers))

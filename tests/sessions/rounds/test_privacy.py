@@ -585,3 +585,21 @@ async def test_the_input_of_an_inner_team_is_not_shown_to_whom_its_parts_are_hid
         (found,) = await inner_sessions(hub)
         with pytest.raises(SessionError, match="takes no part"):
             await found.history(reader="user")
+
+
+async def test_a_remark_on_parallel_packets_is_for_those_who_may_see_all_of_them() -> None:
+    def judge(messages: Any) -> Any:
+        new = heard(messages).rsplit("\n\n", 1)[-1]
+        return f"mind this: {new}" if new.startswith("[c]") else call("stay_silent")
+
+    boss = Agent("boss", "watches", model=ScriptedModel(judge), default_tools=False)
+    fan = Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], "user"))
+    rules = TransitionGraph("a", [fan], HumanTarget())
+    team = Team([agent("a"), agent("b"), agent("c", SECRET)], rules, supervisor=boss)
+    async with held(team) as session:
+        await after(session, "user", "psst", audience=["a"])
+        await until(lambda: session.state.said.get("boss"))
+        await settled(session)
+        for remark in await remarks(session):
+            assert SECRET in remark.text and frozenset(remark.audience or ()) == {"a", "user"}
+        assert SECRET not in await told(session, "b")

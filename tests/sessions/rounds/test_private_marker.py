@@ -35,6 +35,7 @@ from agentgraph.routing import (
     sequence,
 )
 from agentgraph.sessions import (
+    EV_HANDOFF,
     EV_PACKET,
     EV_ROUND_FAILED,
     Envelope,
@@ -237,11 +238,14 @@ def rounds_of(log: Sequence[Envelope]) -> dict[int, frozenset[str] | None]:
 
 def receivers_of(log: Sequence[Envelope]) -> dict[tuple[int, str], frozenset[str]]:
     """Return by round and speaker who got the handoff with which this turn ended."""
+    packets = {one.envelope_id: one.event_data for one in log if one.event_type == EV_PACKET}
+    handoffs = [one for one in log if one.event_type == EV_HANDOFF]
+    targets = [(one, one.event_data["target"]) for one in handoffs]
     return {
-        (envelope.event_data["round"], envelope.sender_id): frozenset(decision.speakers)
-        for envelope in log
-        if envelope.event_type == EV_PACKET and "round" in envelope.event_data
-        if (decision := decision_of(envelope)) is not None and decision.rule == "handoff"
+        (packets[str(one.causation_id)]["round"], one.event_data["from"]): frozenset(
+            [target if target != "human" else "user"]
+        )
+        for one, target in targets
     }
 
 
