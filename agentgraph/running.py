@@ -318,8 +318,8 @@ def history(state: Mapping[str, Any]) -> list[AnyMessage]:
     """
     own = state.get("messages") or ()
     inherited_messages = () if state.get("rewritten") else _inherited_messages.get()
-    if not inherited_messages:
-        return list(own)
+    if not inherited_messages or not own:
+        return list(own or inherited_messages)
     return list({message.id: message for message in (*inherited_messages, *own)}.values())
 
 

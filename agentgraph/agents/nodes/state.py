@@ -11,6 +11,7 @@ from langchain_core.messages import (
     AnyMessage,
     BaseMessage,
     BaseMessageChunk,
+    HumanMessage,
     RemoveMessage,
     ToolMessage,
     convert_to_messages,
@@ -65,11 +66,27 @@ def merge_messages(state: Sequence[Any], writes: Sequence[Any]) -> list[AnyMessa
     LangGraph replays stored writes in larger batches than the original ones, so the result must not
     depend on the sizes of the batches, nor be random.
     """
-    messages: dict[str, AnyMessage] = {m.id: m for m in _with_ids(state)}
-    for write in writes:
-        for message in write if isinstance(write, list) else [write]:
-            _fold(messages, message)
+    earlier = _with_ids(state)
+    new_messages = [m for write in writes for m in (write if isinstance(write, list) else [write])]
+    if _only_adds(earlier, new_messages):
+        return [*earlier, *new_messages]
+    messages: dict[str, AnyMessage] = {m.id: m for m in earlier}
+    for message in new_messages:
+        _fold(messages, message)
     return list(messages.values())
+
+
+def _only_adds(earlier: Sequence[Any], new_messages: Sequence[Any]) -> bool:
+    """Tell whether whole messages with new ids are added, which is mostly so, and quick."""
+    if not _WHOLE.issuperset(map(type, new_messages)):
+        return False
+    ids = {message.id for message in new_messages}
+    is_new = len(ids) == len(new_messages) and all(ids)
+    return is_new and ids.isdisjoint([message.id for message in earlier])
+
+
+_WHOLE = frozenset((HumanMessage, AIMessage, ToolMessage))
+"""The types of messages that need no conversion."""
 
 
 def _with_ids(state: Sequence[Any]) -> Sequence[Any]:
