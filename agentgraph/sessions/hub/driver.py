@@ -18,7 +18,7 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.running import inside_ownership
 from agentgraph.sessions.hub.execution import Execution, ExecutionHub
 from agentgraph.sessions.hub.lease import is_gone
-from agentgraph.sessions.hub.quarantine import Caretaker, check_records, load_readable
+from agentgraph.sessions.hub.quarantine import QuarantinedSession, check_records, load_readable
 from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
@@ -205,13 +205,13 @@ class SessionDriver:
         was_running = session is not None and session.is_running
         attempts = max(session.attempts - 1, 0) if was_running and session is not None else None
         with suppress(Quarantined):  # the request itself may be damaged
-            await self._attend()
+            await self._carry_out_requests()
         await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
 
-    async def _attend(self) -> None:
+    async def _carry_out_requests(self) -> None:
         """Close the session, or let somebody leave, if that was asked; expire it in its time."""
-        hub, caretaker = self._hub, Caretaker(self._hub.log, self._id)
-        if not await caretaker.has_work():
+        hub, quarantined_session = self._hub, QuarantinedSession(self._hub.log, self._id)
+        if not await quarantined_session.has_work():
             return
         epoch = await self._claim()
         if epoch is None:
@@ -221,7 +221,7 @@ class SessionDriver:
         if stored_session is not None:
             with suppress(Quarantined):
                 rules = hub.team_of(stored_session.record).rules_of(stored_session.record)
-        session = await caretaker.work(rules, epoch)
+        session = await quarantined_session.work(rules, epoch)
         if session is not None and session.state.is_ended:
             self._is_over = True
             with inside_ownership(hub.ownership(self._id, epoch)):

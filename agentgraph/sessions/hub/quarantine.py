@@ -69,8 +69,8 @@ async def check_records(
     return stored_session
 
 
-class Caretaker:
-    """Carries out what a session in quarantine is still asked to do, for the hub that owns it."""
+class QuarantinedSession:
+    """A session in quarantine: carries out what it is still asked, for the hub that owns it."""
 
     def __init__(self, log: Log, session_id: str) -> None:
         self._log = log

@@ -21,11 +21,13 @@ async def read_window(
     parallel round is cut in the order of its list.
     """
     reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
-    sight = _Sight(log, state.session_id, reader_spans, None if sees_all else reader)
-    window = await sight.last(count, state.round_began)
+    visible_messages = _VisibleMessages(
+        log, state.session_id, reader_spans, None if sees_all else reader
+    )
+    window = await visible_messages.last(count, state.round_began)
     speaker_count = speakers_of(window[0]) if window else 1
     if speaker_count > 1:
-        earlier = await sight.last(speaker_count - 1, window[0].sequence - 1)
+        earlier = await visible_messages.last(speaker_count - 1, window[0].sequence - 1)
         number = window[0].event_data.get("round")
         same = [item for item in earlier if item.event_data.get("round") == number]
         window = in_list_order([*same, *window])[-count:]
@@ -33,8 +35,8 @@ async def read_window(
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
-    """What one reader may see of a log."""
+class _VisibleMessages:
+    """The messages of a log that one reader may see."""
 
     log: Log
     session_id: str
