@@ -22,7 +22,7 @@ from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.admission import may_enter
 from agentgraph.sessions.rounds.round import current_round
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft, draft_faults, make_draft
+from agentgraph.sessions.state.draft import Content, Draft, draft_faults, make_draft
 from agentgraph.sessions.state.envelope import Envelope, Priority
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -63,7 +63,7 @@ class Session(SessionReader):
     async def send(
         self,
         sender: str,
-        text_or_draft: str | Draft,
+        text_or_draft: Content | Draft,
         *,
         audience: Sequence[str] | None = None,
         causation_id: str | None = None,
@@ -77,7 +77,7 @@ class Session(SessionReader):
     async def send(
         self,
         sender: str,
-        text_or_draft: str | Draft,
+        text_or_draft: Content | Draft,
         *,
         audience: Sequence[str] | None = None,
         causation_id: str | None = None,
@@ -90,7 +90,7 @@ class Session(SessionReader):
     async def send(
         self,
         sender: str,
-        text_or_draft: str | Draft,
+        text_or_draft: Content | Draft,
         *,
         audience: Sequence[str] | None = None,
         causation_id: str | None = None,
@@ -99,7 +99,7 @@ class Session(SessionReader):
         priority: Priority = Priority.NORMAL,
         admitted: bool = False,
     ) -> Receipt | Envelope:
-        """Say something; it is durable when this returns.
+        """Say something, in a text or in content blocks; it is durable when this returns.
 
         A text decides who speaks next if its sender has the floor, else it is an interjection. The
         same sender and `idempotency_key` are accepted once. `admitted=True` waits until it has its

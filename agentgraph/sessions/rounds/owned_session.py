@@ -18,7 +18,7 @@ from agentgraph.sessions.rounds.admission import admit_all, admit_rest, may_ente
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft, text_envelope
+from agentgraph.sessions.state.draft import Content, Draft, text_envelope
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
 from agentgraph.sessions.state.fold import fold_all
@@ -217,7 +217,7 @@ class OwnedSession:
             if not self.state.is_ended:
                 await self._write(lambda page: [page.add(sender, draft) for draft in drafts])
 
-    async def say(self, *texts: str, sender: str, audience: Audience = None) -> None:
+    async def say(self, *texts: Content, sender: str, audience: Audience = None) -> None:
         """Append texts at once, without the inbox: the caller waits for the answer."""
         async with self.lock:
             drafts = [text_envelope(text, audience=audience) for text in texts]

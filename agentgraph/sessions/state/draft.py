@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Handoff
@@ -14,6 +14,11 @@ from agentgraph.routing.values import short
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Priority
 from agentgraph.sessions.state.payload import canonical
+
+ContentBlock: TypeAlias = Mapping[str, Any]
+"""A content block of LangChain's, such as `{"type": "image", "url": "https://…"}`."""
+Content: TypeAlias = str | Sequence[ContentBlock]
+"""What a text says: a string, or content blocks with texts, images, files and audio."""
 
 _CUSTOM_TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _OWN_PREFIX = "ag."
@@ -51,7 +56,7 @@ class Draft:
 
 
 def text_envelope(
-    text: str,
+    text: Content,
     *,
     audience: Sequence[str] | None = None,
     causation_id: str | None = None,
@@ -59,12 +64,15 @@ def text_envelope(
     idempotency_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """Return a draft of a text, which every participant may send."""
-    if not isinstance(text, str):
-        raise ConfigurationError(f"a text is a string, not {type(text).__name__}", code="draft")
+    """Return a draft of a text, which every participant may send.
+
+        text_envelope([{"type": "text", "text": "What is it?"}, {"type": "image", "url": link}])
+
+    The text of content blocks is that of their text blocks, joined.
+    """
     return Draft(
         ev.EV_TEXT,
-        {"text": text},
+        _text_data(text),
         cast("tuple[str, ...] | None", audience),
         causation_id,
         priority,
@@ -121,13 +129,62 @@ def make_draft(content: object, **fields: Any) -> Draft:
     overrides = {key: value for key, value in fields.items() if value is not None}
     if isinstance(content, Draft):
         return replace(content, **overrides)
-    if not isinstance(content, str):
+    if not isinstance(content, str | list | tuple):
         raise ConfigurationError(
-            f"{type(content).__name__} cannot be sent: give a text, or a Draft such as "
-            "text_envelope(…) makes",
+            f"{type(content).__name__} cannot be sent: give a text, a list of content blocks, or a "
+            "Draft such as text_envelope(…) makes",
             code="draft",
         )
     return text_envelope(content, **overrides)
+
+
+def _text_data(content: Content) -> dict[str, Any]:
+    """Return the data of an `EV_TEXT`; `ConfigurationError` with every fault of the content."""
+    if isinstance(content, str):
+        return {"text": content}
+    if not isinstance(content, list | tuple):
+        raise ConfigurationError(
+            f"a text is a string or a list of content blocks, not {type(content).__name__}",
+            code="draft",
+        )
+    faults = _block_faults(content)
+    if faults:
+        raise ConfigurationError(faults, code="draft")
+    return {"text": _text_of(content), "content": list(content)}
+
+
+def _text_of(blocks: Sequence[ContentBlock]) -> str:
+    """Return the text of content blocks as LangChain's messages do."""
+    return "".join(block["text"] for block in blocks if block["type"] == "text")
+
+
+def _content_faults(data: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the text of an outside draft, or with its content blocks."""
+    if not isinstance(data.get("text"), str):
+        return ["event_data: a text has a 'text'"]
+    if "content" not in data:
+        return []
+    blocks = data["content"]
+    if not isinstance(blocks, list):
+        return ["event_data: 'content' is a list of content blocks"]
+    faults = _block_faults(blocks)
+    if not faults and data["text"] != _text_of(blocks):
+        faults.append(
+            "event_data: 'text' is not that of the 'content': text_envelope([…]) fills in both"
+        )
+    return faults
+
+
+def _block_faults(blocks: Sequence[object]) -> list[str]:
+    faults = [] if blocks else ["content: give at least one content block"]
+    for number, block in enumerate(blocks):
+        place = f"content[{number}]={short(block)}"
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if not isinstance(block, Mapping) or not isinstance(kind, str):
+            faults.append(f"{place}: give an object with a 'type', such as 'text' or 'image'")
+        elif kind == "text" and not isinstance(block.get("text"), str):
+            faults.append(f"{place}: a block of type 'text' has a 'text'")
+    return faults
 
 
 def draft_faults(draft: Draft) -> list[str]:
@@ -140,8 +197,8 @@ def draft_faults(draft: Draft) -> list[str]:
     faults += [
         f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
     ]
-    if draft.event_type == ev.EV_TEXT and not isinstance(data.get("text"), str):
-        faults.append("event_data: a text has a 'text'")
+    if draft.event_type == ev.EV_TEXT:
+        faults += _content_faults(data)
     if draft.event_type == ev.EV_PACKET:
         faults += _packet_faults(data)
     if draft.event_type == ev.EV_CONTEXT_SET:

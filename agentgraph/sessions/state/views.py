@@ -1,9 +1,9 @@
 """Views: what a speaker's model sees of a session, as messages that every provider accepts.
 
 A speaker's own packets become its own messages, with tool calls and their results. The envelopes of
-other senders become lines of human messages, each with its sender's name. Human and own messages
-alternate, and the first and the last one are human, also if an agent speaks twice in a row or
-first.
+other senders become lines of human messages, each with its sender's name; images and files follow
+the line of their envelope. Human and own messages alternate, and the first and the last one are
+human, also if an agent speaks twice in a row or first.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any, Protocol, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.state.envelope import EV_PACKET, Envelope, visible_to
+from agentgraph.sessions.state.envelope import EV_PACKET, EV_TEXT, Envelope, visible_to
 from agentgraph.sessions.state.fold import decision_of
 from agentgraph.sessions.state.parallel import STAMP, in_list_order
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import visible_counts
+
+Block: TypeAlias = dict[str, Any]
+"""A content block in LangChain's form."""
 
 CONTINUE = "Continue."
 _LINE_START = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
@@ -87,7 +91,7 @@ def render_view(
             transcript.add_own(envelope)
         else:
             line = _line(envelope, reader, gives_floor=_gives_floor(envelope, latest))
-            transcript.add_line(envelope.envelope_id, line)
+            transcript.add_line(envelope.envelope_id, line, _attachments(envelope))
     return transcript.finish(envelopes[-1].envelope_id if envelopes else "nothing")
 
 
@@ -127,6 +131,8 @@ def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:
     name = envelope.sender_id
     text = _without_marks(envelope.text)
     lines = [f"[{name}]: {text}"] if text.strip() else []
+    if not lines and _attachments(envelope):
+        lines = [f"[{name}]:"]
     routing = envelope.event_data.get("routing")
     if envelope.event_type == EV_PACKET and isinstance(routing, Mapping) and routing.get("target"):
         reason = " ".join(str(routing.get("reason") or "").split())
@@ -135,6 +141,17 @@ def _line(envelope: Envelope, reader: str, *, gives_floor: bool) -> str:
         if gives_floor and routing["target"] == reader and routing.get("summary"):
             lines.append(f"[Context from {name}]: {_without_marks(str(routing['summary']))}")
     return "\n".join(lines)
+
+
+def _attachments(envelope: Envelope) -> list[Block]:
+    """Return the content blocks of a text that are not its text: images, files, audio."""
+    content = envelope.event_data.get("content") if envelope.event_type == EV_TEXT else None
+    blocks = content if isinstance(content, list) else ()
+    return [
+        thaw(block)
+        for block in blocks
+        if isinstance(block, Mapping) and block.get("type") not in ("text", None)
+    ]
 
 
 def _without_marks(text: str) -> str:
@@ -150,13 +167,14 @@ class _Transcript:
 
     reader: str
     messages: list[AnyMessage] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    parts: list[str | Block] = field(default_factory=list)
+    """The lines of the human message, and the content blocks that follow them."""
     first_line_id: str = ""
 
-    def add_line(self, message_id: str, line: str) -> None:
+    def add_line(self, message_id: str, line: str, blocks: Sequence[Block] = ()) -> None:
         if line:
-            self.first_line_id = self.first_line_id if self.lines else message_id
-            self.lines.append(line)
+            self.first_line_id = self.first_line_id if self.parts else message_id
+            self.parts += [line, *blocks]
 
     def add_own(self, envelope: Envelope) -> None:
         own = _own_messages(envelope, self.reader)
@@ -170,9 +188,21 @@ class _Transcript:
 
     def _end_human_turn(self, default_id: str) -> None:
         """Make one human message of the lines; without lines, of a neutral text."""
-        text = "\n\n".join(self.lines) or CONTINUE
-        self.messages.append(HumanMessage(text, id=self.first_line_id or default_id))
-        self.lines, self.first_line_id = [], ""
+        content = _content_of(self.parts) or CONTINUE
+        self.messages.append(HumanMessage(content, id=self.first_line_id or default_id))
+        self.parts, self.first_line_id = [], ""
+
+
+def _content_of(parts: Sequence[str | Block]) -> str | list[str | Block]:
+    """Return the content of a message: one text, or content blocks where there is more."""
+    content: list[str | Block] = []
+    for is_text, group in groupby(parts, key=lambda part: isinstance(part, str)):
+        if is_text:
+            content.append({"type": "text", "text": "\n\n".join(map(str, group))})
+        else:
+            content += group
+    has_blocks = any(not isinstance(part, str) for part in parts)
+    return content if has_blocks else "\n\n".join(map(str, parts))
 
 
 def _own_messages(envelope: Envelope, reader: str) -> list[AnyMessage]:

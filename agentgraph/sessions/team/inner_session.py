@@ -7,12 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.messages import BaseMessage
+
 from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
+from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.parallel import in_list_order
@@ -67,7 +70,7 @@ async def open_inner(
     return session
 
 
-async def say_input(session: OwnedSession, *texts: str) -> None:
+async def say_input(session: OwnedSession, *texts: Content) -> None:
     """Append the input of a session that no hub drives.
 
     For an outer round that is private, the input is for the agents of the inner team.
@@ -75,6 +78,16 @@ async def say_input(session: OwnedSession, *texts: str) -> None:
     is_private = session.outer is not None and session.outer_audience is not None
     audience = session.record.agents if is_private else None
     await session.say(*texts, sender=session.record.creator, audience=audience)
+
+
+def content_of(message: BaseMessage) -> Content:
+    """Return the content of a message as an envelope has it: its text, or its content blocks."""
+    if isinstance(message.content, str):
+        return message.content
+    return [
+        {"type": "text", "text": block} if isinstance(block, str) else block
+        for block in message.content
+    ]
 
 
 async def close_inner(session: OwnedSession) -> None:

@@ -18,6 +18,7 @@ from agentgraph.sessions.state.record import Parent
 from agentgraph.sessions.team.inner_id import inner_id
 from agentgraph.sessions.team.inner_session import (
     close_inner,
+    content_of,
     open_inner,
     outcome_of,
     release_inner,
@@ -58,7 +59,7 @@ class TeamSpeaker(Speaker):
         # In a later round the session has its input: from a killed attempt, or before an interrupt.
         if inner.state.round == 0 and not inner.state.is_ended:
             messages = await view_of(round.session.log, self, round)
-            await say_input(inner, str(messages[-1].text))
+            await say_input(inner, content_of(messages[-1]))
         if not inner.state.is_ended:
             try:
                 with inside_session(inner):

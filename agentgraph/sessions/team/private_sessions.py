@@ -12,15 +12,22 @@ from langchain_core.runnables import RunnableConfig
 from agentgraph.clock import new_id
 from agentgraph.errors import SessionError
 from agentgraph.guards.records.account import Account
+from agentgraph.history import is_blank
 from agentgraph.interception import current_interceptor, current_ledger
 from agentgraph.sessions.log import MemoryLog, StoredSession
 from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.record import Parent
 from agentgraph.sessions.team.graph import TeamState
 from agentgraph.sessions.team.inner_id import inner_id, is_inner_of, path_of
-from agentgraph.sessions.team.inner_session import open_inner, open_session, say_input
+from agentgraph.sessions.team.inner_session import (
+    content_of,
+    open_inner,
+    open_session,
+    say_input,
+)
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
@@ -175,9 +182,9 @@ def _has_failed(stored_session: StoredSession) -> bool:
     return state is not None and state.is_ended and state.pending_close_reason == "round_failed"
 
 
-def _input_texts(state: TeamState) -> list[str]:
+def _input_texts(state: TeamState) -> list[Content]:
     """Return the texts since the last answer of an assistant: the input of a run."""
-    texts: list[str] = []
+    texts: list[Content] = []
     if state.get("listened"):
         return texts
     for message in reversed(convert_to_messages(list(state.get("messages") or ()))):
@@ -185,6 +192,6 @@ def _input_texts(state: TeamState) -> list[str]:
         has_spoken = isinstance(message, AIMessage) and not message.tool_calls
         if has_spoken or (message.id and message.id == state.get("heard")):
             break
-        if isinstance(message, HumanMessage) and message.text:
-            texts.append(str(message.text))
+        if isinstance(message, HumanMessage) and (message.text or not is_blank(message)):
+            texts.append(content_of(message))
     return texts[::-1]
