@@ -1,8 +1,8 @@
-"""The outcomes that a tool may decide: a handoff, the end of the turn, and notes for a team."""
+"""The outcomes of tools: a handoff, the end of a turn, a question to a human, notes for a team."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from langchain_core.messages.tool import ToolOutputMixin
 from typing_extensions import TypedDict
+
+from agentgraph.display import code, row
 
 # ToolOutputMixin makes LangChain's tools return these as they are; without it they become text.
 
@@ -37,6 +39,35 @@ class Finish(ToolOutputMixin):
 
     text: str = ""
     reason: str = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A question that a human must decide before the run goes on."""
+
+    id: str
+    payload: Any
+    """What was given to `interrupt`, as LangGraph's `Interrupt.value`."""
+    response_schema: Mapping[str, object] | None = None
+    agent: str = ""
+    """The path of the agent that asks, in a session the name of the participant."""
+
+    @property
+    def speaker(self) -> str:
+        """The name at the head of the path: the participant that asks."""
+        return self.agent.partition("/")[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the question as a JSON object, if its payload is JSON."""
+        return {
+            "id": self.id,
+            "payload": self.payload,
+            "response_schema": self.response_schema,
+            "speaker": self.speaker,
+        }
+
+    def _repr_html_(self) -> str:
+        return row("asked as", f"{code(self.id)}: {code(self.payload)}")
 
 
 class Note(TypedDict, total=False):

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from agentgraph.agents.build import compile_in_team, compile_root
 from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.inputs import Input
-from agentgraph.agents.run.reply import Interrupt, Output, Reply
+from agentgraph.agents.run.reply import Output, Reply
 from agentgraph.agents.run.runner import Continuation, Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
@@ -29,6 +29,7 @@ from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
+from agentgraph.outcomes import Interrupt
 from agentgraph.participant import Membership
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent

@@ -1,6 +1,8 @@
 """Sessions: several speakers, a log as their shared memory, and rounds that commit as a whole."""
 
+from agentgraph.outcomes import Interrupt
 from agentgraph.sessions.audit import Audit, audit_of
+from agentgraph.sessions.hub.answer import Answer
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Receipt, Session
 from agentgraph.sessions.hub.team import Team, TeamResult
@@ -77,12 +79,14 @@ __all__ = [
     "EV_TASK_PROGRESS",
     "EV_TASK_STARTED",
     "EV_TEXT",
+    "Answer",
     "Audit",
     "Draft",
     "Envelope",
     "Expectation",
     "FullTranscript",
     "Hub",
+    "Interrupt",
     "Log",
     "MemoryLog",
     "Priority",

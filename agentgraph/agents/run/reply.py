@@ -15,6 +15,7 @@ from agentgraph.agents.nodes.call_model import Citation, citations_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.output import StoredAnswer
 from agentgraph.display import code, escaped, panel, prose, row, shortened, signature
+from agentgraph.outcomes import Interrupt
 from agentgraph.participant import Participant, sentence_of_stop
 from agentgraph.running import Run
 from agentgraph.stream import Event, FinalStateEvent, InterruptEvent
@@ -22,21 +23,6 @@ from agentgraph.usage import Usage
 
 Output = TypeVar("Output", covariant=True, default=object)
 """The type of the objects in which an agent answers: its `response_format`, or None without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """A question that a human must decide before the run goes on."""
-
-    id: str
-    payload: Any
-    """What was given to `interrupt`, as LangGraph's `Interrupt.value`."""
-    response_schema: Mapping[str, object] | None = None
-    agent: str = ""
-    """The path of the agent that asks."""
-
-    def _repr_html_(self) -> str:
-        return row("asked as", f"{code(self.id)}: {code(self.payload)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, mess
 from agentgraph.agents.run.recovery import Recovery, is_finished, unsaved_messages
 from agentgraph.agents.run.reply import (
     RESULT_KEYS,
-    Interrupt,
     Outcome,
     Reply,
     closing_events,
@@ -42,6 +41,7 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
+from agentgraph.outcomes import Interrupt
 from agentgraph.running import Run, record_messages
 from agentgraph.storage import with_first_read
 from agentgraph.stream import AnyEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from agentgraph.agents.run.reply import Interrupt
+from agentgraph.outcomes import Interrupt
 
 
 def decision_of(line: str, question: Interrupt) -> object:

@@ -10,10 +10,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from rich.console import Console
 from rich.text import Text
 
-from agentgraph.agents.run.reply import Interrupt
 from agentgraph.cli.terminal.decisions import advice_for, has_short_form
 from agentgraph.cli.terminal.text import call_text, clean, clip, error_text, pretty
 from agentgraph.cli.terminal.writer import WrappingWriter
+from agentgraph.outcomes import Interrupt
 from agentgraph.stream import (
     AIMessageEvent,
     ErrorEvent,

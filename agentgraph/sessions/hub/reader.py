@@ -113,13 +113,8 @@ class SessionReader:
         With a `reader`, a participant, the sequence may have holes. `SessionError` if nobody of
         this name has ever taken part.
         """
-        self._hub.check_open()
         may_see = self._sight_of(reader)
-        try:
-            envelopes = await self._hub.log.read(self.id, _sequence(after))
-        except DamagedSession as damage:
-            self._hub.quarantine(self.id, damage)
-            raise
+        envelopes = await self._read(_sequence(after))
         return envelopes if reader is None else [*filter(may_see, envelopes)]
 
     def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
@@ -182,6 +177,15 @@ class SessionReader:
     def update(self, state: SessionState) -> None:
         """Replace the state by a newer one."""
         self._state = state
+
+    async def _read(self, after: int, limit: int | None = None) -> list[Envelope]:
+        """Return the envelopes after a sequence; a damaged one quarantines the session."""
+        self._hub.check_open()
+        try:
+            return await self._hub.log.read(self.id, after, limit)
+        except DamagedSession as damage:
+            self._hub.quarantine(self.id, damage)
+            raise
 
     def _sight_of(self, reader: str | None) -> MaySee:
         """Return what tells whether a reader may see an envelope; None may see all of them."""

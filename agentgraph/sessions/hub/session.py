@@ -15,6 +15,8 @@ from agentgraph.errors import (
     SessionError,
 )
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.hub.answer import Answer, answer_to
+from agentgraph.sessions.hub.input_span import InputSpan
 from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import ReaderHub, SessionReader
 from agentgraph.sessions.hub.subscribers import Handler
@@ -126,6 +128,47 @@ class Session(SessionReader):
         draft = replace(draft, audience=self._audience_of(draft))
         envelope_id = await self._put_in_inbox(sender, draft)
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
+
+    async def ask(
+        self,
+        text: Content | Draft,
+        *,
+        sender: str | None = None,
+        reader: str | None = None,
+        audience: Sequence[str] | None = None,
+        causation_id: str | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: Priority = Priority.NORMAL,
+    ) -> Answer:
+        """Send a text, by default as the creator; wait for the answer to it, and return that.
+
+            answer = await session.ask("I was charged twice")
+            answer.text, answer.interrupts
+
+        It waits until the session has settled for this input: it is closed, or waits for a human or
+        for decisions. A text that is sent while a question is open waits for its decision. What was
+        sent before under the same `idempotency_key` is not sent again: its answer is returned.
+        `reader` is as for `history`, the rest as for `send`.
+
+        Raises what `send` raises, and `InsideRound` in a round of the same session. If a round has
+        failed for good and the session goes on, raises `ModelError`, or `SessionError` with the
+        `code` of the failure.
+        """
+        may_see = self._sight_of(reader)
+        if self._is_inside():
+            raise InsideRound("a round cannot wait for an answer of its own session: use send")
+        receipt = await self.send(
+            self.record.creator if sender is None else sender,
+            text,
+            audience=audience,
+            causation_id=causation_id,
+            idempotency_key=idempotency_key,
+            metadata=metadata,
+            priority=priority,
+        )
+        span = await self._settled_span(receipt.id)
+        return answer_to(span, await self.refresh(), may_see)
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Put a draft into the inbox without checks; only the supervisor does this."""
@@ -313,6 +356,23 @@ class Session(SessionReader):
 
         await self._hub.subscribers.wait_until(self.id, is_in_log)
         return matches[0]
+
+    async def _settled_span(self, envelope_id: str) -> InputSpan:
+        """Wait until the session has settled for an input, and return what has come of it."""
+        envelope = await self._admitted(envelope_id)
+        span = InputSpan(self.record, envelope.sequence - 1)
+
+        async def has_settled() -> bool:
+            await span.read(self._read)
+            if span.has_settled:
+                return True
+            if not await self._has_settled():
+                return False
+            await span.read(self._read)  # what was appended before the look at the state
+            return True
+
+        await self._hub.subscribers.wait_until(self.id, has_settled)
+        return span
 
     async def _is_taken(self, envelope_id: str) -> bool:
         entries = await self._hub.log.inbox(self.id)

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from agentgraph.blocking import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
-from agentgraph.participant import sentence_of_stop
+from agentgraph.sessions.hub.answer import words_of_end
 from agentgraph.sessions.hub.hub import Hub
 from agentgraph.sessions.hub.session import Session
-from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.compiled import CompiledTeam
-from agentgraph.sessions.team.inner_session import Outcome, outcome_of
+from agentgraph.sessions.team.inner_session import outcome_of, usage_records
 from agentgraph.stream import AnyEvent
 from agentgraph.usage import Usage
 
@@ -94,8 +94,8 @@ class TeamResult:
     """The result of a team's run."""
 
     text: str
-    """What the last speaker said; where nobody said anything, why a guard ended the session. It is
-    never a remark of the supervisor, and empty while the session waits for a first answer."""
+    """What the last speaker said; where nobody said anything, why a guard or a failure ended the
+    session. It is never a remark of the supervisor, and empty while a first answer is awaited."""
     close_reason: str | None
     """Why the session closed; None if it waits for a human."""
     envelopes: tuple[Envelope, ...]
@@ -107,12 +107,11 @@ class TeamResult:
         cls, envelopes: Sequence[Envelope], record: SessionRecord, state: SessionState
     ) -> TeamResult:
         """Summarise a session's envelopes and state."""
-        outcome = outcome_of(envelopes, record)
-        usage = [envelope.event_data.get("usage") or {} for envelope in envelopes]
+        last = outcome_of(envelopes, record).last
         reason = state.pending_close_reason if state.is_ended else None
-        last = outcome.last
-        text = last.text if last is not None else _words_of_end(outcome, reason, envelopes)
-        return cls(text, reason, tuple(envelopes), state, Usage.of_records(usage))
+        usage = Usage.of_records(usage_records(envelopes))
+        text = last.text if last is not None else words_of_end(reason, envelopes)
+        return cls(text, reason, tuple(envelopes), state, usage)
 
     def _repr_html_(self) -> str:
         senders = [envelope.sender_id for envelope in self.envelopes if envelope.is_substantive]
@@ -125,17 +124,6 @@ class TeamResult:
         if self.usage.total_tokens:
             rows.append(row("used", escaped(self.usage.summary())))
         return panel(self.state.last_speaker_id or "nobody", *rows)
-
-
-def _words_of_end(outcome: Outcome, reason: str | None, envelopes: Sequence[Envelope]) -> str:
-    """Return why a guard has ended a session, "" where none has."""
-    if outcome.stopped_by is not None:
-        return sentence_of_stop(outcome.stopped_by, outcome.cause)
-    failures = [e.event_data for e in envelopes if e.event_type == EV_ROUND_FAILED]
-    # A round that its deadline has ended fails, and closes the session, as other failures do.
-    if reason == "round_failed" and failures[-1]["code"] == "deadline":
-        return sentence_of_stop("deadline", failures[-1]["message"])
-    return ""
 
 
 async def _stream_until_settled(

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphInterrupt
 from langgraph.types import StateSnapshot
+from pydantic_core import from_json, to_json
 
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.outcomes import Note
@@ -29,6 +30,7 @@ _MAX_DEPTH = 50
 """How deep a call's arguments may be nested; deeper ones are likely nonsense, and clipped."""
 _MAX_BODY = 100_000
 _MAX_BODY_BYTES = 120_000
+_MAX_OUTPUT_BYTES = 40_000
 _MOVES = ("handoff", "finish")
 _SERDE = JsonPlusSerializer()
 
@@ -65,6 +67,7 @@ def packet_of(
         "attempt": attempt,
         "usage": dict(turn.usage),
         **({"hops": turn.hops} if turn.hops else {}),
+        **_output(turn),
     }
 
 
@@ -119,6 +122,14 @@ def _body(turn: TurnOutput) -> str:
     while len(encode_json(body[:limit])) > _MAX_BODY_BYTES:  # a character has up to twelve bytes
         limit //= 2
     return clip(body, limit)
+
+
+def _output(turn: TurnOutput) -> dict[str, Any]:
+    """Return the answer as an object, if there is one that the packet has room for."""
+    if turn.output is None or _is_deep(turn.output, _MAX_DEPTH):
+        return {}
+    text = to_json(turn.output, fallback=str, inf_nan_mode="null")
+    return {"output": from_json(text)} if len(text) <= _MAX_OUTPUT_BYTES else {}
 
 
 def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,12 @@ from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.draft import Content
-from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
+from agentgraph.sessions.state.envelope import (
+    EV_INTERRUPT,
+    EV_PACKET,
+    EV_ROUND_FAILED,
+    Envelope,
+)
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.parallel import in_list_order
 from agentgraph.sessions.state.record import Parent, SessionRecord
@@ -25,6 +30,9 @@ from agentgraph.sessions.state.visibility import Audience
 from agentgraph.sessions.team.inner_id import is_inner_of
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
+
+TURN_ENDS = frozenset({EV_PACKET, EV_ROUND_FAILED, EV_INTERRUPT})
+"""The types with which a turn ends or is suspended: these have its round and its usage."""
 
 _CREATOR = "caller"
 """The creator of an inner session after private talk in the outer session, or if the team has an
@@ -157,9 +165,17 @@ def outcome_of(envelopes: Sequence[Envelope], record: SessionRecord) -> Outcome:
     return Outcome(next(answers, None), _usage_of(envelopes), *_guard_of(envelopes))
 
 
+def usage_records(envelopes: Iterable[Envelope]) -> Iterator[Mapping[str, Mapping[str, Any]]]:
+    """Yield what each turn has used until it ended or was suspended, by agent."""
+    for envelope in envelopes:
+        usage = envelope.event_data.get("usage") if envelope.event_type in TURN_ENDS else None
+        if isinstance(usage, Mapping):
+            yield usage
+
+
 def _usage_of(envelopes: Sequence[Envelope]) -> dict[str, dict[str, Any]]:
     totals: dict[str, dict[str, Any]] = {}
-    for usage in (envelope.event_data.get("usage") or {} for envelope in envelopes):
+    for usage in usage_records(envelopes):
         for path, figures in usage.items():
             total = totals.setdefault(path, {})
             for name, figure in figures.items():

@@ -1,0 +1,180 @@
+"""The answer to an input of a session: what was said, what is asked, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from agentgraph.display import code, escaped, panel, prose, row
+from agentgraph.errors import ModelError, SessionError
+from agentgraph.outcomes import Interrupt
+from agentgraph.participant import sentence_of_stop
+from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.hub.input_span import InputSpan
+from agentgraph.sessions.hub.subscribers import MaySee
+from agentgraph.sessions.state.envelope import (
+    EV_INTERRUPT,
+    EV_ROUND_FAILED,
+    Envelope,
+)
+from agentgraph.sessions.state.state import SessionState, Status
+from agentgraph.sessions.team.inner_session import TURN_ENDS, outcome_of, usage_records
+from agentgraph.usage import Usage
+
+_UNSEEN = "The run has failed."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a session has answered to one input, once it has settled.
+
+    answer = await session.ask("I was charged twice")
+    answer.text, answer.speaker      # the answer, and who gave it
+    for question in answer.interrupts:
+        await session.decide(question.id, decision)
+    """
+
+    text: str
+    """What the last speaker said for this input; if nobody said anything, why a guard ended it. If
+    a failure closed the session: what failed. It is empty while a first answer is awaited."""
+    speaker: str | None
+    """The participant that said it, None if nobody did."""
+    envelopes: tuple[Envelope, ...]
+    """The envelopes of this input that its reader may see; the first is the input's own."""
+    interrupts: tuple[Interrupt, ...]
+    """The open questions of this input that its reader may see."""
+    status: Status
+    """The status of the session when this input had settled."""
+    close_reason: str | None
+    """Why the session closed, or which guard ended the run; None if neither happened."""
+    usage: Usage
+    output: object | None
+    """The answer as JSON values, where the speaker has a `response_format`."""
+    run_id: str
+    """The id of the input's envelope."""
+    sequence: int
+    """The sequence of the last envelope of this input: `watch(after=…)` continues there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as a JSON object; `envelopes` are read by `history`."""
+        return {
+            "text": self.text,
+            "speaker": self.speaker,
+            "status": self.status,
+            "close_reason": self.close_reason,
+            "interrupts": [question.to_dict() for question in self.interrupts],
+            "usage": self.usage.to_dict(),
+            "output": thaw(self.output),
+            "run_id": self.run_id,
+            "sequence": self.sequence,
+        }
+
+    def _repr_html_(self) -> str:
+        parts = [prose(self.text)] if self.text else []
+        parts += [question._repr_html_() for question in self.interrupts]
+        if self.output is not None:
+            parts.append(row("output", code(thaw(self.output))))
+        if self.close_reason is not None:
+            parts.append(row("closed", code(self.close_reason)))
+        if self.usage.total_tokens:
+            parts.append(row("used", escaped(self.usage.summary())))
+        return panel(self.speaker or "nobody", *parts)
+
+
+def answer_to(span: InputSpan, present: SessionState, may_see: MaySee) -> Answer:
+    """Return the answer to an input that has settled, as its reader may see it.
+
+    `present` is the state of the session, for an input that nobody was due to answer. Raises
+    `ModelError` or `SessionError` if a round has failed for good and the session goes on.
+    """
+    state = span.state if span.is_known else present
+    reason = state.pending_close_reason if state.is_ended else None
+    failure = _last_failure(span.envelopes)
+    if failure is not None and not state.is_ended:
+        reason = _guard_of(failure)
+        if reason is None:
+            raise _error_of(failure, is_visible=may_see(failure))
+    question, *others = span.envelopes
+    last = outcome_of([*filter(may_see, others)], span.record).last
+    if reason == "round_failed":
+        last = None  # what others had said before is not the answer
+    envelopes = tuple(filter(may_see, span.envelopes))
+    return Answer(
+        text=last.text if last is not None else words_of_end(reason, span.envelopes, may_see),
+        speaker=last.sender_id if last is not None else None,
+        envelopes=envelopes,
+        interrupts=questions_in(envelopes, state),
+        status=state.status,
+        close_reason=reason,
+        usage=Usage.of_records(usage_records(envelopes)),
+        output=last.event_data.get("output") if last is not None else None,
+        run_id=question.envelope_id,
+        sequence=span.envelopes[-1].sequence,
+    )
+
+
+def questions_in(envelopes: Iterable[Envelope], state: SessionState) -> tuple[Interrupt, ...]:
+    """Return the questions in these envelopes that are open in this state."""
+    data = [envelope.event_data for envelope in envelopes if envelope.event_type == EV_INTERRUPT]
+    return tuple(
+        Interrupt(
+            question["id"],
+            thaw(question["payload"]),
+            thaw(question.get("response_schema")),
+            question["speaker"],
+        )
+        for question in data
+        if "decision" not in state.interrupts.get(question["id"], {"decision": None})
+    )
+
+
+def words_of_end(
+    reason: str | None, envelopes: Iterable[Envelope], may_see: MaySee = lambda envelope: True
+) -> str:
+    """Return in words why a guard or a failure has ended a session or a run, "" if none has.
+
+    A reader who may not see why is told that it has ended.
+    """
+    failures = [e for e in envelopes if e.event_data.get("final") is True and _is_failure(e)]
+    if reason == "round_failed":
+        return _words_of(failures[-1], may_see(failures[-1])) if failures else _UNSEEN
+    stops = [envelope for envelope in failures if _guard_of(envelope) == reason]
+    return _words_of(stops[-1], may_see(stops[-1])) if stops else ""
+
+
+def _words_of(failure: Envelope, is_visible: bool) -> str:
+    data, guard = failure.event_data, _guard_of(failure)
+    if guard is not None:
+        return sentence_of_stop(guard, data.get("cause", "") if is_visible else "")
+    if not is_visible:
+        return _UNSEEN
+    # A round that its deadline has ended fails, and closes the session, as other failures do.
+    if data["code"] == "deadline":
+        return sentence_of_stop("deadline", data["message"])
+    return f"The turn of {data['speaker']} has failed: {data['message'].rstrip('.')}."
+
+
+def _last_failure(envelopes: Iterable[Envelope]) -> Envelope | None:
+    """Return the final failure of the last round, None if that round did not fail."""
+    turns = [envelope for envelope in envelopes if envelope.event_type in TURN_ENDS]
+    last_round = max((int(turn.event_data.get("round") or 0) for turn in turns), default=0)
+    failures = (e for e in reversed(turns) if e.event_data.get("final") is True and _is_failure(e))
+    return next((e for e in failures if e.event_data["round"] == last_round), None)
+
+
+def _error_of(failure: Envelope, *, is_visible: bool) -> ModelError | SessionError:
+    code, text = failure.event_data["code"], _words_of(failure, is_visible)
+    if code in ("model", "output"):
+        return ModelError(text, code=code)
+    return SessionError(text, code=code)
+
+
+def _is_failure(envelope: Envelope) -> bool:
+    return envelope.event_type == EV_ROUND_FAILED
+
+
+def _guard_of(failure: Envelope) -> str | None:
+    """Return the guard that has ended a round, None if it failed otherwise."""
+    data = failure.event_data
+    return str(data["message"]) if data["code"] == "guard" else None
