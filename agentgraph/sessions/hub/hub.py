@@ -40,7 +40,7 @@ from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_id import is_reserved
 from agentgraph.storage import LazySaver, open_saver
 
-_LEASE_S = 30.0
+LEASE_S = 30.0
 
 
 class Hub:
@@ -85,7 +85,7 @@ class Hub:
         *,
         teams: Sequence[CompiledTeam] = (),
         clock: Clock | None = None,
-        lease_s: float = _LEASE_S,
+        lease_s: float = LEASE_S,
     ) -> Hub:
         """Open a store: `memory` (the default), `sqlite:///file.db` or `postgresql://…`.
 

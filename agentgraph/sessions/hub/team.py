@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from agentgraph.blocking import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
-from agentgraph.sessions.hub.answer import words_of_end
-from agentgraph.sessions.hub.hub import Hub
+from agentgraph.outcomes import Interrupt
+from agentgraph.sessions.hub.answer import questions_in, words_of_end
+from agentgraph.sessions.hub.memory_runs import MemoryRuns
 from agentgraph.sessions.hub.session import Session
+from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -40,32 +43,47 @@ class Team(CompiledTeam):
     escalations: Mapping[str, Escalate] = field(default_factory=dict, kw_only=True)
 
     async def arun(
-        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+        self, input: Content, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> TeamResult:
         """Run one session in memory, until it closes or waits for a human.
 
-        Invited humans count as present. `state` of the result shows the open interrupts.
+        Invited humans count as present. Where the result has `interrupts`, `aresume` goes on.
         """
-        async with await Hub.open(teams=[self]) as hub:
-            session = await self._open(hub, creator, context)
+        async with self._runs.begin(creator, context) as session:
             await session.send(creator, input)
-            await session.settled()
-            return TeamResult.of(await session.history(), session.record, session.state)
+            return await _result_of(session)
+
+    async def aresume(self, session_id: str, decisions: Mapping[str, object]) -> TeamResult:
+        """Go on with a run that waits for decisions, given by the ids of its interrupts.
+
+            result = await team.arun("Refund order 7")
+            (question,) = result.interrupts
+            result = await team.aresume(result.session_id, {question.id: True})
+
+        It works in the process that began the run, on any event loop, and once for each result: of
+        a team's runs, the last thousand that wait are kept. Raises `SessionError` for a session
+        that does not wait, or for a decision on what is not asked.
+        """
+        async with self._runs.resume(session_id, decisions) as session:
+            return await _result_of(session)
 
     async def astream(
-        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+        self, input: Content, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Envelope | AnyEvent, None]:
-        """Run one session in memory; yield its envelopes and live events."""
-        async with await Hub.open(teams=[self]) as hub:
-            session = await self._open(hub, creator, context)
+        """Run one session in memory, as `arun` does; yield its envelopes and live events."""
+        async with self._runs.begin(creator, context) as session:
             async for item in _stream_until_settled(session, creator, input):
                 yield item
 
     def run(
-        self, input: str, *, creator: str = "user", context: Mapping[str, Any] | None = None
+        self, input: Content, *, creator: str = "user", context: Mapping[str, Any] | None = None
     ) -> TeamResult:
         """Run one session, as `arun` does; works in a notebook as well as in a script."""
         return run_sync(self.arun(input, creator=creator, context=context))
+
+    def resume(self, session_id: str, decisions: Mapping[str, object]) -> TeamResult:
+        """Go on with a run that waits for decisions, as `aresume` does."""
+        return run_sync(self.aresume(session_id, decisions))
 
     def mermaid(self) -> str:
         """Draw the rules, as Mermaid text."""
@@ -82,11 +100,9 @@ class Team(CompiledTeam):
             "image/svg+xml": self.svg(),
         }
 
-    async def _open(self, hub: Hub, creator: str, context: Mapping[str, Any] | None) -> Session:
-        session = await hub.session(self, creator=creator, context=context, ttl=None)
-        for name in session.record.invited:
-            await session.join(name)  # there is no other caller to accept the invitation
-        return session
+    @cached_property
+    def _runs(self) -> MemoryRuns:
+        return MemoryRuns(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +113,13 @@ class TeamResult:
     """What the last speaker said; where nobody said anything, why a guard or a failure ended the
     session. It is never a remark of the supervisor, and empty while a first answer is awaited."""
     close_reason: str | None
-    """Why the session closed; None if it waits for a human."""
+    """Why the session closed; None if it waits for a human or for decisions."""
     envelopes: tuple[Envelope, ...]
     state: SessionState
     usage: Usage = field(default_factory=Usage)
+    interrupts: tuple[Interrupt, ...] = ()
+    """The open questions: `team.aresume(session_id, {question.id: decision})` goes on."""
+    session_id: str = ""
 
     @classmethod
     def of(
@@ -111,7 +130,8 @@ class TeamResult:
         reason = state.pending_close_reason if state.is_ended else None
         usage = Usage.of_records(usage_records(envelopes))
         text = last.text if last is not None else words_of_end(reason, envelopes)
-        return cls(text, reason, tuple(envelopes), state, usage)
+        questions = questions_in(envelopes, state)
+        return cls(text, reason, tuple(envelopes), state, usage, questions, record.session_id)
 
     def _repr_html_(self) -> str:
         senders = [envelope.sender_id for envelope in self.envelopes if envelope.is_substantive]
@@ -126,8 +146,14 @@ class TeamResult:
         return panel(self.state.last_speaker_id or "nobody", *rows)
 
 
+async def _result_of(session: Session) -> TeamResult:
+    """Wait until a session has settled, and summarise it."""
+    state = await session.settled()
+    return TeamResult.of(await session.history(), session.record, state)
+
+
 async def _stream_until_settled(
-    session: Session, sender: str, text: str
+    session: Session, sender: str, text: Content
 ) -> AsyncGenerator[Envelope | AnyEvent, None]:
     """Send a text; yield envelopes and events until the session has settled."""
     last = 0
