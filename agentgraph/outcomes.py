@@ -90,9 +90,12 @@ def merge_notes(old: Sequence[Note], new: Sequence[Note]) -> list[Note]:
 
 
 class NotesState(TypedDict, total=False):
-    """The channel that a graph needs to collect notes."""
+    """The channel that a graph needs to collect notes; no channel of a user has its name."""
 
-    notes: Annotated[list[Note], merge_notes]
+    agentgraph_notes: Annotated[list[Note], merge_notes]
+
+
+NOTES = "agentgraph_notes"
 
 
 _notes: ContextVar[list[Note] | None] = ContextVar("agentgraph_notes", default=None)

@@ -79,6 +79,11 @@ class Membership(Protocol):
         ...
 
     @property
+    def is_alone(self) -> bool:
+        """Return whether it is the only participant: its state has the whole conversation."""
+        ...
+
+    @property
     def effects(self) -> MutableMapping[str, Any]:
         """Return the team's effects, by path and tool: a participant adds those of its tools."""
         ...
@@ -98,6 +103,30 @@ class HasTeamGraph(Protocol):
 
     def graph_in_team(self, membership: Membership, guards: Any) -> Graph:
         """Return its graph for a place in a team, under the team's guards."""
+        ...
+
+
+@runtime_checkable
+class HasMemory(Protocol):
+    """A participant whose sessions of one keep what a thread of it would keep."""
+
+    @property
+    def policy(self) -> Any:
+        """Return the guards in force where it is alone, None without any."""
+        ...
+
+    @property
+    def private_channels(self) -> Collection[str]:
+        """Return the channels of its graph that last no longer than a turn, or are kept apart."""
+        ...
+
+    @property
+    def history_sizes(self) -> Collection[int] | None:
+        """Return how many messages its agents look back; None where one needs all of them."""
+        ...
+
+    def load_output(self, answer: Mapping[str, Any], path: str | None) -> object:
+        """Return the object of a stored answer, in the form of the agent at a path below it."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
@@ -14,16 +14,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
 from typing_extensions import Unpack
 
-from agentgraph.agents.build import compile_in_team, compile_root
+from agentgraph.agents.build import PRIVATE_CHANNELS, compile_in_team, compile_root
 from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.inputs import Input
-from agentgraph.agents.run.reply import Output, Reply
+from agentgraph.agents.run.reply import Output, Reply, output_of
 from agentgraph.agents.run.runner import Continuation, Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
-from agentgraph.agents.spec.output import Form, Strategy
+from agentgraph.agents.spec.output import Form, StoredAnswer, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
-from agentgraph.agents.spec.tree import names_of
+from agentgraph.agents.spec.tree import history_sizes_of, names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
@@ -325,6 +325,20 @@ class Agent(AgentSpec, Generic[Output]):
     def graph_in_team(self, membership: Membership, guards: Guards | None) -> AnyCompiledGraph:
         """Compile for a place in a team; the run carries the team's history."""
         return compile_in_team(self, membership, guards)
+
+    @property
+    def private_channels(self) -> frozenset[str]:
+        """The channels of the graph that last no longer than a turn, or that a session has."""
+        return PRIVATE_CHANNELS
+
+    @property
+    def history_sizes(self) -> frozenset[int] | None:
+        """How many messages the agents of the tree look back; None where one needs all of them."""
+        return history_sizes_of(self)
+
+    def load_output(self, answer: Mapping[str, Any], path: str | None) -> object:
+        """Return the object of a stored answer, in the form of the agent at a path below this."""
+        return output_of(self, cast(StoredAnswer, answer), path)
 
     @property
     def agent_names(self) -> tuple[str, ...]:

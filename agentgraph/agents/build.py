@@ -35,7 +35,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
 from agentgraph.graphs.public_graph import publish
 from agentgraph.graphs.routes import Route, add_route
 from agentgraph.guards import Effect, GuardedState, Guards, Place
-from agentgraph.guards.nodes.agent_graph import agent_patcher
+from agentgraph.guards.nodes.agent_graph import GUARD_CHANNELS, agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
@@ -43,6 +43,10 @@ from agentgraph.participant import Graph, HasGuards, Membership, Participant
 from agentgraph.patching import apply_patchers, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
+PRIVATE_CHANNELS = frozenset(
+    {*AgentState.__annotations__, *NotesState.__annotations__, *GUARD_CHANNELS}
+)
+"""The channels of an agent's graph that neither patchers nor middleware declare."""
 _CALLS = ("call_tools", END)
 _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 """The moments at which middleware has hooks."""

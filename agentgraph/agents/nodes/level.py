@@ -69,7 +69,9 @@ class Level:
     @property
     def inherits(self) -> bool:
         """Whether the run hands the earlier conversation over to this level."""
-        return self.tree is None or self.membership is not None
+        if self.tree is not None:
+            return self.membership is not None and not self.membership.is_alone
+        return True
 
     def history(self, state: Mapping[str, Any]) -> list[AnyMessage]:
         """Return the whole conversation as this level sees it."""
@@ -143,12 +145,12 @@ def check_leaving(
         )
     if level.above is not None:
         check_targets(level.above, tool, targets, "; Command.PARENT leads to the agent above")
-    elif level.membership is not None:
+    elif level.membership is not None and not level.membership.is_alone:
         raise RoutingError(
             f"the tool {tool!r} sent a Command to another graph, the team's, whose rules decide "
             "who speaks: return a Handoff"
         )
-    elif not has_parent(config):
+    elif level.membership is not None or not has_parent(config):
         raise RoutingError(
             f"the tool {tool!r} sent a Command to another graph, but {level.agent.name!r} has no "
             "parent graph: return a Handoff, or make the agent's graph a node of another"

@@ -65,7 +65,7 @@ async def _render(level: Level, messages: list[AnyMessage]) -> str:
         result = prompt(messages)
         prompt = await result if inspect.isawaitable(result) else result
     own = _text_of(level.agent.name, prompt)
-    if level.membership is not None and level.tree is not None:
+    if level.membership is not None and level.membership.prompt and level.tree is not None:
         own = f"{own}\n\n{level.membership.prompt}".lstrip()
     if level.supervisor is not None and "SUPERVISOR SYSTEM PROMPT:" not in own:
         help = " Use `request_help` if uncertain." if level.toolset.offers_help else ""

@@ -49,7 +49,7 @@ from agentgraph.interception import (
     current_ledger,
     without_interception,
 )
-from agentgraph.outcomes import Finish, Handoff, Note, collect_notes
+from agentgraph.outcomes import NOTES, Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, record_messages
 
@@ -102,7 +102,7 @@ class ToolRunner:
             attempt.notes[:] = [note for note in attempt.notes if note["kind"] == "rejected"]
         if attempt.notes:
             notes = [{**note, "call_id": call["id"] or ""} for note in attempt.notes]
-            attempt.updates.append({"notes": notes})
+            attempt.updates.append({NOTES: notes})
         return attempt
 
     async def _run(self, attempt: ToolAttempt, config: RunnableConfig) -> Any:
@@ -233,7 +233,8 @@ class ToolRunner:
         team, paths = self._level.membership, self._paths()
         path = Tree.of(self._level.agent).find(decision.target)
         path = path if path in paths else None
-        if team is not None and (decision.target in team.peers or path is None):
+        is_in_team = team is not None and not team.is_alone
+        if team is not None and is_in_team and (decision.target in team.peers or path is None):
             return await self._hand_over(team, decision, attempt)
         if path is None:
             advice = suggestion(decision.target, [name_at(path) for path in paths])

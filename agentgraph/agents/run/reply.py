@@ -101,7 +101,7 @@ def reply_to(
     texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
     path = values.get("current_active_agent")
     interrupts = questions_of((outcome.agents.get(i.id, ""), i) for i in outcome.interrupts)
-    output = _output(agent, values.get("output"), path)
+    output = output_of(agent, values.get("output"), path)
     guard = (values.get("turn") or {}).get("closed")
     text = str(texts[-1].text) if texts else _text_of_end(run, output, guard)
     return Reply(
@@ -146,7 +146,7 @@ def _new_messages(
     return [message for message in messages[start:] if message.id not in known_ids]
 
 
-def _output(agent: AgentSpec, answer: StoredAnswer | None, path: str | None) -> object | None:
+def output_of(agent: AgentSpec, answer: StoredAnswer | None, path: str | None) -> object | None:
     """Return the answer's object, in the form of the agent at the end of the path."""
     if answer is None:
         return None

@@ -76,6 +76,22 @@ def names_of(agent: AgentSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def history_sizes_of(agent: AgentSpec) -> frozenset[int] | None:
+    """Return the `history=` of all agents to which a conversation with this one may move.
+
+    None where one of them needs the whole: without a number, or as it is no `Agent`.
+    """
+    if not isinstance(agent.history, int):
+        return None
+    sizes = {agent.history}
+    for member in agent.sub_agents:
+        below = history_sizes_of(member) if isinstance(member, AgentSpec) else None
+        if below is None:
+            return None
+        sizes |= below
+    return frozenset(sizes)
+
+
 def remote_members(agent: AgentSpec, path: str) -> dict[str, RemoteMember]:
     """Return the agents of a tree that run on other servers, by their paths."""
     members: dict[str, RemoteMember] = {}

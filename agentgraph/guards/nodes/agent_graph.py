@@ -55,6 +55,8 @@ TOOLS = ("call_tools", "tools")
 _CALL_NODES = ("call_tools", "settle_calls")
 """The nodes of an agent's graph that answer calls."""
 _CHANNELS = ("turn", "guarded", "human")
+GUARD_CHANNELS = ("guarded", "human", "must_undo")
+"""The channels that guards add to the graph of an agent."""
 
 
 def agent_patcher(

@@ -142,6 +142,10 @@ class Execution:
             graph_input = await self._look_back()
             if graph_input is not None:
                 return graph_input
+        if session.state.is_single and session.state.status == "waiting_decision":
+            await session.admit()  # a text takes the question back
+            if session.state.status != "waiting_decision":
+                await self._delete_checkpoints()
         if session.state.status == "waiting_decision":
             decisions = session.state.decisions.items()
             new = {key: value for key, value in decisions if key not in self._answered_ids}
@@ -241,7 +245,8 @@ class Execution:
             snapshot = await graph.aget_state(self._config)
             usage_of = partial(usage_of_waiting, run, session.state.participant_order)
             pending = interrupt_requests(snapshot, session.state.round)
-            await session.write_interrupts(pending, usage_of)
+            remains = await team.remains_of(session, run)
+            await session.write_interrupts(pending, usage_of, remains)
         else:
             self._answered_ids.clear()
             if not self._is_clean:

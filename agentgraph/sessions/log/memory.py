@@ -6,7 +6,7 @@ of the protocol. No method awaits anything, so each is atomic among the tasks of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -40,6 +40,7 @@ class _MemorySession:
     by_id: dict[str, Envelope] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     """Envelope ids by sender and idempotency key."""
+    blobs: dict[str, str] = field(default_factory=dict)
     inbox: dict[str, InboxEntry] = field(default_factory=dict)
     attempts: int = 0
     owner: str | None = None
@@ -172,6 +173,13 @@ class MemoryLog:
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         return self._session(session_id).by_id.get(envelope_id)
+
+    async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        self._session(session_id).blobs.update(blobs)
+
+    async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
+        stored = self._session(session_id).blobs
+        return {digest: stored[digest] for digest in digests if digest in stored}
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         session = self._session(session_id)

@@ -8,7 +8,7 @@ connection in a form that checks that first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import psycopg
@@ -170,6 +170,15 @@ class PostgresLog:
         rows = await self._rows_of(session_id, sql.FIND, {"envelope_id": r.to_ascii(envelope_id)})
         sequence, data = rows[0]
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
+
+    async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        values = {"digests": list(blobs), "texts": list(blobs.values())}
+        await self._rows_of(session_id, sql.STORE_BLOBS, values)
+
+    async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
+        values = {"digests": list(digests)}
+        rows = await self._rows_of(session_id, sql.BLOBS, values, may_be_none=True)
+        return {row[0]: row[1] for row in rows}
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         stored_id = r.to_ascii(session_id)

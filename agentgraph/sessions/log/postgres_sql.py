@@ -38,6 +38,22 @@ FILL_KEYS = f"""
 INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 {_KEYS.format(origin="")}
 """
+# Returns no row, and inserts nothing, for an unknown session.
+STORE_BLOBS = """
+WITH target AS (
+    SELECT session_id FROM agentgraph_sessions WHERE session_id = %(session_id)s
+), stored AS (
+    INSERT INTO agentgraph_blobs (session_id, digest, data)
+    SELECT target.session_id, b.digest, b.data
+    FROM target, unnest(%(digests)s::text[], %(texts)s::text[]) AS b (digest, data)
+    ON CONFLICT DO NOTHING
+)
+SELECT 1 FROM target
+"""
+BLOBS = """
+SELECT digest, data FROM agentgraph_blobs
+WHERE session_id = %(session_id)s AND digest = ANY(%(digests)s::text[])
+"""
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
 # Every other part depends on the row that `moved` updates: if no row matches, nothing happens.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -164,6 +164,17 @@ class Log(Protocol):
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         """Return the envelope with this id, None if the session has no such envelope."""
+        ...
+
+    async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        """Store texts by their digests, durably: before anything that refers to them.
+
+        What is stored already stays. `SessionError` if there is no such session.
+        """
+        ...
+
+    async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
+        """Return the blobs with these digests, as far as the session has them."""
         ...
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -194,6 +194,12 @@ class SQLiteLog:
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         sequence, data = await self._ask(lambda file: file.find(session_id, envelope_id))
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
+
+    async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        await self._ask(lambda file: file.store_blobs(session_id, blobs))
+
+    async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
+        return await self._ask(lambda file: file.blobs(session_id, digests))
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         row = r.inbox_row(entry)

@@ -140,6 +140,20 @@ class SessionFile:
             self._uncommitted_changes += max(cursor.rowcount, 0)
         return entry.envelope_id
 
+    def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        with self._transaction():
+            self._require_session(session_id)
+            self._connection.executemany(
+                "INSERT INTO agentgraph_blobs (session_id, digest, data) VALUES (?, ?, ?) "
+                "ON CONFLICT DO NOTHING",
+                [(r.to_ascii(session_id), digest, data) for digest, data in blobs.items()],
+            )
+
+    def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
+        query = "SELECT digest, data FROM agentgraph_blobs WHERE session_id = ? AND digest = ?"
+        rows = (self._row(query, r.to_ascii(session_id), digest) for digest in digests)
+        return {row[0]: row[1] for row in rows if row is not None}
+
     def lease(self, session_id: str) -> r.Lease:
         return r.Lease(*self._rows(session_id, sql.LEASE, (r.to_ascii(session_id),))[0])
 

@@ -136,5 +136,13 @@ _POSTGRES_1 = (
     "CREATE INDEX agentgraph_sessions_runnable ON agentgraph_sessions (ordinal) WHERE runnable",
 )
 
-SQLITE: Migrations = (_SQLITE_1,)
-POSTGRES: Migrations = (_POSTGRES_1,)
+# Texts that are too large for an envelope, by their digest, by which they are checked too.
+_BLOBS = """CREATE TABLE agentgraph_blobs (
+        session_id TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        data TEXT NOT NULL,
+        PRIMARY KEY (session_id, digest)
+    )"""
+
+SQLITE: Migrations = (_SQLITE_1, (f"{_BLOBS} WITHOUT ROWID",))
+POSTGRES: Migrations = (_POSTGRES_1, (_BLOBS,))

@@ -34,17 +34,35 @@ def may_enter(state: SessionState, entry: InboxEntry, *, at_boundary: bool = Tru
     """Tell whether an entry of the inbox may be admitted now.
 
     Texts and packets enter between rounds only, and not while the session waits for a decision or
-    for its participants. All other entries enter at any time.
+    for its participants. All other entries enter at any time. In a session of one a text enters in
+    place of a decision, and takes the question back.
     """
     if entry.draft.event_type not in ev.SUBSTANTIVE:
         return True
+    if state.is_single and state.status == "waiting_decision":
+        return at_boundary and not state.is_runnable
     return at_boundary and state.status in ("active", "waiting_human")
 
 
 def admit_all(page: Page, entries: Collection[InboxEntry]) -> None:
-    """Admit entries of the inbox, the most urgent first."""
+    """Admit entries of the inbox, the most urgent first.
+
+    In a session of one each text is answered by a run of its own: the others stay in the inbox.
+    """
     for entry in sorted(entries, key=_urgency):
-        _admit(page, entry)
+        if not (page.state.is_single and _has_run(page.state) and _is_said(entry)):
+            _admit(page, entry)
+
+
+def _has_run(state: SessionState) -> bool:
+    """Tell whether a run is under way, or begins now."""
+    if state.status == "waiting_decision":
+        return state.is_runnable
+    return any(name not in state.humans for name in state.due)
+
+
+def _is_said(entry: InboxEntry) -> bool:
+    return entry.draft.event_type in ev.SUBSTANTIVE
 
 
 def admit_rest(page: Page, entries: Collection[InboxEntry]) -> None:
@@ -86,14 +104,23 @@ def _admit(page: Page, entry: InboxEntry) -> None:
     elif kind == ev.EV_SESSION_LEFT:
         _leave(page, data["participant"])
     elif kind in ev.SUBSTANTIVE:
-        updates = data.get("context_updates") if kind == ev.EV_PACKET else None
-        if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):
-            # A packet of a sender without the floor is not folded as a turn, so its context updates
-            # are written before it, as an envelope of their own.
-            page.add(sender, Draft(ev.EV_CONTEXT_SET, updates, audience=draft.audience))
-        page.say(sender, draft, envelope_id=entry.envelope_id)
+        _say(page, entry)
     else:
         page.add(sender, draft, envelope_id=entry.envelope_id)
+
+
+def _say(page: Page, entry: InboxEntry) -> None:
+    """Admit a text or a packet."""
+    draft, sender, state = entry.draft, entry.sender_id, page.state
+    if state.interrupts and state.is_single:
+        page.withdraw_questions(sender)
+    is_packet = draft.event_type == ev.EV_PACKET
+    updates = draft.event_data.get("context_updates") if is_packet else None
+    if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):
+        # A packet of a sender without the floor is not folded as a turn, so its context updates
+        # are written before it, as an envelope of their own.
+        page.add(sender, Draft(ev.EV_CONTEXT_SET, updates, audience=draft.audience))
+    page.say(sender, draft, envelope_id=entry.envelope_id)
 
 
 def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:

@@ -152,6 +152,7 @@ class OwnedSession:
             self.may_have_inbox |= len(ready) < len(entries)
             if ready:
                 await self._write(lambda page: admit_all(page, ready))
+                self.may_have_inbox |= self.state.is_single and len(ready) > 1
 
     async def catch_up(self) -> None:
         """Admit entries that need no boundary, and append what overdue timers cause."""
@@ -175,8 +176,12 @@ class OwnedSession:
         self,
         questions: Sequence[Mapping[str, Any]],
         usage_of: Callable[[str], Mapping[str, Any]] = lambda speaker: {},
+        remains: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append new interrupts, once the checkpoint has them, with the usage so far."""
+        """Append new interrupts, once the checkpoint has them, with the usage so far.
+
+        The first one has `remains`, what the run has made until then.
+        """
         async with self.lock:
             # A checkpoint may be behind the log: interrupts of a speaker who has spoken are void.
             due, known_ids = self.state.due, self.state.interrupts
@@ -187,6 +192,7 @@ class OwnedSession:
             ]
             if fresh and not self.state.is_ended:
                 notes = [*self._with_usage(fresh, usage_of)]
+                notes[0] = {**notes[0], **(remains or {})}
 
                 def fill(page: Page) -> None:
                     for question in notes:

@@ -26,6 +26,8 @@ ATTEMPTS = 5
 """How often a round is begun in all, if the process dies each time."""
 _LONGEST_MESSAGE = 2_000
 """The length to which a failure's message is cut: its envelope must fit into the log."""
+_STOPS = frozenset({"guard", "deadline"})
+"""Codes of failures by which guards end an input: its actions are undone."""
 _NEVER_REPEATED = frozenset({"guard", "left"})
 """Codes of failures that a second attempt would only repeat."""
 
@@ -93,19 +95,27 @@ class Round:
         await self.session.end_turn(self.speaker, self.number, fill)
 
     async def fail(
-        self, code: str, message: str, usage: Mapping[str, Any], cause: str = ""
+        self,
+        code: str,
+        message: str,
+        usage: Mapping[str, Any],
+        cause: str = "",
+        remains: Mapping[str, Any] | None = None,
     ) -> None:
         """Append that the round failed; it runs again unless the failure is final.
 
         If the failure ends the session, the actions of the input are undone first. `cause` says
-        why a guard has ended the round; its `message` is the guard.
+        why a guard has ended the round; its `message` is the guard. `remains` is what the round
+        leaves to later ones all the same. In a session of one each failure is final: its guards
+        have tried the model again, and a person may do so with the whole run.
         """
         outcome: Any = "expired" if code == "deadline" else "failed"
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, outcome)
         failures = self.session.state.failures.get(self.speaker, 0)
-        is_final = failures >= RETRIES or code in _NEVER_REPEATED
+        is_single = self.state.is_single and code != "checkpoint_lost"
+        is_final = is_single or failures >= RETRIES or code in _NEVER_REPEATED
         ledger = self.ledger()
-        if is_final and self._ends_session():
+        if is_final and (self._ends_session() or (is_single and code in _STOPS)):
             await roll_back(ledger, "round_failed")
         data = {
             "speaker": self.speaker,
@@ -116,6 +126,7 @@ class Round:
             **({"cause": cause[:_LONGEST_MESSAGE]} if cause else {}),
             "usage": dict(usage),
             **ledger.take_packet_fields(),
+            **(remains or {}),
         }
         await self.session.end_turn(
             self.speaker, self.number, lambda page: page.fail(data, final=is_final)

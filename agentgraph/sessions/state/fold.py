@@ -22,11 +22,16 @@ from agentgraph.sessions.state.input_account import (
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
+from agentgraph.sessions.state.thread import thread_after
 from agentgraph.sessions.state.visibility import next_audience, visibility_after
 
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """Applies an event to the state. Its data may be any JSON: a step must never raise."""
 
+WITHDRAWN = "withdrawn"
+"""The type of a decision that nobody has made: a new input has ended the run that asked."""
+_NOT_OF_QUESTION = ("usage", "path", "messages")
+"""What an envelope with a question tells of the run, and not of the question."""
 _MAX_PHASES = 20
 """The most phases that a state keeps, as each append stores the state; the log has all of them."""
 
@@ -48,6 +53,10 @@ def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
     step = _STEPS.get(envelope.event_type)
     if step is not None:
         state = step(state, envelope)
+    if state.thread is not None:
+        is_agent = envelope.sender_id in state.participant_order
+        is_agent = is_agent and envelope.sender_id not in state.humans
+        state = with_fields(state, thread=thread_after(state.thread, envelope, is_agent=is_agent))
     return with_fields(state, sequence=envelope.sequence, updated_at=envelope.created_at)
 
 
@@ -386,7 +395,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
     """Suspend a turn until a human has decided."""
     data = envelope.event_data
-    interrupt = {key: value for key, value in data.items() if key not in ("usage", "path")}
+    interrupt = {key: value for key, value in data.items() if key not in _NOT_OF_QUESTION}
     interrupts = {**state.interrupts, str(data.get("id")): interrupt}
     charges = charge_turn(state, str(data.get("speaker")), envelope)
     return with_fields(state, **charges, interrupts=interrupts, status="waiting_decision")
@@ -397,6 +406,9 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
     key = str(envelope.event_data.get("interrupt_id"))
     if key not in state.interrupts:
         return state
+    if envelope.event_data.get("type") == WITHDRAWN:
+        rest = {name: value for name, value in state.interrupts.items() if name != key}
+        return with_fields(state, interrupts=rest, speakers=(), spoken=(), status="waiting_human")
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}
     # `floor_at` is reset: the time that the human took does not count as the speaker's.

@@ -53,16 +53,24 @@ class TurnOutput:
 
 
 def packet_of(
-    turn: TurnOutput, routing_tools: Collection[str], round: int, attempt: int
+    turn: TurnOutput,
+    routing_tools: Collection[str],
+    round: int,
+    attempt: int,
+    *,
+    with_steps: bool = True,
 ) -> dict[str, Any]:
-    """Return the data of an `EV_PACKET`; a call of one of `routing_tools` moves the floor."""
+    """Return the data of an `EV_PACKET`; a call of one of `routing_tools` moves the floor.
+
+    It has no `steps` where it will have the messages themselves.
+    """
     answers = {m.tool_call_id: m for m in turn.messages if isinstance(m, ToolMessage)}
     return {
         "routing": _routing(turn, answers, routing_tools),
         "context_updates": _updates(turn.notes),
         "body": _body(turn),
         "active": turn.active,
-        "steps": _steps(turn.messages, answers),
+        **({"steps": _steps(turn.messages, answers)} if with_steps else {}),
         "round": round,
         "attempt": attempt,
         "usage": dict(turn.usage),

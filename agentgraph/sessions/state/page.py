@@ -13,7 +13,7 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.fold import apply_decision, apply_event, fold
+from agentgraph.sessions.state.fold import WITHDRAWN, apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
@@ -58,6 +58,13 @@ class Page:
         after = apply_event(self.state, envelope)
         decision = self.rules.decide(self.state, after, envelope)
         return self._decide(envelope, after, decision)
+
+    def withdraw_questions(self, sender: str) -> None:
+        """Take back what a human was asked, as a new input has come; the run that asked is over."""
+        for key, question in self.state.interrupts.items():
+            data = {"interrupt_id": key, "type": WITHDRAWN, "decision": {"type": WITHDRAWN}}
+            audience = round_audience(self.state, question.get("speaker"))
+            self.add(sender, Draft(ev.EV_DECISION, data, audience))
 
     def release(self, agent: str, *, envelope_id: str | None = None) -> None:
         """Give the floor from a human to an agent."""

@@ -50,6 +50,8 @@ class SessionRecord:
     supervisor: str | None = None
     parent: Parent | None = None
     version: int = 1
+    is_single: bool = False
+    """Whether it is a session of one: whoever speaks is answered by its only agent."""
     secret: str = field(default="", repr=False)
     """What the ids of inner sessions follow from; "" in records of earlier versions."""
 

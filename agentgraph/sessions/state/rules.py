@@ -40,6 +40,8 @@ class Rules:
         if before.status == "closing":
             return None  # an envelope that enters while the session ends does not undo the end
         routing_input = RoutingInput.of(envelope)
+        if before.is_single:
+            return _wait_instead_of_close(before, self.graph.resolve(after, routing_input))
         if before.round == 0 and envelope.sender_id == before.creator_id:
             return self.graph.resolve(after, routing_input)
         if envelope.sender_id == self.supervisor and envelope.event_type == ev.EV_PACKET:
@@ -71,6 +73,8 @@ class Rules:
 
     def after_failure(self, before: SessionState, after: SessionState) -> TransitionDecision:
         """Return the decision after a round that failed for good."""
+        if before.is_single:
+            return TransitionDecision("wait", (before.creator_id,), rule="default")
         target = self.failure_target
         reachable = (*before.participant_order, before.creator_id, HUMAN)
         is_excluded = target in (*before.given_up, *before.due)
@@ -99,6 +103,15 @@ class RoutingInput:
         if envelope.event_type != ev.EV_PACKET and "routing" in data:
             data = freeze_object({key: data[key] for key in data if key != "routing"})
         return cls(envelope.sender_id, envelope.event_type, data, envelope.metadata)
+
+
+def _wait_instead_of_close(
+    before: SessionState, decision: TransitionDecision
+) -> TransitionDecision:
+    """Return the decision in a session of one, which no run ends."""
+    if decision.action != "close":
+        return decision
+    return TransitionDecision("wait", (before.creator_id,), rule=decision.rule)
 
 
 def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> TransitionDecision:

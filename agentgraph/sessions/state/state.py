@@ -13,6 +13,7 @@ from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
 from agentgraph.routing.frozen_json import FrozenDict, freeze_fields, thaw
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.thread import NEW_THREAD
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
 __all__ = ["FINAL_STATUSES", "SessionState", "Status", "fold_in_place", "with_fields"]
@@ -108,6 +109,8 @@ class SessionState:
     asked_by: str | None = None
     """Time, sequence and sender of the oldest message after which only this sender has spoken."""
     updated_at: str = ""
+    thread: Mapping[str, Any] | None = None
+    """Where the conversation of a session of one stands in the log, see `thread_after`."""
 
     def __post_init__(self) -> None:
         freeze_fields(self.__dict__)
@@ -123,6 +126,7 @@ class SessionState:
             creator_id=record.creator,
             context_vars=record.context,
             conversation=ConversationState(phase=record.phase),
+            thread=NEW_THREAD if record.is_single else None,
         )
 
     @property
@@ -134,6 +138,11 @@ class SessionState:
     def active_agent(self) -> str | None:
         """The agent that has the conversation, None if no agent has it."""
         return self.conversation.active_agent_id
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is a session of one: each input begins a run, and no run ends the session."""
+        return self.thread is not None
 
     @property
     def due(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,10 +18,13 @@ from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.graphs.public_graph import publish
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
-from agentgraph.outcomes import Note, NotesState, collect_notes
+from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
 from agentgraph.participant import HANDOFF_TOOL, Graph, HasTeamGraph, Participant
+from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
 from agentgraph.routing import TransitionGraph
+from agentgraph.running import Run
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
 from agentgraph.sessions.team.checks import faults_of
@@ -90,6 +93,13 @@ class CompiledTeam(TeamSpec):
         _ = self.supervisor_speaker
         return new_record(self, session_id, **fields)
 
+    async def remains_of(self, session: OwnedSession, run: Run) -> Mapping[str, Any]:
+        """Return what a run that waits or was cut off leaves to later ones: of a team nothing.
+
+        Its rounds leave packets, and what waits begins again from its checkpoint.
+        """
+        return {}
+
     @cached_property
     def _graph(self) -> AnyCompiledGraph:
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
@@ -128,10 +138,14 @@ class CompiledTeam(TeamSpec):
                 self._membership(participant.name, supervises), guards
             )
             return Speaker(graph=graph, takes_history=True, **fields)
-        foreign = _foreign_graph(participant.name, participant.graph, guards)
+        foreign = self._foreign(participant, guards)
         return Speaker(graph=foreign, takes_history=False, **fields)
 
-    def _membership(self, name: str, supervises: bool) -> Membership:
+    def _foreign(self, participant: Participant, guards: Guards | None) -> Graph:
+        """Return the graph of a participant that is no agent of ours, under the team's guards."""
+        return foreign_graph(participant.name, participant.graph, guards)
+
+    def _membership(self, name: str, supervises: bool) -> MembershipProtocol:
         """Return the membership of a participant: its handoff targets, tools and prompt."""
         peers = {
             participant.name: participant.description
@@ -156,7 +170,7 @@ def _longest_turn_s(participant: Participant, guards: Guards | None) -> float | 
     return min((seconds for seconds in limits if seconds is not None), default=None)
 
 
-def _foreign_graph(name: str, graph: Graph, guards: Guards | None) -> Graph:
+def foreign_graph(name: str, graph: Graph, guards: Guards | None) -> Graph:
     """Return a copy of a graph that collects notes, and names itself in its model calls."""
     limit = (getattr(graph, "config", None) or {}).get("recursion_limit", _STEPS)
     graph = graph if guards is None else guarded_copy(graph, guards, name)
@@ -174,5 +188,5 @@ async def _with_notes(state: Any, call: Callable[[Any], Awaitable[Any]]) -> Any:
         result = await call(state)
     if not notes:
         return result
-    update = {"notes": [{**note, "call_id": note.get("call_id", "")} for note in notes]}
+    update = {NOTES: [{**note, "call_id": note.get("call_id", "")} for note in notes]}
     return [*(result if isinstance(result, list) else [result]), Command(update=update)]

@@ -35,6 +35,8 @@ class Membership:
     effects: MutableMapping[str, Effect] = field(default_factory=dict)
     """How the actions of all agents of the team are undone: each member adds its own."""
 
+    is_alone: bool = field(default=False, init=False)
+
     @cached_property
     def peers(self) -> frozenset[str]:
         """The names that a `Handoff` of this participant may target."""

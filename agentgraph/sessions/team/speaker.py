@@ -28,6 +28,7 @@ from agentgraph.graphs.run_context import inherited_context
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.interception import recorded_in
+from agentgraph.outcomes import NOTES
 from agentgraph.participant import Graph, split_stop
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
@@ -121,7 +122,7 @@ class Speaker:
         fresh = {message.id: message for message in _own_messages(own, known_ids)}
         return TurnOutput(
             list(fresh.values()),
-            result.get("notes") or (),
+            result.get(NOTES) or (),
             result.get("current_active_agent"),
             (result.get("output") or {}).get("value"),
             (result.get("turn") or {}).get("closed"),
@@ -138,7 +139,7 @@ class Speaker:
         fresh, guard = split_stop(
             _own_messages(result["messages"], {message.id for message in messages})
         )
-        notes = result.get("notes") or ()
+        notes = result.get(NOTES) or ()
         return TurnOutput(fresh, notes, stopped_by=guard, usage=self._take_usage(fresh))
 
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
@@ -171,8 +172,13 @@ class Speaker:
         """Emit a failure and append it; `usage` defaults to what the run has recorded."""
         if code not in ("model", "output"):  # the model's node has emitted its own event
             await emit(ErrorEvent(agent=round.speaker, code=code, message=message))
-        await round.fail(code, message, self._take_usage(()) if usage is None else usage, cause)
+        usage = self._take_usage(()) if usage is None else usage
+        await round.fail(code, message, usage, cause, await self._remains(round))
         round.end_input(self.audit)
+
+    async def _remains(self, round: Round) -> Mapping[str, Any]:
+        """Return what a failed round leaves to later ones, for the data of its failure."""
+        return {}
 
     def _take_usage(self, fresh: Sequence[AnyMessage]) -> Mapping[str, Any]:
         """Return what this round has used, by agent, and reset the run's account."""
@@ -221,7 +227,7 @@ def _usage_of(run: Run, name: str) -> dict[str, Any]:
 
 def _transfers(result: Mapping[str, Any], round: Round) -> int:
     """Return how often the conversation moved between agents within the participant."""
-    notes = result.get("notes") or ()
+    notes = result.get(NOTES) or ()
     # The fold counts a handoff to a peer itself, from the packet's decision.
     people = (HUMAN, *round.state.humans)
     targets = [note["value"]["target"] for note in notes if note["kind"] == "handoff"]

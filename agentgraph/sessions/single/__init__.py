@@ -1,0 +1,1 @@
+"""Sessions of one: an agent or a graph that answers whoever speaks, and then waits."""

@@ -1,0 +1,205 @@
+"""The memory of a session of one: what a thread's checkpoint would have, read from the log.
+
+The state counts the messages and knows which envelope last changed each channel, so a turn reads
+the end of the log only, where the agents' `history=` lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from agentgraph.history import unknown_outcomes, window
+from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.single.messages import (
+    Change,
+    decode_message,
+    decode_value,
+    merged,
+)
+from agentgraph.sessions.state.blobs import digests_in, put_back
+from agentgraph.sessions.state.envelope import EV_INTERRUPT, EV_ROUND_FAILED, EV_TEXT, Envelope
+from agentgraph.sessions.state.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The conversation of a session of one, and the channels of its graph."""
+
+    messages: Sequence[AnyMessage] = ()
+    channels: Mapping[str, Any] = field(default_factory=dict)
+    stored_channels: Mapping[str, Any] = field(default_factory=dict)
+    """The same channels as the log has them."""
+
+
+async def read_memory(
+    log: Log,
+    state: SessionState,
+    sizes: Collection[int] | None,
+    serde: SerializerProtocol | None,
+) -> Memory:
+    """Return the memory as of the begin of the present round.
+
+    `sizes` are the agents' `history=`: of a longer conversation only the end is read, from a place
+    at which their windows are the same as in the whole. None reads all. Without a
+    `serde` there are no channels.
+    """
+    reader = _LogReader(log, state)
+    messages = await (reader.all() if sizes is None else reader.end(sizes))
+    stored = {} if serde is None else await reader.stored_channels()
+    channels = {name: decode_value(part, serde) for name, part in stored.items() if serde}
+    return Memory(messages, channels, stored)
+
+
+async def messages_in(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
+    """Return the conversation in envelopes, which must not leave out any between two of them."""
+    blobs = await _blobs_of(log, session_id, envelopes)
+    return merged(_with_unknown_outcomes(_batches(envelopes, blobs)))
+
+
+@dataclass(slots=True)
+class _LogReader:
+    """Reads the log of one session, up to the envelope that began the present round."""
+
+    log: Log
+    state: SessionState
+
+    @property
+    def thread(self) -> Mapping[str, Any]:
+        return self.state.thread or {}
+
+    @property
+    def first(self) -> int:
+        """The sequence of the first envelope that counts: nothing before it is left."""
+        return int(self.thread.get("since", 0)) or 1
+
+    async def all(self) -> list[AnyMessage]:
+        """Return the whole conversation."""
+        return await self._messages(await self._read(self.first))
+
+    async def end(self, sizes: Collection[int]) -> list[AnyMessage]:
+        """Return the end of the conversation, as far as windows of these sizes reach."""
+        thread, block = self.thread, lcm(*sizes)
+        total = int(thread.get("count", 0)) - int(thread.get("open", 0))
+        reach = 2 * max(sizes)
+        while (begin := max(total - reach, 0) // block * block) > 0:
+            envelopes = await self._last(total - begin)
+            messages = await self._messages(envelopes)
+            surplus = len(messages) - (total - begin)
+            if envelopes[0].sequence <= self.first or surplus < 0:
+                break  # the log's begin; or messages were removed, so that counts tell no place
+            messages = messages[surplus:]
+            if all(_is_whole(messages, size) for size in sizes):
+                return messages
+            reach *= 2
+        return await self.all()
+
+    async def stored_channels(self) -> dict[str, Any]:
+        """Return the channels of the graph that any turn has changed, as they are stored."""
+        places: dict[int, list[str]] = {}
+        for name, sequence in self.thread.get("channels", {}).items():
+            places.setdefault(sequence, []).append(name)
+        values: dict[str, Any] = {}
+        for sequence, names in places.items():
+            envelopes = await self.log.read(self.state.session_id, sequence - 1, 1)
+            stored = envelopes[0].event_data["channels"]
+            blobs = await _blobs_of(self.log, self.state.session_id, envelopes)
+            values |= dict(zip(names, put_back([stored[n] for n in names], blobs), strict=True))
+        return values
+
+    async def _last(self, count: int) -> list[Envelope]:
+        """Return the envelopes with at least the last `count` messages, or those from the first."""
+        envelopes: list[Envelope] = []
+        position, size = self.state.round_began, count // 2 + 1
+        while position >= self.first and sum(map(_message_count, envelopes)) < count:
+            batch = await self.log.tail(self.state.session_id, size, position)
+            if not batch:
+                break
+            envelopes = [*batch, *envelopes]
+            position = batch[0].sequence - 1
+        # What cut-off runs have left stands in envelopes that `tail` does not return.
+        if envelopes and int(self.thread.get("partial", 0)) > envelopes[0].sequence:
+            return await self._read(envelopes[0].sequence)
+        return [item for item in envelopes if item.sequence >= self.first]
+
+    async def _read(self, first: int) -> list[Envelope]:
+        end = self.state.round_began
+        return await self.log.read(self.state.session_id, first - 1, max(end - first + 1, 0))
+
+    async def _messages(self, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
+        return await messages_in(self.log, self.state.session_id, envelopes)
+
+
+def _is_whole(messages: list[AnyMessage], size: int) -> bool:
+    """Tell whether the window of a size begins inside of messages, and not before them."""
+    shown = window(messages, size)
+    return len(shown) < len(messages) and isinstance(shown[0], HumanMessage)
+
+
+def _message_count(envelope: Envelope) -> int:
+    stored = envelope.event_data.get("messages")
+    return len(stored) if isinstance(stored, list) else 1
+
+
+async def _blobs_of(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> Mapping[str, str]:
+    digests = {key for envelope in envelopes for key in digests_in(envelope.event_data)}
+    if not digests:
+        return {}
+    blobs = await log.blobs(session_id, digests)
+    if missing := digests - blobs.keys():
+        raise DamagedSession(
+            f"session {session_id!r} lacks the blob {min(missing)}: restore it from a backup",
+            session_id,
+        )
+    return blobs
+
+
+def _with_unknown_outcomes(batches: Iterable[list[Change]]) -> Iterator[list[Change]]:
+    """Yield batches of messages, and before each input the answers that a cut-off run owes it."""
+    since_input: list[Change] = []
+    for batch in batches:
+        if isinstance(batch[0], HumanMessage):
+            answers = unknown_outcomes([m for m in since_input if not isinstance(m, RemoveMessage)])
+            ids = [f"answer_{answer.tool_call_id}" for answer in answers]
+            yield [m.model_copy(update={"id": i}) for m, i in zip(answers, ids, strict=True)]
+            since_input = []
+        since_input += batch
+        yield batch
+
+
+def _batches(envelopes: Sequence[Envelope], blobs: Mapping[str, str]) -> Iterable[list[Change]]:
+    """Return the messages of each envelope that has any."""
+    batches: dict[int, list[Change]] = {}
+    asked: list[Envelope] = []
+    for envelope in envelopes:
+        data = envelope.event_data
+        if envelope.event_type == EV_ROUND_FAILED and data.get("code") == "checkpoint_lost":
+            # What the round had done before it asked is done again: its checkpoint was lost.
+            for question in asked:
+                if question.event_data.get("round") == data.get("round"):
+                    batches.pop(question.sequence, None)
+            continue
+        if envelope.event_type == EV_INTERRUPT:
+            asked.append(envelope)
+        if messages := _messages_of(envelope, blobs):
+            batches[envelope.sequence] = messages
+    return batches.values()
+
+
+def _messages_of(envelope: Envelope, blobs: Mapping[str, str]) -> list[Change]:
+    stored = envelope.event_data.get("messages")
+    if isinstance(stored, list) and envelope.event_type != EV_TEXT:
+        return [decode_message(part) for part in put_back(stored, blobs)]
+    if not envelope.is_substantive:
+        return []
+    content: Any = envelope.event_data.get("content")
+    if isinstance(content, list):
+        content = thaw(put_back(content, blobs))
+    return [HumanMessage(content or envelope.text, id=envelope.envelope_id)]

@@ -1,0 +1,164 @@
+"""The speaker of a session of one: runs its graph as on a thread, whose memory is the log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from pydantic_core import to_json
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.memory import LastingChannels
+from agentgraph.graphs.public_graph import run_whole
+from agentgraph.graphs.run_context import inherited_context
+from agentgraph.history import repair
+from agentgraph.outcomes import NOTES
+from agentgraph.participant import sentence_of_stop, split_stop
+from agentgraph.running import current_run, handed_over
+from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.rounds.round import Round
+from agentgraph.sessions.single.memory import Memory, messages_in, read_memory
+from agentgraph.sessions.single.messages import (
+    Change,
+    changes_between,
+    encode_message,
+    encode_value,
+)
+from agentgraph.sessions.state.blobs import take_out
+from agentgraph.sessions.state.packet import TurnOutput, packet_of
+from agentgraph.sessions.team.speaker import Speaker, config_with
+
+
+@dataclass(frozen=True, slots=True)
+class SingleTurn(TurnOutput):
+    """The output of a run, with what it leaves to later runs."""
+
+    changes: Sequence[Change] = ()
+    """The messages and removals that the run adds to the conversation."""
+    channels: Mapping[str, Any] = field(default_factory=dict)
+    """The channels that the run has changed, as they are stored."""
+    answer: Mapping[str, Any] | None = None
+    """The answer in the form that was asked for, as it is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleSpeaker(Speaker):
+    """The only agent of a session, ready to run."""
+
+    channels: LastingChannels | None
+    """The channels of the graph that last; None for a remote graph, which keeps its own."""
+    sizes: Collection[int] | None
+    """The `history=` of all agents; None where one of them needs the whole conversation."""
+
+    async def run(self, round: Round) -> SingleTurn:
+        """Run the graph on the session's memory, and return what it adds to this memory."""
+        session, run = round.session, current_run()
+        if run is not None:
+            run.journal.clear()  # of the round before: the same run may serve several inputs
+        serde = self.channels.serde if self.channels is not None else None
+        memory = await read_memory(session.log, round.state, self.sizes, serde)
+        with handed_over(()):
+            result = await self._answer(round, memory)
+        changes: list[Any] = changes_between(memory.messages, result["messages"])
+        own, guard = split_stop([m for m in changes if isinstance(m, AIMessage | ToolMessage)])
+        stored = await self._stored_before(round)
+        changes, _ = split_stop([m for m in changes if stored.get(m.id) != m])
+        return SingleTurn(
+            own,
+            result.get(NOTES) or (),
+            result.get("current_active_agent") if self.takes_history else None,
+            None,
+            (result.get("turn") or {}).get("closed") if self.takes_history else guard,
+            self._take_usage(own),
+            changes=changes,
+            channels=self._changed(memory, result),
+            answer=result.get("output") if self.takes_history else None,
+        )
+
+    async def _answer(self, round: Round, memory: Memory) -> Mapping[str, Any]:
+        config = config_with(round.session.listeners())
+        messages = memory.messages
+        if self.channels is None:
+            result = await self.graph.ainvoke({"messages": repair(messages)}, config)
+            return {"messages": [*messages, *result["messages"]]}
+        values = {**self.channels.as_input(memory.channels), "messages": messages}
+        if self.takes_history:
+            values["current_active_agent"] = round.session.state.active.get(self.name)
+            result = await run_whole(self.graph, values, config)
+            return result  # type: ignore[no-any-return]
+        settings: Any = {
+            **inherited_context(self.graph),
+            "output_keys": ["messages", NOTES, *self.channels.names],
+        }
+        result = await self.graph.ainvoke(values, config, **settings)
+        return result  # type: ignore[no-any-return]
+
+    def _changed(self, memory: Memory, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the channels that the run has changed, as they are stored."""
+        if self.channels is None:
+            return {}
+        serde = self.channels.serde
+        names = [name for name in self.channels.names if name in result]
+        # Compared as they are stored: a tool may have changed a value in place.
+        parts = {name: encode_value(result[name], serde) for name in names}
+        return {
+            name: part for name, part in parts.items() if memory.stored_channels.get(name) != part
+        }
+
+    async def _stored_before(self, round: Round) -> Mapping[str | None, AnyMessage]:
+        """Return the messages of this run that the log has, from before a human's decision."""
+        if not round.state.interrupts:
+            return {}
+        session = round.session
+        envelopes = await session.log.read(session.id, round.state.round_began)
+        messages = await messages_in(session.log, session.id, envelopes)
+        return {message.id: message for message in messages}
+
+    async def _commit(self, round: Round, turn: TurnOutput) -> None:
+        """Commit a packet, also of a run that a guard has ended."""
+        assert isinstance(turn, SingleTurn)
+        packet = packet_of(turn, (), round.number, round.attempt, with_steps=False)
+        cause = ""
+        if turn.stopped_by is not None:
+            cause = turn.cause or round.ledger().cause_of(turn.stopped_by)
+            packet["stopped_by"] = turn.stopped_by
+            packet["body"] = packet["body"] or sentence_of_stop(turn.stopped_by, cause)
+        if turn.answer is not None:
+            packet["output"] = turn.answer
+            packet["body"] = packet["body"] or to_json(turn.answer["value"]).decode()
+        rejections = [note for note in turn.notes if note["kind"] == "rejected"]
+        try:
+            packet |= await stored_messages(round.session, turn.changes)
+            packet |= await _stored_channels(round.session, turn.channels)
+            await round.commit(packet, rejections)
+        except ConfigurationError as error:  # the packet has values that no log can store
+            return await self._fail(round, "payload", str(error), turn.usage)
+        round.end_input(self.audit)
+
+    async def _remains(self, round: Round) -> Mapping[str, Any]:
+        run = current_run()
+        messages = run.journal.get(None, ()) if run is not None else ()
+        return await stored_messages(round.session, messages)
+
+
+async def stored_messages(session: OwnedSession, messages: Sequence[Change]) -> dict[str, Any]:
+    """Return messages for the data of an envelope; what is large is stored beside it."""
+    if not messages:
+        return {}
+    # A run may record a message twice, for instance before and after it was given its place.
+    own = {message.id: message for message in messages}.values()
+    parts, blobs = take_out([encode_message(message) for message in own], "messages")
+    if blobs:
+        await session.log.store_blobs(session.id, blobs)
+    return {"messages": parts}
+
+
+async def _stored_channels(session: OwnedSession, channels: Mapping[str, Any]) -> dict[str, Any]:
+    if not channels:
+        return {}
+    parts, blobs = take_out([*channels.values()], "channels")
+    if blobs:
+        await session.log.store_blobs(session.id, blobs)
+    return {"channels": dict(zip(channels, parts, strict=True))}

@@ -1,0 +1,140 @@
+"""The team of one: an agent, or a compiled graph, that answers whoever speaks in its session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langgraph.graph.state import CompiledStateGraph
+
+from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.memory import LastingChannels, take_whole_state
+from agentgraph.guards import Effect, Guards
+from agentgraph.outcomes import NOTES, Handoff
+from agentgraph.participant import (
+    Graph,
+    HasMemory,
+    Membership,
+    Participant,
+    Verdict,
+    as_participant,
+)
+from agentgraph.patching import patched
+from agentgraph.routing import AgentTarget, FromSpeaker, HumanTarget, Transition, TransitionGraph
+from agentgraph.running import Run
+from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.single.speaker import SingleSpeaker, stored_messages
+from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.views import FullTranscript
+from agentgraph.sessions.team.compiled import CompiledTeam, foreign_graph
+from agentgraph.sessions.team.speaker import Speaker
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SingleTeam(CompiledTeam):
+    """A team whose only participant answers each input, and then waits for the next one.
+
+    `SingleTeam.of(agent)` makes it. Its sessions keep what a thread of the agent would keep.
+    """
+
+    served: object = field(default=None, kw_only=True)
+    """The agent or graph, as it was given."""
+
+    @classmethod
+    def of(cls, served: object) -> SingleTeam:
+        """Return the team of one agent or graph; `ConfigurationError` for anything else."""
+        participant = as_participant(served)
+        if participant is None:
+            raise ConfigurationError(
+                f"{served!r} cannot be served: give an Agent, a Team or a compiled graph",
+                code="served",
+            )
+        name = participant.name
+        rules = [Transition(FromSpeaker(name), HumanTarget())]
+        return cls(
+            [participant],
+            TransitionGraph(name, rules, default_target=AgentTarget(name)),
+            name=name,
+            description=participant.description,
+            guards=participant.policy if isinstance(participant, HasMemory) else None,
+            expectations=(),
+            durability="step" if getattr(participant, "durability", "") == "sync" else "round",
+            view=FullTranscript(),
+            served=served,
+        )
+
+    def __repr__(self) -> str:
+        return f"SingleTeam({self.name!r})"
+
+    @property
+    def participant(self) -> Participant:
+        """The agent or graph as a participant."""
+        return self.participants[0]
+
+    def record(self, session_id: str, **fields: Any) -> SessionRecord:
+        """Return the record of a new session; takes the parameters of `new_record`."""
+        if fields.get("creator") == self.name:
+            raise ConfigurationError(
+                f"creator={self.name!r} is the agent itself, which answers whoever speaks: give "
+                "the name of the person or the program that speaks to it",
+                code="session",
+            )
+        return replace(super().record(session_id, **fields), is_single=True)
+
+    async def remains_of(self, session: OwnedSession, run: Run) -> Mapping[str, Any]:
+        """Return the messages that a run has made so far, for the envelope that says how it is."""
+        return await stored_messages(session, run.journal.get(None, ()))
+
+    def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
+        speaker = super()._speaker(participant, supervises=supervises)
+        own = participant if isinstance(participant, HasMemory) else None
+        graph = speaker.graph
+        channels = None
+        if isinstance(graph, CompiledStateGraph):
+            channels = LastingChannels(graph, own.private_channels if own else (NOTES,))
+        return SingleSpeaker(
+            name=speaker.name,
+            graph=graph,
+            view=speaker.view,
+            takes_history=own is not None,
+            deadline_s=speaker.deadline_s,
+            audit=speaker.audit,
+            channels=channels,
+            sizes=own.history_sizes if own is not None else None,
+        )
+
+    def _membership(self, name: str, supervises: bool) -> Membership:
+        return SingleMembership(self.effects)
+
+    def _foreign(self, participant: Participant, guards: Guards | None) -> Graph:
+        graph = participant.graph
+        if not isinstance(graph, CompiledStateGraph):
+            return graph
+        if "messages" not in graph.builder.channels:
+            raise ConfigurationError(
+                f"the graph {self.name!r} has no channel `messages`: whoever speaks to it sends "
+                "messages",
+                code="served",
+            )
+        return foreign_graph(self.name, patched(graph, take_whole_state), None)
+
+
+@dataclass(frozen=True)
+class SingleMembership:
+    """The membership of an agent that is alone: nobody is there to hand over to."""
+
+    effects: MutableMapping[str, Effect]
+    peers: frozenset[str] = frozenset()
+    tools: Sequence[BaseTool] = ()
+    prompt: str = ""
+    is_alone: bool = True
+
+    def judge(self, handoff: Handoff) -> Verdict:
+        """Refuse a handoff: a plain agent's goes to one of its sub-agents."""
+        return Verdict(f"Not transferred: there is nobody called {handoff.target!r} here.", None)
+
+    def refuse(self, guard: str, reason: str) -> Verdict:
+        """Return the verdict for a handoff that a guard refuses."""
+        return Verdict(f"Not transferred: {reason}", None)
