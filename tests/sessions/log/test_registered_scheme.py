@@ -85,7 +85,8 @@ def test_saver_of_a_registered_scheme_is_one_for_each_url(logs: dict[str, Counti
 
 
 def test_refused_url_names_the_schemes_that_were_registered(logs: dict[str, CountingLog]) -> None:
-    with pytest.raises(ConfigurationError, match=r"or postgresql://… or counting://…$"):
+    # Other tests of this process may have registered schemes too.
+    with pytest.raises(ConfigurationError, match=r"or postgresql://…( or \S+)* or counting://…"):
         open_log("nowhere://here")
 
 
