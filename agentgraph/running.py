@@ -65,6 +65,8 @@ class Run:
     the root: a run that is cut off may have made messages that are in no checkpoint yet."""
     results: dict[str, ToolMessage] = field(default_factory=dict)
     """The results of tools, by task: a resume that was cut off must not run the tools again."""
+    reports: Mapping[str, ToolMessage] = field(default_factory=dict)
+    """What agents have done that were removed while they served a call, by the call's id."""
     checkpoint_id: str | None = None
     """The id of the last checkpoint known to be in the store: if it is missing there, the thread
     was deleted, maybe by another process, and the journal is void."""

@@ -60,6 +60,11 @@ class ToolAttempt:
         messages = [m for update in self.updates for m in update.get("messages") or ()]
         return any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in messages)
 
+    @property
+    def report(self) -> ToolMessage | None:
+        """What the agent of the call has done, if it was removed while it served the call."""
+        return None if self.run is None else self.run.reports.get(self.call["id"] or "")
+
     def earlier_result(self) -> ToolMessage | None:
         """Return the call's result from before its run was cut off, if it ran in this process."""
         return None if self.run is None else self.run.results.get(self.task)

@@ -151,8 +151,13 @@ class ToolRunner:
         return answer
 
     async def _answer_unknown(self, request: ToolCallRequest) -> Any:
-        """Answer a call of a tool that does not exist with the names of all that can be called."""
+        """Answer a call of a tool that does not exist with the names of all that can be called.
+
+        The call of an agent that was removed while it served the call is answered with its work.
+        """
         name, toolset = request.tool_call["name"], self._level.toolset
+        if (report := current_attempt.get().report) is not None:
+            return report
         form = () if toolset.output is None else toolset.output.names
         names = [*toolset.ordinary, *(signal.name for signal in toolset.signals), *form]
         text = f"Error: {name} is not a valid tool: {suggestion(name, names)}."

@@ -10,6 +10,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import Interrupt, StateSnapshot
 
+from agentgraph.agents.run.recovery import ORPHAN
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.participant import Participant
@@ -37,10 +38,16 @@ class Questions:
         orphan_ids = stored_ids - closed_ids - open_ids
         return cls(open_ids, frozenset(closed_ids - open_ids), frozenset(orphan_ids))
 
-    def accept(self, thread_id: str, decisions: Mapping[str, object]) -> dict[str, object]:
+    def accept(
+        self,
+        thread_id: str,
+        decisions: Mapping[str, object],
+        saver: BaseCheckpointSaver[Any] | None,
+    ) -> dict[str, object]:
         """Return the decisions on open questions, without those that are decided already.
 
-        Raises `RoutingError` with the code `agent_gone` or `unknown_interrupt`.
+        Raises `RoutingError` with the code `agent_gone` or `unknown_interrupt`, and
+        `ConfigurationError` for a decision that the saver cannot store.
         """
         if not isinstance(decisions, Mapping):
             raise RoutingError(
@@ -65,10 +72,13 @@ class Questions:
                 f"thread {thread_id!r} {fault}: it waits for {questions}",
                 code="unknown_interrupt",
             )
+        _check_storable(accepted, saver)
         return accepted
 
 
-def check_storable(decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None) -> None:
+def _check_storable(
+    decisions: Mapping[str, object], saver: BaseCheckpointSaver[Any] | None
+) -> None:
     """Raise `ConfigurationError` for a decision that the saver cannot store.
 
     Otherwise the run would fail only after it has gone on with the decision.
@@ -93,10 +103,10 @@ def reachable_questions(
     """Yield the questions that a resume would reach, each with the path of its agent.
 
     A resume of any other question would have no effect and no error: LangGraph skips a nested graph
-    whose node does not exist.
+    whose node does not exist. `snapshot` has the orphaned tasks.
     """
     for task in snapshot.tasks:
-        if task.result is not None:
+        if task.result is not None or task.path == ORPHAN:
             continue  # the task has finished; with durability "exit" its state does not show that
         child = _child(agent, task.name)
         below = f"{path}/{task.name}" if child else path
@@ -114,8 +124,9 @@ def _child(agent: Participant | AgentSpec | None, name: str) -> Participant | No
 
 def _is_dead_end(snapshot: StateSnapshot) -> bool:
     """Tell whether a level is unfinished and none of its nodes to run next exists."""
-    levels = [task.state for task in snapshot.tasks if isinstance(task.state, StateSnapshot)]
-    return not snapshot.tasks or any(_is_dead_end(state) for state in levels if state.values)
+    tasks = [task for task in snapshot.tasks if task.path != ORPHAN]
+    levels = [task.state for task in tasks if isinstance(task.state, StateSnapshot)]
+    return not tasks or any(_is_dead_end(state) for state in levels if state.values)
 
 
 def _stored_questions(latest: CheckpointTuple | None) -> tuple[set[str], set[str]]:

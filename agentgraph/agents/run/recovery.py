@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import PregelTask, StateSnapshot
 
 from agentgraph.agents.nodes.state import merge_messages, own_messages
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import whole_state
+from agentgraph.graphs.task import with_saver
 from agentgraph.guards.records.pauses import left_to_undo
 from agentgraph.guards.records.pending_writes import PAUSE_CHANNEL, PendingWrites
 from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 """The messages of a run in this process, by the id of the call that a delegate serves."""
+Saver: TypeAlias = BaseCheckpointSaver[Any]
 
-_BRANCH = "branch:to:"
+ORPHAN = ("agentgraph_orphan",)
+"""The path in a snapshot of a task whose agent the tree no longer has; LangGraph's paths begin
+otherwise, and its own snapshots lack the task."""
 _OWN_CHANNELS = ("messages", "outcomes", "next_move", "turn", "current_active_agent")
 """The channels whose writes by finished tasks are recovered otherwise, or not at all."""
+
 _TEAM_CHANNELS = frozenset(("session", "round"))
 """The channels that the graph of a team stores; it does not store its messages."""
+_BRANCH = "branch:to:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +89,48 @@ def unsaved_messages(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessa
     return [message for message in journal.get(None, ()) if message.id not in ids]
 
 
-def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
-    """Tell from a checkpoint's versions alone whether nothing is left to run.
+def left_for_resume(
+    snapshot: StateSnapshot, journal: Journal
+) -> tuple[list[AnyMessage], dict[str, ToolMessage]]:
+    """Return what a run that goes on with decisions does not find in its state.
 
-    It uses no graph: that may have been rebuilt without the node that must still run.
+    These are messages in the journal that no checkpoint has, and the reports of removed agents.
     """
-    checkpoint = checkpoint_tuple.checkpoint
-    if checkpoint_tuple.pending_writes or checkpoint["channel_values"].get("__pregel_tasks"):
-        return False
-    seen_versions = checkpoint["versions_seen"]
-    versions = checkpoint["channel_versions"]
-    for channel in checkpoint["channel_values"]:
-        if channel == "__start__" or channel.startswith(_BRANCH):
-            node = channel.removeprefix(_BRANCH)
-            version = seen_versions.get(node, {}).get(channel)
-            if version is None or versions[channel] > version:  # type: ignore[operator]
-                return False
-    return True
+    return unsaved_messages(snapshot, journal), _reports_of_orphans(snapshot)
+
+
+async def with_orphans(
+    graph: AnyCompiledGraph, saver: Saver, snapshot: StateSnapshot
+) -> StateSnapshot:
+    """Return the state of a thread with the orphaned tasks of all of its unfinished levels.
+
+    `snapshot` has the states of nested graphs. Any level of the tree is read by the root's graph,
+    as all have the same channels.
+    """
+    tasks = [*snapshot.tasks]
+    latest = await saver.aget_tuple(snapshot.config) if snapshot.created_at else None
+    if latest is not None and not {task.name for task in tasks}.issuperset(_next_nodes(latest)):
+        known_ids = {task.id for task in tasks}
+        tasks += [t async for t in _orphans(graph, saver, latest) if t.id not in known_ids]
+    for number, task in enumerate(tasks):
+        state = task.state
+        if isinstance(state, StateSnapshot) and _thread_of(state) == _thread_of(snapshot):
+            state = await with_orphans(graph, saver, state)
+            tasks[number] = task._replace(state=state)
+    return snapshot._replace(tasks=tuple(tasks))
+
+
+def has_orphans(snapshot: StateSnapshot) -> bool:
+    """Tell whether a task of any level is an orphan."""
+    return any(
+        task.path == ORPHAN or (isinstance(task.state, StateSnapshot) and has_orphans(task.state))
+        for task in snapshot.tasks
+    )
+
+
+def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
+    """Tell from a checkpoint's versions alone whether nothing is left to run."""
+    return not checkpoint_tuple.pending_writes and not [*_next_nodes(checkpoint_tuple)]
 
 
 async def compensation_state(
@@ -118,6 +152,91 @@ async def compensation_state(
     return {**recovery.values, **path, "messages": messages, "guarded": account, "turn": turn}
 
 
+def _next_nodes(checkpoint_tuple: CheckpointTuple) -> Iterator[str]:
+    """Yield the names of the nodes that a checkpoint leads to, by its versions alone.
+
+    It uses no graph: that may have been rebuilt without a node that must still run.
+    """
+    checkpoint = checkpoint_tuple.checkpoint
+    for packet in checkpoint["channel_values"].get("__pregel_tasks") or ():
+        yield packet.node
+    seen_versions = checkpoint["versions_seen"]
+    versions = checkpoint["channel_versions"]
+    for channel in checkpoint["channel_values"]:
+        if channel == "__start__" or channel.startswith(_BRANCH):
+            node = channel.removeprefix(_BRANCH)
+            version = seen_versions.get(node, {}).get(channel)
+            if version is None or versions[channel] > version:  # type: ignore[operator]
+                yield node
+
+
+async def _orphans(
+    graph: AnyCompiledGraph, saver: Saver, latest: CheckpointTuple
+) -> AsyncIterator[PregelTask]:
+    """Yield the tasks that were begun from a checkpoint, those that are no orphans too."""
+    results = _messages_by_task(latest)
+    for task_id, messages in results.items():
+        yield PregelTask(task_id, "it", ORPHAN, result={"messages": messages})
+    async for namespace in _namespaces_below(saver, latest):
+        name, _, task_id = namespace.rpartition("|")[2].partition(":")
+        if task_id and task_id not in results:
+            config = _config(latest, namespace)
+            state = await whole_state(graph, with_saver(config, saver), subgraphs=True)
+            yield PregelTask(task_id, name, ORPHAN, state=state)
+
+
+def _messages_by_task(latest: CheckpointTuple) -> Mapping[str, Any]:
+    """Return the messages that finished tasks have written, by the tasks' ids."""
+    batches: dict[str, list[Any]] = {}
+    for task_id, channel, value in latest.pending_writes or ():
+        if channel == "messages" and task_id.strip("0-"):  # an input has no task
+            batches.setdefault(task_id, []).append(value)
+    return {task_id: {"$writes": values} for task_id, values in batches.items()}
+
+
+async def _namespaces_below(saver: Saver, latest: CheckpointTuple) -> AsyncIterator[str]:
+    """Yield the namespaces of the nested graphs that were begun from a checkpoint."""
+    own = latest.config["configurable"]
+    level, known = own.get("checkpoint_ns", ""), set()
+    async for nested in saver.alist({"configurable": {"thread_id": own["thread_id"]}}):
+        namespace = nested.config["configurable"].get("checkpoint_ns", "")
+        is_below = namespace and namespace.rpartition("|")[0] == level
+        begun_from = (nested.metadata.get("parents") or {}).get(level)
+        if is_below and begun_from == latest.checkpoint["id"] and namespace not in known:
+            known.add(namespace)
+            if not _is_of_team(nested.checkpoint["channel_versions"]):
+                yield namespace
+
+
+def _thread_of(snapshot: StateSnapshot) -> object:
+    """Return the id of a snapshot's thread; a remote graph has one of its own."""
+    return snapshot.config.get("configurable", {}).get("thread_id")
+
+
+def _config(latest: CheckpointTuple, namespace: str) -> RunnableConfig:
+    thread_id = latest.config["configurable"]["thread_id"]
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}}
+
+
+def _is_of_team(channels: Collection[str]) -> bool:
+    """Tell by its channels whether a state is a team's."""
+    return _TEAM_CHANNELS.issubset(channels) and "messages" not in channels
+
+
+def _reports_of_orphans(snapshot: StateSnapshot) -> dict[str, ToolMessage]:
+    """Return the answers of removed delegates, or what they have done, by the ids of their calls.
+
+    A run that is resumed beside them does not see their tasks.
+    """
+    orphans = tuple(task for task in snapshot.tasks if task.path == ORPHAN)
+    messages = _task_messages(snapshot._replace(tasks=orphans), {})
+    reports = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
+    for task in snapshot.tasks:
+        if task.path != ORPHAN and (below := _state_below(task)) is not None:
+            reports |= _reports_of_orphans(below)
+    return reports
+
+
 async def _accounts(
     saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot
 ) -> AsyncIterator[Mapping[str, Any]]:
@@ -130,7 +249,7 @@ async def _accounts(
     for account in await PendingWrites(saver, snapshot.config).read(PAUSE_CHANNEL):
         yield account
     for task in snapshot.tasks:
-        if (below := _state_below(task)) is not None:
+        if task.path != ORPHAN and (below := _state_below(task)) is not None:
             async for account in _accounts(saver, below):
                 yield account
 
@@ -182,8 +301,7 @@ def _state_below(task: PregelTask) -> StateSnapshot | None:
     """
     state = task.state if isinstance(task.state, StateSnapshot) else None
     values = {} if state is None else state.values
-    is_team = isinstance(values, Mapping) and _TEAM_CHANNELS.issubset(values)
-    return None if is_team and "messages" not in values else state
+    return None if isinstance(values, Mapping) and _is_of_team(values) else state
 
 
 def _delegate_report(call_id: str, worker: str, messages: Sequence[AnyMessage]) -> ToolMessage:

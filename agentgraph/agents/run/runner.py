@@ -13,9 +13,15 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command, StateSnapshot
 
-from agentgraph.agents.run.decisions import Questions, check_storable
+from agentgraph.agents.run.decisions import Questions
 from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, messages_of
-from agentgraph.agents.run.recovery import Recovery, is_finished, unsaved_messages
+from agentgraph.agents.run.recovery import (
+    Recovery,
+    has_orphans,
+    is_finished,
+    left_for_resume,
+    unsaved_messages,
+)
 from agentgraph.agents.run.reply import (
     RESULT_KEYS,
     Outcome,
@@ -153,7 +159,7 @@ class Runner:
             start = await self._start_from_messages(input, run, context, config)
         outcome = await self._run_audited(start, run, context, config)
         if outcome.interrupts:
-            questions = await self._threads.questions(run.thread_id)
+            questions = await self._threads.new_questions(run.thread_id)
             outcome = replace(outcome, agents={question.id: path for path, question in questions})
         reply = self._reply(run, outcome, start)
         if not outcome.interrupts:
@@ -205,6 +211,9 @@ class Runner:
                 f"{', '.join(open_ids)}: resume it with them",
                 code="waits_for_decisions",
             )
+        if has_orphans(snapshot):  # it would go on without them, and forget what they have done
+            recovery = await self._threads.recovery(run.thread_id, latest)
+            return _start_of_turn(run, recovery, [], latest)
         run.is_resumed = True
         messages = snapshot.values.get("messages") or []
         asked = max((n for n, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
@@ -222,9 +231,8 @@ class Runner:
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
             return _Start(None, known_ids, turn=turn["id"], checkpoint=latest)
         questions = Questions.of(snapshot, latest)
-        decisions = questions.accept(run.thread_id, decisions_of(command))
-        check_storable(decisions, self._threads.saver)
-        earlier = unsaved_messages(snapshot, run.journal)
+        decisions = questions.accept(run.thread_id, decisions_of(command), self._threads.saver)
+        earlier, run.reports = left_for_resume(snapshot, run.journal)
         resume: Command[Any] = Command(resume=decisions)
         return _Start(resume, known_ids, earlier, turn.get("id", ""), latest)
 

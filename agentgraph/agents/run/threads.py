@@ -27,6 +27,7 @@ from agentgraph.agents.run.recovery import (
     is_finished,
     messages_so_far,
     recover,
+    with_orphans,
 )
 from agentgraph.agents.run.waits import LOCK, Place, Queue, begin_wait, end_wait
 from agentgraph.agents.spec.agent_spec import AgentSpec
@@ -101,16 +102,29 @@ class Threads:
         journal = {} if earlier is None else earlier.journal
         is_whole = not journal and (latest is None or is_finished(latest))
         config = thread_config(thread_id) if latest is None else latest.config
-        snapshot = await whole_state(self._graph, config, subgraphs=not is_whole)
-        return messages_so_far(snapshot, journal)
+        if is_whole:
+            return messages_so_far(await whole_state(self._graph, config), journal)
+        return messages_so_far(await self._unfinished_state(config), journal)
 
     async def snapshot(self, thread_id: str) -> StateSnapshot:
         """Return the state of a thread, with the states of all unfinished levels."""
-        return await whole_state(self._graph, thread_config(thread_id), subgraphs=True)
+        return await self._unfinished_state(thread_config(thread_id))
+
+    async def _unfinished_state(self, config: RunnableConfig) -> StateSnapshot:
+        """Return a state with all unfinished levels, those of removed agents too."""
+        snapshot = await whole_state(self._graph, config, subgraphs=True)
+        return await with_orphans(self._graph, self.saver, snapshot)
 
     async def questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
         """Return the open questions of a thread, each with the path of its agent."""
-        snapshot = await self.snapshot(thread_id)
+        return self._questions_in(await self.snapshot(thread_id))
+
+    async def new_questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
+        """Return the questions with which a run has just ended, by agents of this tree."""
+        config = thread_config(thread_id)
+        return self._questions_in(await whole_state(self._graph, config, subgraphs=True))
+
+    def _questions_in(self, snapshot: StateSnapshot) -> list[tuple[str, RawInterrupt]]:
         return list(reachable_questions(snapshot, self._agent, self._agent.name))
 
     async def checkpoint(self, thread_id: str, run: Run | None = None) -> CheckpointTuple | None:
@@ -150,7 +164,7 @@ class Threads:
         # By the checkpoint's id: without it the state would contain the writes of tasks that have
         # finished since, although new input drops them.
         config = thread_config(thread_id) if latest is None else latest.config
-        return recover(await whole_state(self._graph, config, subgraphs=True), journal)
+        return recover(await self._unfinished_state(config), journal)
 
     async def prepare_compensation(self, latest: CheckpointTuple) -> bool:
         """Return whether a broken-off run must be undone next; if so, set its state to do so."""
