@@ -15,7 +15,7 @@ from langgraph.types import Command
 from typing_extensions import Unpack
 
 from agentgraph.agents.build import PRIVATE_CHANNELS, compile_in_team, compile_root
-from agentgraph.agents.picture import mimebundle_of, picture_of, visible_graph
+from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.run.reply import Output, Reply, output_of
 from agentgraph.agents.run.runner import Continuation, Runner
@@ -305,7 +305,7 @@ class Agent(AgentSpec, Generic[Output]):
 
     def mermaid(self) -> str:
         """Draw the tree's graph, as Mermaid text; guards are drawn where a run may come to them."""
-        return visible_graph(self, self.graph).draw_mermaid()
+        return mermaid_of(visible_graph(self, self.graph))
 
     def svg(self) -> str:
         """Draw the tree's graph, as a self-contained SVG picture."""

@@ -68,6 +68,31 @@ def _may_ask(guards: Guards) -> bool:
     return False
 
 
+def mermaid_of(graph: Graph) -> str:
+    """Draw a graph as Mermaid text; graphs of one name within it are numbered.
+
+    LangChain refuses them, and two graphs of others may well have members of one name.
+    """
+    clusters: dict[str, str] = {}
+    ids = {name: _with_own_clusters(name, clusters) for name in graph.nodes}
+    nodes = {ids[name]: node.copy(id=ids[name]) for name, node in graph.nodes.items()}
+    edges = [edge.copy(source=ids[edge.source], target=ids[edge.target]) for edge in graph.edges]
+    return type(graph)(nodes, edges).draw_mermaid()
+
+
+def _with_own_clusters(node: str, clusters: dict[str, str]) -> str:
+    """Return a node's name, the graphs around it with names that no other graph has."""
+    *parts, own = node.split(":")
+    paths = [":".join(parts[: depth + 1]) for depth in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        name, number = part, 1
+        while path not in clusters and name in clusters.values():
+            number += 1
+            name = f"{part}_{number}"
+        clusters.setdefault(path, name)
+    return ":".join([*(clusters[path] for path in paths), own])
+
+
 def picture_of(graph: Graph) -> str:
     """Draw a graph as SVG, the graphs within it as clusters."""
     edges = [
@@ -119,5 +144,5 @@ def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str
     return {
         "text/plain": repr(agent),
         "image/svg+xml": picture_of(graph),
-        "text/vnd.mermaid": graph.draw_mermaid(),
+        "text/vnd.mermaid": mermaid_of(graph),
     }

@@ -278,6 +278,21 @@ def test_an_agent_above_graphs_of_others_is_drawn(depth: int, guards: dict[str, 
     assert agent.mermaid()
 
 
+def test_an_agent_above_two_graphs_with_members_of_one_name_is_drawn() -> None:
+    def crew(name: str) -> Any:
+        worker = create_agent(ScriptedModel([]), [look], name="worker")
+        builder: AnyGraph = StateGraph(MessagesState).add_node("worker", worker)
+        builder.add_node("check", lambda state: {})
+        return builder.add_edge(START, "check").add_edge("check", "worker").compile(name=name)
+
+    agent = Agent("top", model="offline", agents=[crew("one"), crew("two")])
+    text = agent.mermaid()
+
+    clusters = [line.split()[1] for line in text.splitlines() if line.startswith("\tsubgraph")]
+    assert sorted(clusters) == ["one", "two", "worker", "worker_2"]
+    assert "image/svg+xml" in agent._repr_mimebundle_()
+
+
 def test_drawn_edges_are_those_that_a_run_can_take() -> None:
     agent = Agent("desk", model="offline", agents=[Agent("leaf", model="offline")], guards=None)
     graph = agent.graph.get_graph()
