@@ -13,6 +13,8 @@ AgentGraphError             catch it to catch all of them; `.code` is a stable n
 ├── GuardStopped            a guard ended the run: `.decision` says which, and why
 └── StorageError            the store cannot be reached or read: check its URL and its server
 
+RoutingWarning is the category of the warnings that a team gives when it is built.
+
 An error that is raised without a message has its docstring as the message.
 """
 
@@ -32,6 +34,7 @@ __all__ = [
     "Quarantined",
     "RoundConflict",
     "RoutingError",
+    "RoutingWarning",
     "SessionClosed",
     "SessionError",
     "StaleOwner",
@@ -72,6 +75,14 @@ class RoutingError(AgentGraphError):
     """The run was sent to a node, an agent or an interrupt that does not exist: check the name."""
 
     code = "routing"
+
+
+class RoutingWarning(UserWarning):
+    """The rules of a team can be run, but hardly do what their author means.
+
+    `warnings.filterwarnings("ignore", category=RoutingWarning)` hides these; a `message` that
+    contains a code of `TransitionGraph.check`, such as `unreached`, hides one kind of them.
+    """
 
 
 class SessionError(AgentGraphError):

@@ -153,6 +153,25 @@ class HasGates(Protocol):
         ...
 
 
+class ToolNames(NamedTuple):
+    """The tools that the agents of a participant may call, by name."""
+
+    own: frozenset[str]
+    """Those that its author gave: they may hand over, finish, or set context values."""
+    default: frozenset[str]
+    """Those that come with every agent, which do none of that."""
+
+
+@runtime_checkable
+class HasTools(Protocol):
+    """A participant that knows its tools, for the check of the rules of its team."""
+
+    @property
+    def tool_names(self) -> ToolNames | None:
+        """Return the tools of all agents in it, None if they are not all known."""
+        ...
+
+
 @runtime_checkable
 class HasGuards(Protocol):
     """A participant with guards of its own, which may tighten those around it."""

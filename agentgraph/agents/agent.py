@@ -23,6 +23,7 @@ from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSp
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
 from agentgraph.agents.spec.output import Form, StoredAnswer, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
+from agentgraph.agents.spec.toolset import tool_names_of
 from agentgraph.agents.spec.tree import history_sizes_of, names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
@@ -30,7 +31,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.outcomes import Interrupt
-from agentgraph.participant import Membership
+from agentgraph.participant import Membership, ToolNames
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
@@ -352,6 +353,11 @@ class Agent(AgentSpec, Generic[Output]):
     def gates_under(self, guards: Guards) -> list[GateAt]:
         """Return the gates with schemas by tool that apply to the tree under a team's guards."""
         return list(gates_under(self, self.guards_within(guards, self.name)))
+
+    @property
+    def tool_names(self) -> ToolNames | None:
+        """The names of all tools of the tree, None if they are not all known."""
+        return tool_names_of(self)
 
     @cached_property
     def _graph(self) -> AnyCompiledGraph:

@@ -78,16 +78,27 @@ class TransitionGraph:
         *,
         people: Collection[str] | None = None,
         tools: Collection[str] | None = None,
+        deciders: Collection[str] = (),
+        starts: Collection[str] = (),
         is_limited: bool = False,
     ) -> tuple[Finding, ...]:
         """Return the findings: errors, with which no team can be built, and warnings.
 
         More is found where more is known: `people` are the participants of whom one may be the
-        creator, `tools` are all that the participants have. `is_limited` says that a time limit
-        ends the session: then an endless cycle is a warning.
+        creator, `tools` are all that the participants have. `deciders` are participants whose tools
+        may hand over, finish or set context values, which the rules do not show; `starts` are
+        those to whom something else than the rules may give the floor. `is_limited` says that a
+        time limit ends the session: then an endless cycle is a warning.
         """
-        settings: Any = {"people": people, "tools": tools, "is_limited": is_limited}
-        return check(self._rules, participants, **settings)
+        return check(
+            self._rules,
+            participants,
+            people=people,
+            tools=tools,
+            deciders=deciders,
+            starts=starts,
+            is_limited=is_limited,
+        )
 
     def simulate(
         self,

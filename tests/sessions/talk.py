@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from agentgraph import Agent, Guards
 from agentgraph.guards import CostBudget
+from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions import Envelope, Hub, Session, SessionState, Team
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, Request, ScriptedModel
@@ -26,6 +27,11 @@ def agent(name: str, *turns: Scripted, **fields: Any) -> Agent:
     model = ScriptedModel(turns or (lambda messages: f"{name} speaks"))
     fields = {"default_tools": False, **fields}
     return Agent(name, f"does {name}", model=model, **fields)
+
+
+def dialogue(name: str) -> TransitionGraph:
+    """Return rules by which an agent answers each message, and the session then waits."""
+    return TransitionGraph(name, [Transition(FromSpeaker("human"), name)], HumanTarget())
 
 
 def untried() -> Guards:

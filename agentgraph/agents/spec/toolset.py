@@ -18,6 +18,7 @@ from agentgraph.agents.spec.tools import (
     transfer_tool,
     transfer_tool_name,
 )
+from agentgraph.participant import TEAM_TOOLS, HasTools, ToolNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,34 @@ def toolset_of(
         signals=[*signals, *agent.agent_tools],
         output=agent.output_format,
     )
+
+
+def tool_names_of(agent: AgentSpec) -> ToolNames | None:
+    """Return the tools of a tree of agents in any place; None if some of them are not known.
+
+    Middleware and patchers may add tools, and a graph that was built elsewhere has its own.
+    """
+    if agent.middleware or agent.patchers:
+        return None
+    below = [
+        tool_names_of(child) if isinstance(child, AgentSpec) else _tool_names_in(child)
+        for child in agent.children
+    ]
+    known = [names for names in below if names is not None]
+    if len(known) < len(below):
+        return None
+    toolset = toolset_of(agent, _ANY_SUPERVISOR)
+    own = {tool.name for tool in agent.own_tools} | {native_name(n) for n in toolset.native}
+    default = {*toolset.ordinary, *(tool.name for tool in toolset.signals), *TEAM_TOOLS} - own
+    return ToolNames(
+        frozenset(own).union(*(names.own for names in known)),
+        frozenset(default).union(*(names.default for names in known)),
+    )
+
+
+def _tool_names_in(participant: object) -> ToolNames | None:
+    return participant.tool_names if isinstance(participant, HasTools) else None
+
+
+_ANY_SUPERVISOR = "supervisor"
+"""As if the agent had a supervisor, so that it may ask for help."""

@@ -14,11 +14,12 @@ from agentgraph.routing.analysis.floor_graph import (
     fires_for,
     floor_graph,
     reachable_from,
+    unknown_tools,
 )
 from agentgraph.routing.analysis.shadowed_rules import EarlierRules, shadowed_rules
 from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
-from agentgraph.routing.conditions import FromSpeaker, ToolCalled
+from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
 from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
@@ -58,20 +59,22 @@ def check(
     *,
     people: Collection[str] | None = None,
     tools: Collection[str] | None = None,
+    deciders: Collection[str] = (),
+    starts: Collection[str] = (),
     is_limited: bool = False,
 ) -> tuple[Finding, ...]:
     """Return all findings: errors, with which no team can be built, then warnings."""
     findings = [*_limits(rules), *_strangers(rules, participants)]
     if not findings:  # a graph with unknown names cannot be followed
-        graph = floor_graph(rules, participants, people, tools)
-        reachable = reachable_from([rules.initial_speaker], graph)
+        graph = floor_graph(rules, participants, people, tools, deciders)
+        reachable = reachable_from([rules.initial_speaker, *starts], graph)
         findings += [
             *_endless_cycles(rules, graph, reachable, "warning" if is_limited else "error"),
-            *_unreachable_participants(graph, reachable, participants),
+            *_unreachable_agents(graph, reachable, participants, people or ()),
             *_unanswered_humans(rules, graph, reachable),
         ]
-    findings += [*_dead_conditions(rules, tools)]
-    findings += [*_shadowed_findings(rules), *_sticky_context(rules)]
+    findings += [*_dead_conditions(rules, people, tools)]
+    findings += [*_shadowed_findings(rules), *_sticky_context(rules, deciders)]
     return tuple(sorted(findings, key=lambda finding: finding.severity))
 
 
@@ -141,10 +144,13 @@ def _endless_cycles(
             yield Finding("context_exit", "warning", message, indices)
 
 
-def _unreachable_participants(
-    graph: FloorGraph, reachable: Collection[str], participants: Sequence[str]
+def _unreachable_agents(
+    graph: FloorGraph,
+    reachable: Collection[str],
+    participants: Sequence[str],
+    people: Collection[str],
 ) -> Iterator[Finding]:
-    """Find participants that no rule ever lets speak.
+    """Find participants that no rule ever lets speak; people may speak without the floor.
 
     If a rule may lead to anyone, no participant is unreachable.
     """
@@ -153,7 +159,7 @@ def _unreachable_participants(
         return
     speakers = {name for edge in edges for name in edge.speakers}
     for name in participants:
-        if name not in reachable and name not in speakers:
+        if name not in reachable and name not in speakers and name not in people:
             message = (
                 f"no rule ever gives {name!r} the floor, only a Handoff could: add one, or leave "
                 "the participant out"
@@ -187,16 +193,15 @@ def _words_for(name: str) -> str:
     return "the creator of the session" if name == HUMAN else repr(name)
 
 
-def _dead_conditions(rules: Rules, tools: Collection[str] | None) -> Iterator[Finding]:
+def _dead_conditions(
+    rules: Rules, people: Collection[str] | None, tools: Collection[str] | None
+) -> Iterator[Finding]:
     """Find rules whose condition can never hold, and those for tools that nobody has."""
     for index, rule in enumerate(rules.transitions):
-        tool_names = (
-            part.tool_name for part in parts_of(rule.when) if isinstance(part, ToolCalled)
-        )
-        unknown_names = [
-            name for name in dict.fromkeys(tool_names) if tools is not None and name not in tools
-        ]
-        for name in unknown_names:
+        unknown_names = unknown_tools(rule.when, people, tools)
+        # The hub of a star may ask with a `Handoff` in the place of these tools.
+        asked = f"ask_{rule.then.agent_id}" if isinstance(rule.then, AgentTarget) else None
+        for name in (name for name in unknown_names if name != asked):
             message = (
                 f"rule {index} waits for a call of {name!r}, and nobody has such a tool: give it "
                 "to an agent, or correct the name"
@@ -217,7 +222,7 @@ def _shadowed_findings(rules: Rules) -> Iterator[Finding]:
         yield Finding("shadowed", "warning", message, (index, earlier))
 
 
-def _sticky_context(rules: Rules) -> Iterator[Finding]:
+def _sticky_context(rules: Rules, deciders: Collection[str]) -> Iterator[Finding]:
     """Find context values that give the floor back to the same speaker, turn after turn."""
     earlier = EarlierRules()
     for index, rule in in_order(rules.transitions):
@@ -228,7 +233,7 @@ def _sticky_context(rules: Rules) -> Iterator[Finding]:
             for part in _alternatives(rule.when)
         )
         earlier.add(index, rule.when)
-        if not is_sticky:
+        if not is_sticky or target.agent_id in deciders:
             continue
         message = (
             f"rule {index} also fires on {target.agent_id!r}'s own turns while the value stays as "

@@ -24,6 +24,7 @@ from agentgraph.routing.conditions import (
     ContextIn,
     ContextThreshold,
     FromSpeaker,
+    ToolCalled,
 )
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
 from agentgraph.routing.rules import Rules, Transition
@@ -71,13 +72,19 @@ def floor_graph(
     participants: Sequence[str],
     people: Collection[str] | None = None,
     tools: Collection[str] | None = None,
+    deciders: Collection[str] = (),
 ) -> dict[str, list[FloorEdge]]:
     """Return the floor graph; a speaker's last edge is taken if no other edge is.
 
     A rule that never fires has no edge. `people` are the participants of whom one may be the
-    creator, `tools` are all that the participants have; None where that is not known.
+    creator, `tools` are all that the participants have; None where that is not known. `deciders`
+    may hand the floor to anyone, or end the session.
     """
-    never = {n for n, rule in enumerate(rules.transitions) if never_holds(rule.when, tools)}
+    never = {
+        index
+        for index, rule in enumerate(rules.transitions)
+        if never_holds(rule.when, tools if unknown_tools(rule.when, people, tools) else None)
+    }
     never |= {index for index, _ in shadowed_rules(rules)}
     # An edge that is the same for every speaker is built once: large graphs have many of them.
     same_for_all = {
@@ -85,13 +92,19 @@ def floor_graph(
         for index, rule in enumerate(rules.transitions)
         if not _depends_on_speaker(rule)
     }
+    anyone = frozenset(participants)
+    by_tool = FloorEdge(anyone, anyone, ends=True, rule=None, by_context=False, is_open=True)
     graph: dict[str, list[FloorEdge]] = {}
     for speaker in (*participants, HUMAN):
-        graph[speaker] = [
+        edges = [
             (None if index is None else same_for_all.get(index))
             or _edge(rule, speaker, participants, people, index)
             for index, rule in _rules_after(speaker, rules, never, people)
         ]
+        # Parallel speakers are no nodes on the way to their join: their moves are counted here.
+        parallel = [edge.speakers for edge in edges if len(edge.speakers) > 1]
+        is_decided = not frozenset((speaker,)).union(*parallel).isdisjoint(deciders)
+        graph[speaker] = [by_tool, *edges] if is_decided else edges
     return graph
 
 
@@ -114,6 +127,22 @@ def _rules_after(
         if fires is True:
             return
     yield None, Transition(Always(), rules.default)
+
+
+def unknown_tools(
+    when: TransitionCondition, people: Collection[str] | None, tools: Collection[str] | None
+) -> list[str]:
+    """Return the tools that a condition names and nobody has.
+
+    `people` have no tools, but may send a packet that names one: a condition that names one of
+    them as the speaker may hold.
+    """
+    parts = [*parts_of(when)]
+    speakers = {part.agent_id for part in parts if isinstance(part, FromSpeaker)}
+    if tools is None or not speakers.isdisjoint((*(people or ()), HUMAN)):
+        return []
+    names = [part.tool_name for part in parts if isinstance(part, ToolCalled)]
+    return [name for name in dict.fromkeys(names) if name not in tools]
 
 
 def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
@@ -226,14 +255,16 @@ def _edge(
     """Return the effect of a rule after a turn of this speaker."""
     by_context = depends_on_context_alone(rule.when, speaker, people)
     reach = _reach(as_target(rule.then), speaker, participants)
+    # For a person the session waits: they may stay away.
+    waits_for_person = not frozenset(reach.floor).isdisjoint(people or ())
     return FloorEdge(
         frozenset(reach.speakers),
         frozenset(reach.floor),
-        reach.ends,
+        reach.ends or waits_for_person,
         index,
         by_context,
         reach.is_open,
-        reach.waits,
+        reach.waits or (waits_for_person and not reach.is_open and len(reach.speakers) == 1),
     )
 
 

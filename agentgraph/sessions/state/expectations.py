@@ -104,6 +104,11 @@ def read_expectations(
     return tuple(expectations)
 
 
+def ends_in_time(expectations: Iterable[Expectation]) -> bool:
+    """Tell whether one of these expectations closes the session when it is violated."""
+    return any(expectation.on_violation == "auto_close" for expectation in expectations)
+
+
 def next_due(record: SessionRecord, state: SessionState) -> float | None:
     """Return when the next timer of a session is due, None if no timer is set."""
     return min((timer.at for timer in _timers(record, state)), default=None)

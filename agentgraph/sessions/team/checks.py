@@ -1,22 +1,33 @@
-"""The checks of a team: all faults at once, each with a hint how to fix it.
+"""The checks of a team: all faults and warnings at once, each with a hint how to fix it.
 
 The checks compile nothing, so that a mistake shows where the team is written.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from agentgraph.errors import ConfigurationError
+from agentgraph.errors import ConfigurationError, RoutingWarning
 from agentgraph.guards import Default, Guards
 from agentgraph.guards.checks import schema_faults, stage_faults
-from agentgraph.participant import LEGAL_NAME, as_participant, naming_fault
+from agentgraph.participant import (
+    LEGAL_NAME,
+    as_participant,
+    naming_fault,
+)
 from agentgraph.phases import ConversationPipeline
 from agentgraph.phases.handoff import Escalation
+from agentgraph.routing import Finding, TransitionGraph
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.sessions.state.expectations import read_expectations
+from agentgraph.sessions.state.expectations import (
+    DEFAULT_EXPECTATIONS,
+    ends_in_time,
+    read_expectations,
+)
 from agentgraph.sessions.team.graph import ADMIT, ASK_HUMAN
 from agentgraph.sessions.team.spec import Durability, Routing, TeamSpec
 
@@ -37,6 +48,40 @@ def faults_of(team: TeamSpec) -> list[str]:
         *_handoff_faults(team),
         *_guard_faults(team),
     ]
+
+
+def warn_of_rules(team: TeamSpec) -> None:
+    """Warn where rules can be run, but hardly do what their author means.
+
+    A router and a pipeline make their own rules, and check what is written of them.
+    """
+    if isinstance(team.routing, TransitionGraph):
+        for finding in _findings(team):
+            text = f"team {team.name!r}: {finding.message} [{finding.code}]"
+            warnings.warn(text, RoutingWarning, stacklevel=_caller_level())
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel`, in the caller's caller, of the code outside of this package."""
+    package = __name__.partition(".")[0]
+    level, frame = 0, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] == package and frame.f_back:
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
+def _findings(team: TeamSpec) -> tuple[Finding, ...]:
+    return team.check_rules(_people(team), is_limited=_is_limited(team))
+
+
+def _is_limited(team: TeamSpec) -> bool:
+    """Tell whether an expectation closes each session of the team in time."""
+    if isinstance(team.expectations, Default):
+        return ends_in_time(DEFAULT_EXPECTATIONS)
+    try:
+        return ends_in_time(read_expectations(team.expectations, None))
+    except ConfigurationError:  # which is a fault of its own
+        return True
 
 
 def _member_faults(team: TeamSpec) -> Iterator[str]:
@@ -100,9 +145,9 @@ def _name_faults(team: TeamSpec) -> Iterator[str]:
 
 
 def _rule_faults(team: TeamSpec) -> Iterator[str]:
-    """Yield errors of the rules; `check()` reports their warnings."""
+    """Yield errors of the rules; `warn_of_rules` gives their warnings."""
     try:
-        rules = team.rules
+        _ = team.rules
     except ConfigurationError as error:
         yield from error.faults
         return
@@ -110,9 +155,7 @@ def _rule_faults(team: TeamSpec) -> Iterator[str]:
         agents = [stage.agent_id for stage in team.routing.stages]
         absent_names = [name for name in agents if name not in team.names]
         yield from (f"the stage agent {name!r} is none of the agents" for name in absent_names)
-    for fault in rules.check(_present(team)):
-        if fault.severity == "error":
-            yield fault.message
+    yield from (item.message for item in _findings(team) if item.severity == "error")
 
 
 def _guard_faults(team: TeamSpec) -> Iterator[str]:
@@ -126,7 +169,11 @@ def _guard_faults(team: TeamSpec) -> Iterator[str]:
 
 def _present(team: TeamSpec) -> tuple[str, ...]:
     # The creator's name is known when a session is opened; "user" is the usual one.
-    return (*team.names, *team.humans, "user")
+    return (*team.names, *_people(team))
+
+
+def _people(team: TeamSpec) -> tuple[str, ...]:
+    return (*team.humans, "user")
 
 
 def _expectation_faults(team: TeamSpec) -> Iterator[str]:

@@ -19,15 +19,14 @@ from agentgraph.graphs.public_graph import publish
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
-from agentgraph.participant import HANDOFF_TOOL, Graph, HasTeamGraph, Participant
+from agentgraph.participant import Graph, HasTeamGraph, Participant
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
-from agentgraph.routing import TransitionGraph
 from agentgraph.running import Run
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
-from agentgraph.sessions.team.checks import faults_of
+from agentgraph.sessions.team.checks import faults_of, warn_of_rules
 from agentgraph.sessions.team.graph import TeamGraph, TeamState
 from agentgraph.sessions.team.membership import Membership
 from agentgraph.sessions.team.nested import TeamSpeaker
@@ -58,6 +57,7 @@ class CompiledTeam(TeamSpec):
             raise ConfigurationError(dict.fromkeys(faults))
         if not self.name:
             object.__setattr__(self, "name", "-".join(self.names)[:52])
+        warn_of_rules(self)
 
     @property
     def graph(self) -> AnyCompiledGraph:
@@ -153,10 +153,7 @@ class CompiledTeam(TeamSpec):
             if participant.name not in (name, self.supervisor_name)
         }
         peers |= dict.fromkeys(self.humans, "a human")
-        offers_handoff = not isinstance(self.routing, TransitionGraph) or bool(
-            self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
-        )
-        return Membership(name, peers, self.policy, offers_handoff, supervises, self.effects)
+        return Membership(name, peers, self.policy, self.offers_handoff, supervises, self.effects)
 
 
 def _longest_turn_s(participant: Participant, guards: Guards | None) -> float | None:

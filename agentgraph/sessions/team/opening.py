@@ -19,6 +19,7 @@ from agentgraph.routing.values import short
 from agentgraph.sessions.state.expectations import (
     DEFAULT_EXPECTATIONS,
     Expectation,
+    ends_in_time,
     read_expectations,
 )
 from agentgraph.sessions.state.payload import canonical
@@ -52,11 +53,8 @@ def new_record(
     reader.faults += _value_faults(session_id, humans, required_acks)
     people = (*team.humans, *([] if reader.faults else humans))
     reader.faults += _people_faults(team, creator, people)
-    members: tuple[str, ...] = ()
-    if not reader.faults:
-        members = tuple(dict.fromkeys((*team.names, *people, creator)))
-        findings = team.rules.check(members)
-        reader.faults += [fault.message for fault in findings if fault.severity == "error"]
+    is_readable = not reader.faults
+    members = (*team.names, *people, creator) if is_readable else ()
     if expectations is None:
         own = team.expectations
         expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
@@ -64,6 +62,10 @@ def new_record(
     checks = reader.read(lambda: read_expectations(expectations, members or None))
     ttl_s = reader.read(lambda: seconds_of("ttl", ttl))
     timeout_s = reader.read(lambda: seconds_of("invite_timeout", invite_timeout))
+    if is_readable:
+        is_limited = ttl_s is not None or ends_in_time(checks or ())
+        findings = team.check_rules((*people, creator), is_limited=is_limited)
+        reader.faults += [fault.message for fault in findings if fault.severity == "error"]
     if reader.faults:
         raise ConfigurationError(reader.faults, code="session")
     people = tuple(dict.fromkeys(people))

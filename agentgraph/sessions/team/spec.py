@@ -7,7 +7,7 @@ write, which can also run itself.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias
@@ -17,15 +17,19 @@ from agentgraph.guards import DEFAULT, Default, Effect, Guards
 from agentgraph.guards.checks import GateAt, gated_at
 from agentgraph.guards.nodes.foreign_graph import faults_in
 from agentgraph.participant import (
+    HANDOFF_TOOL,
+    TEAM_TOOLS,
     ForeignGraph,
     Graph,
     HasAgents,
     HasGates,
+    HasTools,
     Participant,
+    ToolNames,
     as_participant,
 )
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
-from agentgraph.routing import TransitionGraph
+from agentgraph.routing import Finding, TransitionGraph
 from agentgraph.sessions.state.expectations import Expectation
 from agentgraph.sessions.state.payload import canonical
 from agentgraph.sessions.state.record import SessionRecord
@@ -84,6 +88,24 @@ class TeamSpec:
         if isinstance(self.routing, ConversationRouter):
             return self.routing.to_graph(self.names)
         return self.routing.to_graph()
+
+    def check_rules(self, people: Sequence[str], *, is_limited: bool) -> tuple[Finding, ...]:
+        """Check the rules for a session with these people, with what is known of the agents.
+
+        `is_limited` says that a time limit ends the session.
+        """
+        tools = self.tools_by_member
+        known = [names.own | names.default for names in tools.values() if names is not None]
+        # A supervisor, and the handoff tool, may give the floor to anyone at any time.
+        is_movable = self.supervisor_name is not None or self.offers_handoff
+        return self.rules.check(
+            tuple(dict.fromkeys((*self.names, *people))),
+            people=[name for name in people if name not in self.names],
+            tools=frozenset(TEAM_TOOLS).union(*known) if len(known) == len(tools) else None,
+            deciders=[name for name in self.names if is_movable or _may_decide(tools[name])],
+            starts=() if self.failure_target is None else (self.failure_target,),
+            is_limited=is_limited,
+        )
 
     @cached_property
     def participants(self) -> tuple[Participant, ...]:
@@ -184,6 +206,21 @@ class TeamSpec:
         )
         return tuple(dict.fromkeys([*(member.name for member in members), *chain(*within)]))
 
+    @property
+    def tools_by_member(self) -> Mapping[str, ToolNames | None]:
+        """The tools of each member, by its name; None where they are not all known."""
+        return {
+            member.name: member.tool_names if isinstance(member, HasTools) else None
+            for member in self._members
+        }
+
+    @cached_property
+    def offers_handoff(self) -> bool:
+        """Whether the agents get the tool that hands the conversation over."""
+        return not isinstance(self.routing, TransitionGraph) or bool(
+            self.aliases or self.phase_map or HANDOFF_TOOL in self.rules.routing_tools
+        )
+
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the team if it runs under another team's guards."""
         policy = self._guards_within(guards)
@@ -209,8 +246,15 @@ class TeamSpec:
         if guards is None:
             return self
         own = self.guards
-        team = replace(self, guards=own.within(guards, path) if isinstance(own, Guards) else guards)
-        object.__setattr__(team, "_counts_in_outer", True)
+        changes = {
+            "guards": own.within(guards, path) if isinstance(own, Guards) else guards,
+            "_counts_in_outer": True,
+        }
+        # Not by `replace`: the team has been checked, and would give its warnings again.
+        team = object.__new__(type(self))
+        for item in fields(self):
+            value = changes.get(item.name, getattr(self, item.name))
+            object.__setattr__(team, item.name, value)
         return team
 
     def _guards_within(self, guards: Guards) -> Guards:
@@ -222,3 +266,8 @@ class TeamSpec:
         """The participants, and a supervisor that is not among them."""
         supervisor = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
         return [*self.participants, *([] if supervisor is None else [supervisor])]
+
+
+def _may_decide(tools: ToolNames | None) -> bool:
+    """Tell whether one of these tools may hand over, finish or set a context value."""
+    return tools is None or bool(tools.own)

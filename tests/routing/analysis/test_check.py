@@ -24,6 +24,7 @@ from agentgraph.routing import (
     ToolCalled,
     Transition,
     TransitionGraph,
+    star,
 )
 from tests.routing.samples import NAMES, Decides, Raises
 
@@ -293,3 +294,44 @@ def test_errors_stand_before_warnings_and_all_are_told() -> None:
     assert [f.code for f in found] == ["max_turns", "unknown_name", "shadowed"]
     assert str(found[-1]).startswith("warning shadowed: rule 1 never fires")
     assert str(found[-1]).endswith("(rules 1, 0)")
+
+
+def test_who_decides_by_a_tool_may_leave_any_cycle_and_reach_anybody() -> None:
+    circle = graph((A, "b"), (B, "a"))
+    assert codes(circle) == [("endless_cycle", 0, 1), ("unreached",)]
+    assert circle.check(NAMES, deciders=["b"]) == ()
+    # `c` decides nothing, as nobody gives it the floor.
+    assert [finding.code for finding in circle.check(NAMES, deciders=["c"])] == [
+        "endless_cycle",
+        "unreached",
+    ]
+
+
+def test_who_decides_among_parallel_speakers_may_leave_the_cycle_of_their_join() -> None:
+    circle = graph((A, ParallelTarget(["b", "c"], "a")))
+    assert codes(circle) == [("endless_cycle", 0)]
+    assert circle.check(NAMES, deciders=["c"]) == ()
+
+
+def test_a_context_value_does_not_hold_one_who_can_change_it() -> None:
+    sticky = graph((ContextEquals("tier", "gold"), "b"), (A, "c"))
+    assert [finding.code for finding in sticky.check(NAMES)] == ["sticky_context"]
+    assert sticky.check(NAMES, deciders=["b"]) == ()
+
+
+def test_a_cycle_through_a_person_is_not_endless() -> None:
+    circle = graph((A, "ann"), (FromSpeaker("ann"), "a"))
+    assert [finding.code for finding in circle.check(["a", "ann"])] == ["endless_cycle"]
+    assert circle.check(["a", "ann"], people=["ann"]) == ()
+
+
+def test_who_gets_the_floor_otherwise_and_people_are_reached() -> None:
+    ends = graph((A, "b"))
+    assert codes(ends) == [("unreached",)]
+    assert ends.check(NAMES, starts=["c"]) == ()
+    assert ends.check(NAMES, people=["c"]) == ()
+
+
+def test_the_hub_of_a_star_may_ask_without_the_tools_of_the_pattern() -> None:
+    spokes = star("a", ["b", "c"])
+    assert spokes.check(NAMES, tools=["ask_spoke"], deciders=["a"]) == ()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 
-from agentgraph.errors import ConfigurationError, SessionClosed
+from agentgraph.errors import ConfigurationError, RoutingWarning, SessionClosed
 from agentgraph.outcomes import Handoff
 from agentgraph.routing import (
     Always,
@@ -513,7 +513,8 @@ async def test_a_handler_that_fails_stops_nothing(caplog: pytest.LogCaptureFixtu
 
 async def test_a_packet_from_outside_can_hand_over_and_write_the_context() -> None:
     rules = (Transition(FromSpeaker("user"), "bot"),)
-    team = Team([agent("bot"), agent("b")], TransitionGraph("bot", rules, HumanTarget()))
+    with pytest.warns(RoutingWarning, match="gives 'b' the floor, only a Handoff could"):
+        team = Team([agent("bot"), agent("b")], TransitionGraph("bot", rules, HumanTarget()))
     async with held(team, context={"gone": 1}) as session:
         await after(session, "user", "hello")
         packet = packet_envelope(

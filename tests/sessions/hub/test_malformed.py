@@ -12,7 +12,7 @@ from langgraph.graph import MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Handoff, Team
-from agentgraph.errors import AgentGraphError, ConfigurationError
+from agentgraph.errors import AgentGraphError, ConfigurationError, RoutingWarning
 from agentgraph.routing import (
     FromSpeaker,
     HumanTarget,
@@ -39,7 +39,17 @@ from agentgraph.sessions.hub.subscribers import Handlers
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.round import Round, current_round
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import PATIENCE_S, after, agent, held, hub_of, of_type, settled, until
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    dialogue,
+    held,
+    hub_of,
+    of_type,
+    settled,
+    until,
+)
 
 ODD = [
     {"context_updates": [1]},
@@ -190,7 +200,9 @@ async def test_a_supervisor_does_not_reopen_what_a_word_before_has_closed() -> N
 
 async def test_what_is_handed_over_in_private_is_told_to_both_and_nobody_else() -> None:
     rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget())])
-    async with held(Team([agent("a"), agent("b")], rules)) as session:
+    with pytest.warns(RoutingWarning, match="gives 'b' the floor, only a Handoff could"):
+        team = Team([agent("a"), agent("b")], rules)
+    async with held(team) as session:
         await after(session, "user", "go")
         handed = Handoff("b", "a secret", "and all about it")
         private = packet_envelope("b, go on", handoff=handed, audience=["b"])
@@ -200,7 +212,7 @@ async def test_what_is_handed_over_in_private_is_told_to_both_and_nobody_else() 
 
 
 async def test_context_beside_a_private_word_is_refused() -> None:
-    async with held(Team([agent("a")], TransitionGraph("a", [], HumanTarget()))) as session:
+    async with held(Team([agent("a")], dialogue("a"))) as session:
         await session.send("user", "go")
         await settled(session)
         private = packet_envelope("aside", context_set={"pin": 4711}, audience=["user"])
@@ -261,7 +273,7 @@ async def test_a_turn_that_is_committed_again_does_nothing() -> None:
         rounds.append(cast("Round", current_round()))
         return "noted"
 
-    team = Team([answering("a", note)], TransitionGraph("a", [], HumanTarget()))
+    team = Team([answering("a", note)], dialogue("a"))
     async with held(team) as session:
         await after(session, "user", "go")
         before = await session.history()
@@ -276,7 +288,7 @@ async def test_a_turn_that_is_committed_again_does_nothing() -> None:
 async def test_who_looks_again_sees_what_the_store_has_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with held(Team([agent("a")], TransitionGraph("a", [], HumanTarget()))) as session:
+    async with held(Team([agent("a")], dialogue("a"))) as session:
         await after(session, "user", "go")
         hub, gate, stored = session._hub, asyncio.Event(), asyncio.Event()
         append = hub.log.append
@@ -337,7 +349,7 @@ async def test_the_innermost_session_ends_with_the_outermost() -> None:
 
 
 async def test_what_serves_somebody_who_has_left_ends() -> None:
-    rules = TransitionGraph("mid", [], HumanTarget())
+    rules = dialogue("mid")
     team = Team([asking(), agent("b")], rules, name="outer", failure_target="human")
     async with held(team) as session:
         assert (await after(session, "user", "go")).status == "waiting_decision"

@@ -41,7 +41,7 @@ from agentgraph.sessions import (
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.state.fold import fold
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import after, agent, of_type, settled, talk
+from tests.sessions.talk import after, agent, dialogue, of_type, settled, talk
 
 
 def says(name: str, text: str = "ok") -> Agent:
@@ -176,7 +176,7 @@ async def test_a_packet_without_the_floor_writes_the_context_all_the_same() -> N
 
 
 async def test_what_is_handed_out_is_not_the_live_state() -> None:
-    team = Team([says("a")], TransitionGraph("a", [], HumanTarget()))
+    team = Team([says("a")], dialogue("a"))
     async with await Hub.open(teams=[team]) as hub:
         session = await hub.session(team, context={"list": [1]})
         with pytest.raises(TypeError, match="cannot be changed"):
@@ -280,7 +280,7 @@ async def test_a_fork_of_an_open_question_asks_anew_and_that_is_no_failure() -> 
 
 
 async def test_who_has_left_says_no_more_and_nobody_is_waited_for() -> None:
-    team = Team([says("a")], TransitionGraph("a", [], HumanTarget()), humans=["bob"])
+    team = Team([says("a")], dialogue("a"), humans=["bob"])
     async with await Hub.open(teams=[team]) as hub:
         session = await hub.session(team)
         await session.join("bob")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentgraph import Agent
-from agentgraph.errors import ConfigurationError, SessionClosed, SessionError
+from agentgraph.errors import ConfigurationError, RoutingWarning, SessionClosed, SessionError
 from agentgraph.outcomes import Handoff
 from agentgraph.routing import (
     AgentTarget,
@@ -36,7 +36,17 @@ from agentgraph.sessions import (
 )
 from agentgraph.stream import Event, TokenEvent
 from agentgraph.testing import FakeClock, Fault, ScriptedModel
-from tests.sessions.talk import PATIENCE_S, after, agent, held, of_type, settled, talk, until
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    dialogue,
+    held,
+    of_type,
+    settled,
+    talk,
+    until,
+)
 
 
 def desk(*turns: Any, **fields: Any) -> Team:
@@ -242,13 +252,22 @@ async def test_what_is_no_sequence_can_be_neither_forked_nor_explained(at: Any) 
 # Explaining.
 
 
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
 async def test_a_decision_is_explained_by_its_rule_and_why_no_other_fired() -> None:
     rules = TransitionGraph(
         "a",
-        [Transition(ToolCalled("look"), "a"), Transition(FromSpeaker("a"), "b")],
+        [
+            Transition(ToolCalled("look"), "a"),
+            Transition(FromSpeaker("a"), "b"),
+            Transition(FromSpeaker("user"), "a"),
+        ],
         HumanTarget(),
     )
-    async with held(Team([agent("a"), agent("b")], rules)) as session:
+    async with held(Team([agent("a", tools=[look]), agent("b")], rules)) as session:
         await after(session, "user", "one")
         opened, text, first, second = await session.history()
         told = await session.explain(first.sequence)
@@ -286,7 +305,9 @@ async def test_what_no_rule_has_decided_is_not_explained_by_one() -> None:
 
 async def test_a_handoff_is_explained_as_one() -> None:
     rules = TransitionGraph("user", [Transition(FromSpeaker("user"), "a")], HumanTarget())
-    async with held(Team([agent("a"), agent("b")], rules)) as session:
+    with pytest.warns(RoutingWarning, match="gives 'b' the floor, only a Handoff could"):
+        team = Team([agent("a"), agent("b")], rules)
+    async with held(team) as session:
         draft = packet_envelope("over", handoff=Handoff("b", "because"))
         await after(session, "user", draft)
         said = (await of_type(session, EV_PACKET))[0]
@@ -557,7 +578,7 @@ async def test_a_session_is_not_opened_with_what_cannot_be(given: dict[str, Any]
 
 @pytest.mark.parametrize("given", [{"creator": "a"}, {"participants": ["user", "eve", "eve"]}])
 async def test_who_is_named_twice_is_one(given: dict[str, Any]) -> None:
-    team = Team([agent("a")], TransitionGraph("a", default_target=HumanTarget()), name="desk")
+    team = Team([agent("a")], dialogue("a"), name="desk")
     async with await Hub.open(teams=[team]) as hub:
         session = await hub.session("desk", **given)
         people = (*session.record.agents, *session.record.people)
@@ -565,7 +586,8 @@ async def test_who_is_named_twice_is_one(given: dict[str, Any]) -> None:
 
 
 async def test_rules_that_name_somebody_who_is_not_there_are_refused_at_open() -> None:
-    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), AgentTarget("user"))], HumanTarget())
+    answer = Transition(FromSpeaker("human"), "a")
+    rules = TransitionGraph("a", [answer, Transition(FromSpeaker("a"), AgentTarget("user"))])
     async with await Hub.open(teams=[Team([agent("a")], rules, name="desk")]) as hub:
         with pytest.raises(ConfigurationError, match="user"):
             await hub.session("desk", creator="ann")

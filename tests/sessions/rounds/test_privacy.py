@@ -53,6 +53,7 @@ from tests.sessions.talk import (
     after,
     agent,
     asked,
+    dialogue,
     heard,
     held,
     of_type,
@@ -62,6 +63,7 @@ from tests.sessions.talk import (
 )
 
 SECRET = "the marker"
+ANSWER = Transition(FromSpeaker("user"), "a")
 
 
 def in_turn(*agents: Agent, **fields: Any) -> Team:
@@ -161,15 +163,16 @@ async def test_a_refused_handoff_of_a_private_round_is_private() -> None:
 
 
 async def test_what_a_private_round_fails_at_is_private_and_its_failure_target_too() -> None:
-    rules = TransitionGraph("a", (), HumanTarget())
+    rules = dialogue("a")
     other = agent("b", SECRET)
-    team = Team([agent("a", "", ""), other, agent("c")], rules, failure_target="b")
+    team = Team([agent("a", "", ""), other], rules, failure_target="b", humans=["guest"])
     async with held(team) as session:
+        await session.join("guest")
         await after(session, "user", "psst", audience=["a"])
         failed = await of_type(session, EV_ROUND_FAILED)
         assert {one.audience for one in failed} == {("a", "user")}
         assert (await last(session, EV_PACKET)).audience == ("a", "user")
-        assert SECRET not in await told(session, "c")
+        assert SECRET not in await told(session, "guest")
 
 
 def ask(what: str) -> str:
@@ -206,8 +209,8 @@ async def test_the_audit_and_the_progress_of_a_private_round_are_private() -> No
 
 async def test_after_parallel_speakers_all_of_them_are_in_the_audience() -> None:
     fan = Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], "d"))
-    rules = TransitionGraph("a", [fan], HumanTarget())
-    agents = [agent("a"), agent("b"), agent("c"), agent("d", SECRET), agent("e")]
+    rules = TransitionGraph("a", [fan, ANSWER], HumanTarget())
+    agents = [agent("a"), agent("b"), agent("c"), agent("d", SECRET)]
     async with held(Team(agents, rules)) as session:
         await after(session, "user", "psst", audience=["a"])
         packets = await of_type(session, EV_PACKET)
@@ -335,8 +338,9 @@ async def test_an_inner_team_of_a_private_round_is_private(where: str) -> None:
     speaker: Any = inner
     if where == "agent":
         speaker = agent("boss", call("transfer_to_inner", reason="theirs"), agents=[inner])
+    answer = Transition(FromSpeaker("human"), speaker.name)
     rules = TransitionGraph(
-        speaker.name, [Transition(FromSpeaker(speaker.name), "b")], HumanTarget()
+        speaker.name, [answer, Transition(FromSpeaker(speaker.name), "b")], HumanTarget()
     )
     other = agent("b")
     team = Team([speaker, other], rules, name="outer", humans=["guest"])
@@ -530,7 +534,7 @@ async def test_a_floor_that_a_supervisor_moves_in_private_stays_private() -> Non
 
     boss = Agent("boss", "watches", model=ScriptedModel(judge), default_tools=False)
     other, third = agent("b"), agent("c", SECRET)
-    rules = TransitionGraph("a", (), HumanTarget())
+    rules = dialogue("a")
     async with held(Team([agent("a"), other, third], rules, supervisor=boss)) as session:
         await after(session, "user", "psst", audience=["a"])
         await until(lambda: session.state.said.get("c"))
@@ -594,7 +598,7 @@ async def test_a_remark_on_parallel_packets_is_for_those_who_may_see_all_of_them
 
     boss = Agent("boss", "watches", model=ScriptedModel(judge), default_tools=False)
     fan = Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], "user"))
-    rules = TransitionGraph("a", [fan], HumanTarget())
+    rules = TransitionGraph("a", [fan, ANSWER], HumanTarget())
     team = Team([agent("a"), agent("b"), agent("c", SECRET)], rules, supervisor=boss)
     async with held(team) as session:
         await after(session, "user", "psst", audience=["a"])

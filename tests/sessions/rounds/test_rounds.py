@@ -117,6 +117,11 @@ async def test_a_tool_that_was_called_routes() -> None:
         assert state.hops == 0
 
 
+def never() -> str:
+    """Do what is never called for."""
+    return "done"
+
+
 @pytest.mark.parametrize(
     "when",
     [
@@ -129,7 +134,7 @@ async def test_a_tool_that_was_called_routes() -> None:
 async def test_a_tool_is_found_inside_of_composites(when: Any) -> None:
     one = agent("a", call("escalate"), "so", tools=[escalate])
     rules = routed_by(Transition(when, "b"), DONE)
-    async with held(Team([one, agent("b")], rules)) as session:
+    async with held(Team([one, agent("b", tools=[never])], rules)) as session:
         assert (await after(session, "user", "hello")).pending_close_reason == "done"
 
 
@@ -406,6 +411,7 @@ async def test_round_robin_rotates_through_exactly_its_names() -> None:
     team = Team(
         [agent("a"), agent("b"), agent("c"), agent("idle")],
         round_robin(["b", "a", "c"], max_turns=7),
+        failure_target="idle",
     )
     async with held(team) as session:
         state = await after(session, "user", "hello")

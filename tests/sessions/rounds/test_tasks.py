@@ -333,7 +333,12 @@ async def test_speakers_side_by_side_end_their_own_tasks() -> None:
         return Agent(name, model=model, tools=[of], default_tools=False)
 
     rules = TransitionGraph(
-        "c", [Transition(FromSpeaker("c"), ParallelTarget(("a", "b"), "user"))], HumanTarget()
+        "c",
+        [
+            Transition(FromSpeaker("c"), ParallelTarget(("a", "b"), "user")),
+            Transition(FromSpeaker("user"), "c"),
+        ],
+        HumanTarget(),
     )
     first = Agent("c", model=ScriptedModel(["go"]), default_tools=False)
     async with held(Team([one("a", slow), one("b", fast), first], rules)) as session:

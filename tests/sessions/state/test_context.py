@@ -156,7 +156,9 @@ async def test_the_tools_of_a_delegate_write_for_its_participant() -> None:
 async def test_what_is_written_routes_the_same_turn() -> None:
     one = agent("a", call("put", key="done", value=True), "so", tools=TOOLS)
     rules = TransitionGraph(
-        "a", (Transition(ContextEquals("done", True), "b"),), TerminateTarget("default")
+        "a",
+        (Transition(FromSpeaker("a") & ContextEquals("done", True), "b"),),
+        TerminateTarget("default"),
     )
     async with held(Team([one, agent("b")], rules)) as session:
         state = await after(session, "user", "hello")

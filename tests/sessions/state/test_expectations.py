@@ -36,7 +36,16 @@ from agentgraph.sessions import (
     Team,
 )
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from tests.sessions.talk import PATIENCE_S, after, agent, hub_of, of_type, settled, until
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    dialogue,
+    hub_of,
+    of_type,
+    settled,
+    until,
+)
 
 NAMES = ("turn_within", "reply_within", "max_silence", "acks_within")
 
@@ -273,7 +282,12 @@ async def test_all_speakers_of_a_round_are_expected_until_each_has_spoken() -> N
     slow = Slow()
     late = Agent("b", model=ScriptedModel(slow), default_tools=False, guards=None)
     rules = TransitionGraph(
-        "a", [Transition(FromSpeaker("a"), ParallelTarget(("a", "b"), "user"))], HumanTarget()
+        "a",
+        [
+            Transition(FromSpeaker("a"), ParallelTarget(("a", "b"), "user")),
+            Transition(FromSpeaker("user"), "a"),
+        ],
+        HumanTarget(),
     )
     team = Team(
         [agent("a"), late], rules, guards=None, expectations=[Expectation("turn_within", 10.0)]
@@ -307,7 +321,7 @@ async def test_the_time_in_which_a_human_decides_counts_for_no_turn() -> None:
         default_tools=False,
         guards=None,
     )
-    rules = TransitionGraph("a", default_target=HumanTarget())
+    rules = dialogue("a")
     team = Team(
         [one_agent],
         rules,
@@ -332,7 +346,7 @@ async def test_the_time_in_which_a_human_decides_counts_for_no_turn() -> None:
 
 async def test_unknown_names_are_refused_at_open_all_at_once() -> None:
     async with await Hub.open() as hub:
-        rules = TransitionGraph("a", default_target=HumanTarget())
+        rules = dialogue("a")
         team = Team([agent("a")], rules, name="desk")
         with pytest.raises(ConfigurationError) as refused:
             await hub.session(
@@ -360,7 +374,7 @@ def test_seconds_that_are_none_are_refused(seconds: Any) -> None:
 
 
 def test_a_team_with_an_unknown_expectation_is_not_built() -> None:
-    rules = TransitionGraph("a", default_target=HumanTarget())
+    rules = dialogue("a")
     with pytest.raises(ConfigurationError, match="turn_withn"):
         Team([agent("a")], rules, expectations=[{"name": "turn_withn", "seconds": 5}])
     with pytest.raises(ConfigurationError, match="mallory"):
@@ -424,7 +438,7 @@ async def test_a_session_that_came_due_while_no_hub_was_there_is_seen_to_by_the_
     tmp_path: Any,
 ) -> None:
     url, clock = f"sqlite:///{tmp_path}/s.db", FakeClock()
-    team = Team([agent("a")], TransitionGraph("a", default_target=HumanTarget()), name="desk")
+    team = Team([agent("a")], dialogue("a"), name="desk")
     async with await Hub.open(url, teams=[team], clock=clock) as hub:
         first = await hub.session(team, ttl="30s")
     clock.advance(60)
@@ -436,7 +450,7 @@ async def test_a_session_that_came_due_while_no_hub_was_there_is_seen_to_by_the_
 async def test_what_a_fork_shares_with_its_past_is_not_expected_of_it() -> None:
     team = Team(
         [agent("a")],
-        TransitionGraph("a", default_target=HumanTarget()),
+        dialogue("a"),
         name="desk",
         expectations=[
             Expectation("turn_within", 10.0, "auto_close"),

@@ -355,7 +355,10 @@ async def test_what_was_said_since_a_round_began_is_not_earlier() -> None:
     late = Agent("b", model=ScriptedModel(slow), default_tools=False)
     rules = TransitionGraph(
         "a",
-        [Transition(FromSpeaker("a"), ParallelTarget(("b", "c"), "user"))],
+        [
+            Transition(FromSpeaker("a"), ParallelTarget(("b", "c"), "user")),
+            Transition(FromSpeaker("user"), "a"),
+        ],
         HumanTarget(),
     )
     async with held(Team([agent("a"), late, agent("c")], rules)) as session:

@@ -10,12 +10,12 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.errors import ConfigurationError, SessionError
-from agentgraph.routing import HumanTarget, TransitionGraph, sequence
+from agentgraph.routing import sequence
 from agentgraph.sessions import Hub, Session, Team
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.team import inner_id, nested, opening, private_sessions
 from agentgraph.testing import call
-from tests.sessions.talk import after, agent, asked, settled, shown, talk
+from tests.sessions.talk import after, agent, asked, dialogue, settled, shown, talk
 
 
 def inner_team(*turns: Any, **fields: Any) -> Team:
@@ -97,7 +97,7 @@ async def test_a_tool_that_runs_its_own_team_does_not_enter_the_session_around_i
         return f"they said: {result['messages'][-1].text}"
 
     x = agent("x", call("again"), "from within", "from without", tools=[again])
-    team = Team([x], TransitionGraph("x", default_target=HumanTarget()), name="own")
+    team = Team([x], dialogue("x"), name="own")
     teams.append(team)
     async with await Hub.open(teams=[team]) as hub:
         session = await hub.session(team)

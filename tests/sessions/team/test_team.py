@@ -112,7 +112,7 @@ def test_a_human_cannot_be_called_like_an_agent() -> None:
 
 def test_rules_that_never_end_are_refused() -> None:
     rules = TransitionGraph("a", (Transition(Always(), RoundRobinTarget(("a", "b"))),))
-    assert "never leaves" in faults([agent("a"), agent("b")], rules)[0]
+    assert "never leaves" in faults([agent("a"), agent("b")], rules, expectations=())[0]
 
 
 def test_a_stage_whose_agent_is_not_there_is_named() -> None:
