@@ -84,7 +84,7 @@ def new_store(name: str, server: Server) -> Iterator[Store]:
 @asynccontextmanager
 async def open_hub(store: Store, *teams: Team) -> AsyncIterator[Hub]:
     """Open a hub, and let go of all its connections at the end."""
-    async with await Hub.open(store.url, teams=teams) as hub:
+    async with await Hub.open(store.url, serve=teams) as hub:
         try:
             yield hub
         finally:

@@ -253,7 +253,7 @@ async def test_the_result_of_a_team_shows_its_words_who_spoke_and_why_it_ended()
 
 async def test_what_a_session_waits_for_is_shown_in_it_and_in_a_result() -> None:
     team = Team([clerk()], sequence(["clerk"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team, id="s", context={HOSTILE: 1}, ttl=None)
         before = session._repr_html_()
         await session.send("user", "pay")

@@ -251,7 +251,7 @@ async def session(profiler: Profiler, folder: Path) -> None:
         for name in ("ann", "bob")
     ]
     team = Team(speakers, sequence(["ann", "bob"]))
-    async with await Hub.open(f"sqlite:///{folder / 'sessions.db'}", teams=[team]) as hub:
+    async with await Hub.open(f"sqlite:///{folder / 'sessions.db'}", serve=[team]) as hub:
         first, second = await hub.session(team), await hub.session(team)
         await first.send("user", "hello")
         await first.settled()

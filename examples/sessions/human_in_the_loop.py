@@ -28,7 +28,7 @@ team = Team([writer, sender], ConversationRouter(default_agent_id="writer"))
 
 
 async def hold() -> list[Envelope]:
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "Write an apology for a late parcel.")
         assert (await session.settled()).status == "waiting_human"

@@ -65,7 +65,7 @@ def hold(url: str, team: Team, then: Held, session_id: str = "s") -> None:
     """Hold a session in a store."""
 
     async def held() -> None:
-        async with asyncio.timeout(PATIENCE_S), await Hub.open(url, teams=[team]) as hub:
+        async with asyncio.timeout(PATIENCE_S), await Hub.open(url, serve=[team]) as hub:
             await then(await hub.session(team, id=session_id))
 
     asyncio.run(held())

@@ -264,7 +264,7 @@ async def converse(session: Session, says: int) -> None:
 async def chat(url: str, ledger: str, session: str, who: str, count: int) -> None:
     """Say many things in a session that others speak in too, and see all of it to its end."""
     team = chatting(Ledger(ledger))
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         here = await hub.session(team, id=session, ttl=None)
         watching = asyncio.ensure_future(watched(here))
         for number in range(count):

@@ -73,7 +73,7 @@ async def held(
     team: Team, *, url: str | None = None, clock: FakeClock | None = None, **fields: Any
 ) -> AsyncIterator[Session]:
     """Hold a session of a team on a hub of its own; its log folds to it, whatever happened."""
-    async with await Hub.open(url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(url, serve=[team], clock=clock) as hub:
         session = await hub.session(team, **fields)
         yield session
         history = await session.history()

@@ -202,7 +202,7 @@ Team(["plain"], sequence(["plain"]))  # type: ignore[list-item]  # pyright: igno
 
 async def sessions() -> None:
     """Sessions give envelopes, and the events of the agents."""
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         stream: AsyncIterator[Envelope | AnyEvent] = session.stream()
         async for item in stream:

@@ -263,7 +263,7 @@ async def watched(envelope: Envelope) -> None:
 async def sessions(team: Team) -> Sequence[Envelope]:
     """Hold a session."""
     assert_type(await team.arun("hello", context={"tier": "gold"}), TeamResult)
-    async with await Hub.open("memory", teams=[team]) as hub:
+    async with await Hub.open("memory", serve=[team]) as hub:
         session = await hub.session(team, id="42", ttl="2h", context={"tier": "gold"})
         assert_type(session, Session)
         session.on("ag.packet", watched)

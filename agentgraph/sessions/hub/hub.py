@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.routing import TransitionGraph
+from agentgraph.routing.values import short
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
@@ -46,7 +47,7 @@ LEASE_S = 30.0
 class Hub:
     """The sessions of one store. Any number of hubs, in any process, may share a store.
 
-    >>> async with await Hub.open("sqlite:///agents.db", teams=[team]) as hub:
+    >>> async with await Hub.open("sqlite:///agents.db", serve=[team]) as hub:
     ...     session = await hub.session(team)
     """
 
@@ -83,15 +84,18 @@ class Hub:
         cls,
         url: str | None = None,
         *,
-        teams: Sequence[CompiledTeam] = (),
+        serve: Sequence[CompiledTeam] = (),
         clock: Clock | None = None,
         lease_s: float = LEASE_S,
     ) -> Hub:
         """Open a store: `memory` (the default), `sqlite:///file.db` or `postgresql://…`.
 
-        Sessions that a dead hub has left unfinished resume at once.
+        `serve` lists the teams whose sessions this hub can run; `session` adds others. Sessions
+        that a dead hub has left unfinished resume at once.
+
+        Raises `ConfigurationError` with each value of `serve` that cannot be served.
         """
-        hub = cls(open_log(url), open_saver(url or "memory"), teams, lease_s)
+        hub = cls(open_log(url), open_saver(url or "memory"), _all_served(serve), lease_s)
         hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
@@ -150,7 +154,7 @@ class Hub:
 
     async def session(
         self,
-        team: CompiledTeam | str,
+        served: CompiledTeam | str,
         *,
         creator: str = "user",
         id: str | None = None,
@@ -161,7 +165,7 @@ class Hub:
         required_acks: int | None = None,
         invite_timeout: str | float | None = "10m",
     ) -> Session:
-        """Open a session, or return the one of this id.
+        """Open a session of a team, or of the one with this name; or return the one of this id.
 
         `participants` are further humans. They and those of the team are invited; the session
         opens when all of them, or `required_acks`, have accepted within `invite_timeout`. It
@@ -175,8 +179,7 @@ class Hub:
             raise ConfigurationError(
                 f"id={id!r}: hubs choose the ids that begin so; choose another one", code="session"
             )
-        if isinstance(team, str):
-            team = self._team(team)
+        team = self._team(served) if isinstance(served, str) else _served(served)
         self.register(team)
         record = self._context.copy().run(
             team.record,
@@ -330,7 +333,7 @@ class Hub:
         if team is None:
             raise Quarantined(
                 f"session {record.session_id!r} is one of the team {record.team!r}, which this hub "
-                "does not know: give it to Hub.open(teams=[…])"
+                "does not know: give it to Hub.open(serve=[…])"
             )
         return team
 
@@ -399,3 +402,25 @@ class Hub:
             names = ", ".join(self._teams) or "none"
             raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
+
+
+def _served(value: object) -> CompiledTeam:
+    """Return the team that runs the sessions of a value; `ConfigurationError` if there is none."""
+    if isinstance(value, CompiledTeam):
+        return value
+    raise ConfigurationError(f"{short(value)} cannot be served: give a Team", code="served")
+
+
+def _all_served(values: object) -> list[CompiledTeam]:
+    """Return the teams that run the sessions of all values, or raise with all that have none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"serve={short(values)}: give a list of teams", code="served")
+    teams, faults = [], []
+    for value in values:
+        try:
+            teams.append(_served(value))
+        except ConfigurationError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigurationError(faults, code="served")
+    return teams

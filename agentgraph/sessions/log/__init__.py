@@ -54,7 +54,7 @@ def register_log(
     """Have `open_log` and `Hub.open` call `opener` with each URL that begins with `scheme://`.
 
         register_log("redis", RedisLog)
-        hub = await Hub.open("redis://localhost", teams=[team])
+        hub = await Hub.open("redis://localhost", serve=[team])
 
     `saver` makes the checkpoint saver of such a URL. Without it checkpoints are in memory: another
     process then runs an interrupted round again from its start, and asks its questions again.

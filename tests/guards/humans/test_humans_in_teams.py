@@ -56,7 +56,7 @@ class Desk:
     @asynccontextmanager
     async def hub(self, *turns: Any, clock: FakeClock | None = None) -> AsyncIterator[Session]:
         team = self.team(*turns)
-        async with await Hub.open(self._url, teams=[team], clock=clock) as hub:
+        async with await Hub.open(self._url, serve=[team], clock=clock) as hub:
             yield await hub.session(team, id="s", ttl=None)
 
     async def asked(self, session: Session) -> str:
@@ -220,14 +220,14 @@ async def test_speakers_side_by_side_are_decided_on_one_by_one(
         await settled(session)
         return [one.text for one in await of_type(session, EV_PACKET)]
 
-    async with await Hub.open(url, teams=[team := desks(till)]) as hub:
+    async with await Hub.open(url, serve=[team := desks(till)]) as hub:
         session = await hub.session(team, id="s", ttl=None)
         asked = await both_asked(session)
         await session.decide(asked["bob"], {"type": "edit", "edited": "Bob, edited."})
         assert waiting(await settled(session)) == asked["ann"]
         texts = [] if is_restarted else await approved(session)
     if is_restarted:
-        async with await Hub.open(url, teams=[desks(till, ScriptedModel([]))]) as hub:
+        async with await Hub.open(url, serve=[desks(till, ScriptedModel([]))]) as hub:
             texts = await approved(await hub.get("s"))
     assert texts == ["Go.", "Bob, edited.", ANSWER, "Well done."]
     assert sorted(till.tries) == ["pay ann", "pay bob"]
@@ -239,7 +239,7 @@ async def test_whoever_is_rejected_ends_it_for_all_and_all_is_undone_once(
 ) -> None:
     till = Till()
     team = desks(till)
-    async with await Hub.open(f"sqlite:///{tmp_path / 's.db'}", teams=[team]) as hub:
+    async with await Hub.open(f"sqlite:///{tmp_path / 's.db'}", serve=[team]) as hub:
         session = await hub.session(team, ttl=None)
         asked = await both_asked(session)
         await session.decide(asked["ann"], "reject")
@@ -264,12 +264,12 @@ async def test_a_team_within_a_team_asks_through_the_outer_one(verb: str, tmp_pa
         inner = Team([worker], sequence(["clerk"]), name="inner")
         return Team([inner], sequence(["inner"]), name="outer", guards=unsure("doubt"))
 
-    async with await Hub.open(url, teams=[one := team()]) as hub:
+    async with await Hub.open(url, serve=[one := team()]) as hub:
         session = await hub.session(one, id="s", ttl=None)
         await session.send("user", "go")
         question = waiting(await settled(session))
     decision, text = DECISIONS[verb]
-    async with await Hub.open(url, teams=[team("again")]) as hub:
+    async with await Hub.open(url, serve=[team("again")]) as hub:
         session = await hub.get("s")
         await session.decide(question, decision)
         state = await settled(session)

@@ -182,7 +182,7 @@ async def team(
         clerk = Team([clerk], TransitionGraph("clerk"), name="store", durability=durability)
         rules, rest = sequence(["store", "looker"]), [looker(Hazard(hang))]
     shop = Team([clerk, *rest], rules, name="shop", guards=policy, durability=durability)
-    async with await Hub.open(url, teams=[shop]) as hub:
+    async with await Hub.open(url, serve=[shop]) as hub:
         session = await hub.session(shop, id="s", ttl=None)
         if not session.state.is_ended:
             await session.send("user", "go", idempotency_key="go")

@@ -126,7 +126,7 @@ async def play(
         guards=guards,
         expectations=(),
     )
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         here = await hub.session(team, id="s", ttl=None)
         with suppress(SessionClosed):
             await here.send("user", "go", idempotency_key="go")

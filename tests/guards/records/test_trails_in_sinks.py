@@ -277,11 +277,11 @@ async def test_a_hub_that_goes_on_with_a_decision_goes_on_numbering(tmp_path: Pa
         worker = clerk(Till(), "").replace(model=ScriptedModel(turns))
         return Team([worker], sequence(["clerk"]), name="desk", guards=unsure("doubt", sink))
 
-    async with await Hub.open(url, teams=[one := team(ANSWER)]) as hub:
+    async with await Hub.open(url, serve=[one := team(ANSWER)]) as hub:
         session = await hub.session(one, id="s", ttl=None)
         await session.send("user", "go")
         [question] = (await session.settled()).interrupts
-    async with await Hub.open(url, teams=[team()]) as hub:
+    async with await Hub.open(url, serve=[team()]) as hub:
         session = await hub.get("s")
         await session.decide(question, "approve")
         await session.settled()

@@ -108,7 +108,7 @@ def test_whatever_a_team_does_its_log_tells(
 async def held_by(team: Team, answers: list[str]) -> tuple[SessionRecord, list[Envelope]]:
     """Hold a session, and answer whatever is asked in it."""
     left = list(answers)
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team, ttl=None, expectations=())
         await session.send("user", "go")
         state = await session.settled()

@@ -254,7 +254,7 @@ async def test_it_is_closed_with_the_session_around_it() -> None:
         ASK,
         agents=[Team([solo(ScriptedModel([call("may_i")]), may_i)], sequence(["a"]), name="inner")],
     )
-    async with await Hub.open(teams=[whole := Team([lead], sequence(["boss"]), name="out")]) as hub:
+    async with await Hub.open(serve=[whole := Team([lead], sequence(["boss"]), name="out")]) as hub:
         session = await hub.session(whole, id="s", ttl=None)
         await after(session, "user", "go")
         assert [one.status for one in await hub.sessions()] == ["waiting_decision", "active"]

@@ -503,7 +503,7 @@ async def test_a_quarantined_session_is_not_asked(open_hub: OpenHub) -> None:
 
 async def test_a_closed_hub_ends_the_wait() -> None:
     doors = Doors()
-    hub = await Hub.open(teams=[desk_of(doors.agent)])
+    hub = await Hub.open(serve=[desk_of(doors.agent)])
     session = await hub.session("desk")
     asking = asyncio.ensure_future(session.ask("hello"))
     await soon(doors.entered.get())

@@ -597,7 +597,7 @@ async def test_sequences_have_no_gaps_and_instants_never_run_back() -> None:
 async def test_two_sessions_of_one_hub_do_not_hear_each_other() -> None:
     bot = agent("bot")
     team = Team([bot], chat())
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session, other = await hub.session(team), await hub.session("bot")
         await after(session, "user", "for the first")
         await after(other, "user", "for the second")

@@ -78,7 +78,7 @@ def write_everywhere(value: Any) -> int:
 
 async def test_envelopes_of_every_store_are_frozen_all_the_way_down(log_url: str) -> None:
     one = team()
-    async with await Hub.open(log_url, teams=[one]) as hub:
+    async with await Hub.open(log_url, serve=[one]) as hub:
         session = await hub.session(one, context={"tiers": [{"name": "gold"}]})
         heard: list[Envelope] = []
         session.on("*", heard.append)
@@ -99,7 +99,7 @@ async def test_envelopes_of_every_store_are_frozen_all_the_way_down(log_url: str
         assert await refolded(session) == await session.refresh()
 
     if log_url != "memory":
-        async with await Hub.open(log_url, teams=[one]) as hub:
+        async with await Hub.open(log_url, serve=[one]) as hub:
             state = (await hub.get(session.id)).state
             assert write_everywhere(state.context_vars) == 5
             assert all(
@@ -109,7 +109,7 @@ async def test_envelopes_of_every_store_are_frozen_all_the_way_down(log_url: str
 
 async def test_a_handler_that_writes_fails_and_the_session_goes_on() -> None:
     one = team()
-    async with await Hub.open(teams=[one]) as hub:
+    async with await Hub.open(serve=[one]) as hub:
         session = await hub.session(one)
 
         def forge(envelope: Envelope) -> None:
@@ -164,7 +164,7 @@ class ForgingTarget:
 async def test_custom_conditions_and_targets_cannot_write() -> None:
     rules = TransitionGraph("a", (Transition(ForgesTheState(), ForgingTarget()),), HumanTarget())
     one = Team([agent("a")], rules)
-    async with await Hub.open(teams=[one]) as hub:
+    async with await Hub.open(serve=[one]) as hub:
         session = await hub.session(one, context={"tiers": ["gold"]})
         state = await after(session, "user", "hello")
         assert state.pending_close_reason == "refused"
@@ -180,7 +180,7 @@ async def test_a_tool_gets_a_decision_that_it_may_change() -> None:
         return ",".join(decision["items"])
 
     one = Team([agent("a", call("ask"), "so", tools=[ask])], ANSWERS)
-    async with await Hub.open(teams=[one]) as hub:
+    async with await Hub.open(serve=[one]) as hub:
         session = await hub.session(one)
         state = await after(session, "user", "hello")
         (interrupt_id,) = state.interrupts
@@ -202,7 +202,7 @@ async def test_messages_of_a_view_may_be_changed_and_the_log_stays() -> None:
 
     a = agent("a", tools=[note]).replace(model=ScriptedModel(turn))
     one = Team([a], ANSWERS)
-    async with await Hub.open(teams=[one]) as hub:
+    async with await Hub.open(serve=[one]) as hub:
         session = await hub.session(one)
         await after(session, "user", "hello")
         await after(session, "user", "again")
@@ -213,7 +213,7 @@ async def test_messages_of_a_view_may_be_changed_and_the_log_stays() -> None:
 
 async def test_an_envelope_serialises_pickles_and_copies() -> None:
     one = team()
-    async with await Hub.open(teams=[one]) as hub:
+    async with await Hub.open(serve=[one]) as hub:
         session = await hub.session(one)
         state = await after(session, "user", "hello")
         for envelope in await session.history():

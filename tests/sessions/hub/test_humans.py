@@ -542,7 +542,7 @@ async def test_a_question_outlives_its_hub(tmp_path: Any) -> None:
     team = Team([one], sequence(["a"]))
     async with held(team, url=url, id="s") as session:
         await after(session, "user", "hello")
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         again = await hub.get("s")
         state = await settled(again)
         assert state.status == "waiting_decision"

@@ -63,7 +63,7 @@ async def taken_over(session: Session) -> int | None:
 async def test_an_owner_that_was_taken_over_writes_no_checkpoint(url: str, durability: str) -> None:
     model = Held()
     team = team_of(model, durability)
-    async with await Hub.open(url, teams=[team], clock=FakeClock(1_700_000_000)) as hub:
+    async with await Hub.open(url, serve=[team], clock=FakeClock(1_700_000_000)) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         async with asyncio.timeout(PATIENCE_S):
@@ -86,13 +86,13 @@ async def test_a_checkpoint_of_the_new_owner_is_not_deleted_by_the_former(
     second.may_go_on.set()
     team = team_of(first, durability)
     clock = FakeClock(1_700_000_000)
-    async with await Hub.open(url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(url, serve=[team], clock=clock) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         async with asyncio.timeout(PATIENCE_S):
             await first.began.wait()
         hub.lease.owner = "frozen"  # so that the other hub of this process is another owner
-        async with await Hub.open(url, teams=[team_of(second, durability)], clock=clock) as other:
+        async with await Hub.open(url, serve=[team_of(second, durability)], clock=clock) as other:
             assert await other.log.claim(session.id, other.lease.owner, clock.wall(), force=True)
             here = await other.get(session.id)
             state = await settled(here)
@@ -112,7 +112,7 @@ async def test_a_checkpoint_of_the_new_owner_is_not_deleted_by_the_former(
 
 async def test_the_store_checks_the_epoch_in_the_transaction_that_writes(url: str) -> None:
     team = Team([agent("a")], sequence(["a"]))
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         session = await hub.session(team, id="s ü")
         epoch = await hub.log.claim(session.id, "owner", 0.0)
         assert epoch is not None

@@ -116,7 +116,7 @@ async def test_each_row_in_turn_stops_its_session_until_it_is_restored(
     rows: Rows, kind: str
 ) -> None:
     team = team_of()
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session, other = await hub.session(team), await hub.session(team)
         for one in (session, other):
             await after(one, "user", "first", "second")
@@ -146,12 +146,12 @@ async def test_each_row_in_turn_is_found_by_a_hub_that_takes_the_session(
     rows: Rows, kind: str
 ) -> None:
     team = team_of()
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session_id = (session := await hub.session(team)).id
         await after(session, "user", "first")
         count = session.state.sequence
     for sequence in range(1, count + 1):
-        async with await Hub.open(rows.url, teams=[team], clock=FakeClock(1_700_000_000)) as hub:
+        async with await Hub.open(rows.url, serve=[team], clock=FakeClock(1_700_000_000)) as hub:
             async with rows.damaged(session_id, sequence, kind):
                 session = await hub.get(session_id)
                 with pytest.raises(Quarantined, match=f"sequence {sequence} "):
@@ -162,7 +162,7 @@ async def test_each_row_in_turn_is_found_by_a_hub_that_takes_the_session(
 
 async def test_a_damaged_row_under_a_round_fails_no_round(rows: Rows) -> None:
     team = team_of()
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session = await hub.session(team)
         await after(session, "user", "first")
         async with rows.damaged(session.id, 2, "torn"):
@@ -177,7 +177,7 @@ async def test_a_damaged_row_under_a_round_fails_no_round(rows: Rows) -> None:
 
 async def test_it_goes_on_by_itself_once_the_row_is_restored(rows: Rows) -> None:
     team, clock = team_of(), FakeClock(1_700_000_000)
-    async with await Hub.open(rows.url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(rows.url, serve=[team], clock=clock) as hub:
         session = await hub.session(team, ttl=None, expectations=[])
         await after(session, "user", "first")
         async with rows.damaged(session.id, 2, "torn"):
@@ -201,7 +201,7 @@ async def test_it_can_be_closed_left_and_forked_before_the_damage(
     rows: Rows, kind: str, place: str
 ) -> None:
     team = Team([agent("a")], ANSWERS, humans=["guest"], view=FullTranscript())
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session = await hub.session(team)
         await session.join("guest")
         await after(session, "user", "first")
@@ -232,7 +232,7 @@ async def test_it_can_be_closed_left_and_forked_before_the_damage(
 
 async def test_it_expires_in_its_time(rows: Rows) -> None:
     team, clock = team_of(), FakeClock(1_700_000_000)
-    async with await Hub.open(rows.url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(rows.url, serve=[team], clock=clock) as hub:
         session = await hub.session(team, ttl=100)
         await after(session, "user", "first")
         async with rows.damaged(session.id, 2, "missing"):
@@ -252,12 +252,12 @@ async def test_it_expires_in_its_time(rows: Rows) -> None:
 async def test_its_own_row_is_checked_too(rows: Rows, name: str) -> None:
     team = team_of()
     changes = [lambda text: text[:40], lambda text: text.replace('"a"', '"b"', 1)]
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session = await hub.session(team)
         await after(session, "user", "first")
         state = session.state
     for change in changes:
-        async with await Hub.open(rows.url, teams=[team]) as hub:
+        async with await Hub.open(rows.url, serve=[team]) as hub:
             async with rows.column(name, session.id, change):
                 here = await hub.get(session.id)
                 if name == "snapshot":  # the log has all of it
@@ -273,10 +273,10 @@ async def test_its_own_row_is_checked_too(rows: Rows, name: str) -> None:
 
 async def test_a_session_whose_own_record_is_damaged_can_be_closed(rows: Rows) -> None:
     team = team_of()
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session = await hub.session(team)
         await after(session, "user", "first")
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         async with rows.column("record", session.id, lambda text: text[:40]):
             here = await hub.get(session.id)
             await here.close("operator")
@@ -302,11 +302,11 @@ async def test_an_old_handle_goes_on_once_a_condition_is_registered(
     register_condition(OnTuesdays)
     rules = TransitionGraph("a", (Transition(OnTuesdays(), "a"),), HumanTarget())
     first = Team([agent("a")], rules, name="team")
-    async with await Hub.open(rows.url, teams=[first]) as hub:
+    async with await Hub.open(rows.url, serve=[first]) as hub:
         session_id = (session := await hub.session(first)).id
         await after(session, "user", "first")
     del known["on_tuesdays"]
-    async with await Hub.open(rows.url, teams=[team_of()]) as hub:
+    async with await Hub.open(rows.url, serve=[team_of()]) as hub:
         session = await hub.get(session_id)
         for refused in (session.send("user", "unheard"), settled(session)):
             with pytest.raises(Quarantined, match="on_tuesdays"):
@@ -319,7 +319,7 @@ async def test_an_old_handle_goes_on_once_a_condition_is_registered(
         assert state.turn_count == 3
         del known["on_tuesdays"]
         fork_id = fork.id
-    async with await Hub.open(rows.url, teams=[team_of()]) as hub:
+    async with await Hub.open(rows.url, serve=[team_of()]) as hub:
         fork = await hub.get(fork_id)
         await fork.close("operator")
         assert (await fork.refresh()).pending_close_reason == "operator"
@@ -327,7 +327,7 @@ async def test_an_old_handle_goes_on_once_a_condition_is_registered(
 
 async def test_a_store_of_before_has_no_checksums_and_opens(rows: Rows) -> None:
     team = team_of()
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         session = await hub.session(team)
         await after(session, "user", "first")
         state = session.state
@@ -346,7 +346,7 @@ async def test_a_store_of_before_has_no_checksums_and_opens(rows: Rows) -> None:
             assert without(text) != text
             query = f"UPDATE agentgraph_{table} SET {column} = ? WHERE {column} = ?"
             await rows.run(query, without(text), text)
-    async with await Hub.open(rows.url, teams=[team]) as hub:
+    async with await Hub.open(rows.url, serve=[team]) as hub:
         here = await hub.get(session.id)
         assert here.state == state
         await after(here, "user", "second")

@@ -70,7 +70,7 @@ async def test_a_supervisor_does_not_answer_itself() -> None:
         "a", [Transition(FromSpeaker("a"), HumanTarget()), Transition(Always(), "a")]
     )
     team = Team([says("a")], rules, supervisor=Agent("boss", model=model))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "hello")
         async for envelope in session.watch():
@@ -87,7 +87,7 @@ async def test_a_supervisor_does_not_answer_itself() -> None:
 async def test_forty_expectations_are_each_violated_once() -> None:
     team = Team([Agent("a", model=ScriptedModel(hanging))], sequence(["a"]), guards=None)
     with FakeClock().installed() as time:
-        async with await Hub.open(teams=[team]) as hub:
+        async with await Hub.open(serve=[team]) as hub:
             many = [Expectation("turn_within", 1 + i / 100, "audit") for i in range(40)]
             session = await hub.session(team, expectations=many)
             await session.send("user", "go", admitted=True)
@@ -103,7 +103,7 @@ async def test_forty_expectations_are_each_violated_once() -> None:
 
 async def test_a_fork_of_the_deciding_envelope_is_closed() -> None:
     team = Team([says("a"), says("b")], sequence(["a", "b"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         state = await session.settled()
@@ -133,7 +133,7 @@ async def test_a_close_that_was_given_up_is_brought_to_its_end(tmp_path: Path) -
 
     team = Team([Agent("a", model=ScriptedModel(turn), tools=[slow])], sequence(["a"]))
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    first = await Hub.open(url, teams=[team])
+    first = await Hub.open(url, serve=[team])
     session = await first.session(team, id="s")
     await session.send("user", "go")
     await began.wait()
@@ -142,7 +142,7 @@ async def test_a_close_that_was_given_up_is_brought_to_its_end(tmp_path: Path) -
     hub_closing.set()
     await first.aclose()
 
-    async with await Hub.open(url, teams=[team]) as second:
+    async with await Hub.open(url, serve=[team]) as second:
         state = await asyncio.wait_for((await second.get("s")).settled(), 10)
         assert state.pending_close_reason == "sequence_complete"
 
@@ -150,7 +150,7 @@ async def test_a_close_that_was_given_up_is_brought_to_its_end(tmp_path: Path) -
 async def test_an_inner_session_ends_with_the_outer_one() -> None:
     inner = Team([Agent("x", model=ScriptedModel(hanging))], sequence(["x"]), name="inner")
     outer = Team([inner, says("z")], sequence(["inner", "z"]), name="outer")
-    async with await Hub.open(teams=[outer]) as hub:
+    async with await Hub.open(serve=[outer]) as hub:
         session = await hub.session(outer)
         await session.send("user", "go", admitted=True)
         while len(summaries := await hub.sessions()) < 2 or summaries[1].status != "active":
@@ -163,7 +163,7 @@ async def test_an_inner_session_ends_with_the_outer_one() -> None:
 
 async def test_a_packet_without_the_floor_writes_the_context_all_the_same() -> None:
     team = Team([says("a")], sequence(["a"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", packet_envelope("go", context_set={"tier": "gold"}))
         state = await session.settled()
@@ -177,7 +177,7 @@ async def test_a_packet_without_the_floor_writes_the_context_all_the_same() -> N
 
 async def test_what_is_handed_out_is_not_the_live_state() -> None:
     team = Team([says("a")], dialogue("a"))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team, context={"list": [1]})
         with pytest.raises(TypeError, match="cannot be changed"):
             session.state.context_vars["list"].append(99)
@@ -219,7 +219,7 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_session(
     guards = Guards.interactive(deadlines=Deadlines(stage_s=1))
     with FakeClock().installed() as time:
         async with await Hub.open(
-            teams=[team := Team([agent], sequence(["a"]), guards=guards)]
+            serve=[team := Team([agent], sequence(["a"]), guards=guards)]
         ) as hub:
             session = await hub.session(team)
             await session.send("user", "go")
@@ -236,7 +236,7 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_session(
 
 async def test_of_two_decisions_at_once_the_second_is_refused() -> None:
     team = Team([asking()], sequence(["clerk"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         [question] = (await session.settled()).interrupts
@@ -251,7 +251,7 @@ async def test_of_two_decisions_at_once_the_second_is_refused() -> None:
 
 async def test_the_same_decision_twice_is_one() -> None:
     team = Team([asking()], sequence(["clerk"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         [question] = (await session.settled()).interrupts
@@ -264,7 +264,7 @@ async def test_the_same_decision_twice_is_one() -> None:
 
 async def test_a_fork_of_an_open_question_asks_anew_and_that_is_no_failure() -> None:
     team = Team([asking()], sequence(["clerk"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         [old] = (state := await session.settled()).interrupts
@@ -281,7 +281,7 @@ async def test_a_fork_of_an_open_question_asks_anew_and_that_is_no_failure() -> 
 
 async def test_who_has_left_says_no_more_and_nobody_is_waited_for() -> None:
     team = Team([says("a")], dialogue("a"), humans=["bob"])
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.join("bob")
         await session.leave("bob")
@@ -294,7 +294,7 @@ async def test_who_has_left_says_no_more_and_nobody_is_waited_for() -> None:
 
 async def test_a_hub_forgets_the_sessions_that_have_ended() -> None:
     team = Team([says("a")], sequence(["a"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         heard: list[str] = []
         for _ in range(20):
             session = await hub.session(team)

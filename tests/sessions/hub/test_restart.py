@@ -80,16 +80,16 @@ async def talk(session: Session) -> list[str]:
 
 
 async def test_a_question_outlives_its_hub_and_what_is_said_meanwhile_waits(url: str) -> None:
-    async with await Hub.open(url, teams=[asking()]) as hub:
+    async with await Hub.open(url, serve=[asking()]) as hub:
         session = await hub.session("asking", id="s", ttl=None)
         await session.send("user", "do it")
         assert (await settled(session)).status == "waiting_decision"
-    async with await Hub.open(url, teams=[asking()]) as hub:
+    async with await Hub.open(url, serve=[asking()]) as hub:
         session = await hub.get("s")
         await session.send("user", "well?")
         assert (await settled(session)).status == "waiting_decision"
         assert await talk(session) == ["do it"]
-    async with await Hub.open(url, teams=[asking()]) as hub:
+    async with await Hub.open(url, serve=[asking()]) as hub:
         session = await hub.get("s")
         [asked] = session.state.interrupts
         await session.decide(asked, "yes")
@@ -104,11 +104,11 @@ async def test_a_question_outlives_its_hub_and_what_is_said_meanwhile_waits(url:
 
 
 async def test_a_question_is_decided_by_a_hub_that_cannot_run_the_session(url: str) -> None:
-    async with await Hub.open(url, teams=[asking()]) as hub:
+    async with await Hub.open(url, serve=[asking()]) as hub:
         session = await hub.session("asking", id="s", ttl=None)
         await session.send("user", "do it")
         [asked] = (await settled(session)).interrupts
-    owning, other = await Hub.open(url, teams=[asking()]), await Hub.open(url, teams=[asking()])
+    owning, other = await Hub.open(url, serve=[asking()]), await Hub.open(url, serve=[asking()])
     async with owning, other:
         here, there = await owning.get("s"), await other.get("s")
         await there.send("user", "well?")
@@ -120,18 +120,18 @@ async def test_a_question_is_decided_by_a_hub_that_cannot_run_the_session(url: s
 
 
 async def test_a_tool_that_asks_twice_is_answered_over_restarts(url: str) -> None:
-    async with await Hub.open(url, teams=[asking(times=2)]) as hub:
+    async with await Hub.open(url, serve=[asking(times=2)]) as hub:
         session = await hub.session("asking", id="s", ttl=None)
         await session.send("user", "do it")
         await settled(session)
     for decision in ("yes", "no"):
-        async with await Hub.open(url, teams=[asking(times=2)]) as hub:
+        async with await Hub.open(url, serve=[asking(times=2)]) as hub:
             session = await hub.get("s")
             open_ = [k for k, one in session.state.interrupts.items() if "decision" not in one]
             assert len(open_) == 1, session.state.interrupts
             await session.decide(open_[0], decision)
             await settled(session)
-    async with await Hub.open(url, teams=[asking(times=2)]) as hub:
+    async with await Hub.open(url, serve=[asking(times=2)]) as hub:
         assert (await talk(await hub.get("s")))[-1] == "you said yes, no"
 
 
@@ -155,7 +155,7 @@ def slow(gate: asyncio.Event, *, name: str = "slow", condition: Any = None) -> T
 
 async def begun(url: str, team: Team) -> None:
     """Begin a session whose first round is broken off."""
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         session = await hub.session(team, id="s", ttl=None)
         await session.send("user", "go", admitted=True)
 
@@ -184,7 +184,7 @@ async def test_a_session_whose_team_is_not_registered_is_readable_and_waits_for_
 
 
 async def test_a_resting_session_whose_team_is_registered_later_can_be_sent_to(url: str) -> None:
-    async with await Hub.open(url, teams=[asking()]) as hub:
+    async with await Hub.open(url, serve=[asking()]) as hub:
         await hub.session("asking", id="s", ttl=None)
     async with await Hub.open(url, clock=FakeClock()) as hub:
         session = await hub.get("s")
@@ -201,13 +201,13 @@ async def test_a_session_that_lacks_an_agent_names_it_and_goes_on_once_it_is_bac
     await begun(url, slow(asyncio.Event()))
     alone = Agent("one", model=ScriptedModel(["hello"]), default_tools=False)
     async with await Hub.open(
-        url, teams=[Team([alone], TransitionGraph("one"), name="slow")]
+        url, serve=[Team([alone], TransitionGraph("one"), name="slow")]
     ) as hub:
         session = await hub.get("s")
         with pytest.raises(Quarantined, match=r"'two'.*give the team back its agents"):
             await settled(session)
         assert await talk(session) == ["go"]
-    async with await Hub.open(url, teams=[slow(through())]) as hub:
+    async with await Hub.open(url, serve=[slow(through())]) as hub:
         session = await hub.get("s")
         assert (await settled(session)).status == "closed"
         assert await talk(session) == ["go", "first", "second"]
@@ -228,7 +228,7 @@ async def test_a_session_whose_condition_is_not_registered_names_it_and_goes_on_
     monkeypatch.setattr(default_registry(), "_conditions", dict(default_registry().conditions))
     await begun(url, slow(asyncio.Event(), condition=Whenever()))
     # The same agents, under other rules by now; a stored session keeps those it was begun with.
-    async with await Hub.open(url, teams=[slow(through())]) as hub:
+    async with await Hub.open(url, serve=[slow(through())]) as hub:
         session = await hub.get("s")
         with pytest.raises(Quarantined, match="whenever"):
             await settled(session)
@@ -305,7 +305,7 @@ async def test_a_round_that_was_handed_over_first_is_given_up_too(
     gate = asyncio.Event()
     held = team_of("turns", ledger)
     for _ in range(7):  # to hand it over counts as nothing, however often
-        async with await Hub.open(url, teams=[_waiting(held, gate)]) as hub:
+        async with await Hub.open(url, serve=[_waiting(held, gate)]) as hub:
             session = await hub.session("turns", id="s", ttl=None)
             await session.send("user", "pay, please", idempotency_key="said-0", admitted=True)
             await _is_at(gate)
@@ -346,7 +346,7 @@ async def test_what_was_unfinished_at_a_kill_goes_on_without_being_asked(
         await asyncio.to_thread(kept.until, "round")
     kept.kill()
     team = team_of("turns", ledger, durability)
-    async with asyncio.timeout(PATIENCE_S), await Hub.open(url, teams=[team]) as hub:
+    async with asyncio.timeout(PATIENCE_S), await Hub.open(url, serve=[team]) as hub:
         while (await hub.sessions())[0].status != "closed":
             pass
     state, failures = await failed(url)

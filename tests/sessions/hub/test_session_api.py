@@ -334,7 +334,7 @@ async def test_handlers_hear_their_type_or_all_until_they_are_ended() -> None:
 
 async def test_a_handler_hears_of_its_own_session_only() -> None:
     heard: list[str] = []
-    async with await Hub.open(teams=[desk()]) as hub:
+    async with await Hub.open(serve=[desk()]) as hub:
         one, two = await hub.session("desk"), await hub.session("desk")
         one.on("*", lambda envelope: heard.append(envelope.session_id))
         await after(two, "user", "hello")
@@ -363,8 +363,8 @@ async def test_a_handler_hears_what_another_hub_appends(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     heard: list[int] = []
     async with (
-        await Hub.open(url, teams=[desk()]) as one,
-        await Hub.open(url, teams=[desk()]) as other,
+        await Hub.open(url, serve=[desk()]) as one,
+        await Hub.open(url, serve=[desk()]) as other,
     ):
         session = await one.session("desk")
         await after(session, "user", "hello")
@@ -441,7 +441,7 @@ async def test_context_set_from_outside_lands_at_once_and_is_an_envelope() -> No
 
 async def test_sessions_are_listed_by_status_the_oldest_first() -> None:
     clock = FakeClock()
-    async with await Hub.open(teams=[desk()], clock=clock) as hub:
+    async with await Hub.open(serve=[desk()], clock=clock) as hub:
         sessions = []
         for name in ("one", "two", "three"):
             sessions.append(await hub.session("desk", id=name))
@@ -459,7 +459,7 @@ async def test_sessions_are_listed_by_status_the_oldest_first() -> None:
 
 
 async def test_a_session_is_got_by_its_id_as_the_same_handle() -> None:
-    async with await Hub.open(teams=[desk()]) as hub:
+    async with await Hub.open(serve=[desk()]) as hub:
         session = await hub.session("desk", id="mine")
         assert await hub.get("mine") is session
         assert await hub.session("desk", id="mine") is session
@@ -470,7 +470,7 @@ async def test_a_session_is_got_by_its_id_as_the_same_handle() -> None:
 
 async def test_an_id_given_twice_is_one_session_however_it_is_asked_for() -> None:
     other = Team([agent("b")], sequence(["b"]), name="other")
-    async with await Hub.open(teams=[desk(), other]) as hub:
+    async with await Hub.open(serve=[desk(), other]) as hub:
         found = await asyncio.gather(*(hub.session("desk", id="mine") for _ in range(5)))
         assert len({id(one) for one in found}) == 1
         assert len(await found[0].history()) == 1
@@ -480,22 +480,39 @@ async def test_an_id_given_twice_is_one_session_however_it_is_asked_for() -> Non
 
 
 async def test_an_unknown_team_is_refused() -> None:
-    async with await Hub.open(teams=[desk()]) as hub:
+    async with await Hub.open(serve=[desk()]) as hub:
         with pytest.raises(SessionError, match="there are desk") as refused:
             await hub.session("desks")
         assert refused.value.code == "unknown_team"
 
 
+@pytest.mark.parametrize("served", [[desk, 7, "desk"], "desk", None])
+async def test_what_cannot_be_served_is_refused_with_every_such_value(served: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        await Hub.open(serve=served)
+    assert refused.value.code == "served"
+    values = served if isinstance(served, list) else [served]
+    assert len(refused.value.faults) == len(values)
+    for value, fault in zip(values, refused.value.faults, strict=True):
+        assert repr(value)[:20] in fault
+
+
+async def test_a_session_of_what_cannot_be_served_is_refused() -> None:
+    async with await Hub.open() as hub:
+        with pytest.raises(ConfigurationError, match="7 cannot be served"):
+            await hub.session(7)  # type: ignore[arg-type]
+
+
 async def test_two_teams_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="two teams"):
-        await Hub.open(teams=[desk(), desk()])
+        await Hub.open(serve=[desk(), desk()])
 
 
 # What a session cannot be opened with.
 
 
 async def test_all_that_is_wrong_with_a_new_session_is_told_at_once() -> None:
-    async with await Hub.open(teams=[desk()]) as hub:
+    async with await Hub.open(serve=[desk()]) as hub:
         with pytest.raises(ConfigurationError) as refused:
             await hub.session(
                 "desk",
@@ -568,7 +585,7 @@ async def test_all_that_is_wrong_with_a_new_session_is_told_at_once() -> None:
     ids=str,
 )
 async def test_a_session_is_not_opened_with_what_cannot_be(given: dict[str, Any]) -> None:
-    async with await Hub.open(teams=[desk(supervisor=agent("boss"))]) as hub:
+    async with await Hub.open(serve=[desk(supervisor=agent("boss"))]) as hub:
         with pytest.raises(ConfigurationError) as refused:
             await hub.session("desk", **given)
         assert len(refused.value.faults) == 1
@@ -579,7 +596,7 @@ async def test_a_session_is_not_opened_with_what_cannot_be(given: dict[str, Any]
 @pytest.mark.parametrize("given", [{"creator": "a"}, {"participants": ["user", "eve", "eve"]}])
 async def test_who_is_named_twice_is_one(given: dict[str, Any]) -> None:
     team = Team([agent("a")], dialogue("a"), name="desk")
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session("desk", **given)
         people = (*session.record.agents, *session.record.people)
         assert len(set(people)) == len(people)
@@ -588,7 +605,7 @@ async def test_who_is_named_twice_is_one(given: dict[str, Any]) -> None:
 async def test_rules_that_name_somebody_who_is_not_there_are_refused_at_open() -> None:
     answer = Transition(FromSpeaker("human"), "a")
     rules = TransitionGraph("a", [answer, Transition(FromSpeaker("a"), AgentTarget("user"))])
-    async with await Hub.open(teams=[Team([agent("a")], rules, name="desk")]) as hub:
+    async with await Hub.open(serve=[Team([agent("a")], rules, name="desk")]) as hub:
         with pytest.raises(ConfigurationError, match="user"):
             await hub.session("desk", creator="ann")
         await after(await hub.session("desk"), "user", "hello")

@@ -69,7 +69,7 @@ async def opened(log_url: str) -> AsyncIterator[Open]:
 
         async def opened(*teams: Team) -> Hub:
             if log_url != "memory":
-                hub = await Hub.open(log_url, teams=teams, clock=clock)
+                hub = await Hub.open(log_url, serve=teams, clock=clock)
             else:
                 hub = Hub(memory, InMemorySaver(), teams, 30.0)
                 await hub.start(clock)
@@ -113,7 +113,7 @@ async def test_what_two_processes_send_into_one_session_is_neither_lost_nor_doub
         kept.begin(run="chat", url=url, ledger=ledger.path, session="s", who=who, count=SENDS)
     for kept in (one, other):
         await asyncio.to_thread(kept.until, "sent")
-    async with patient(), await Hub.open(url, teams=[chatting(ledger)]) as hub:
+    async with patient(), await Hub.open(url, serve=[chatting(ledger)]) as hub:
         session = await hub.get("s")
         await session.settled()
         await session.close()
@@ -284,7 +284,7 @@ async def frozen(
         os.close(pipe)
 
     team = team_of("turns", ledger, durability)
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         yield hub, wake
 
 
@@ -299,7 +299,7 @@ async def test_the_sessions_of_a_dead_owner_are_taken_over_at_once(
     # A hub whose clock stands still: neither does a lease run out, nor does it look again.
     async with (
         patient(),
-        await Hub.open(url, teams=[team_of("asked", ledger)], clock=FakeClock(1_700_000_000)),
+        await Hub.open(url, serve=[team_of("asked", ledger)], clock=FakeClock(1_700_000_000)),
     ):
         log = open_log(url)
         await log.open()

@@ -43,7 +43,7 @@ def greeters() -> Team:
 async def test_hub_stores_sessions_in_a_log_of_a_registered_scheme(
     logs: dict[str, CountingLog],
 ) -> None:
-    async with await Hub.open("counting://here", teams=[greeters()]) as hub:
+    async with await Hub.open("counting://here", serve=[greeters()]) as hub:
         session = await hub.session("greeters", id="s")
         await session.send("user", "hello")
         await settled(session)
@@ -59,12 +59,12 @@ async def test_next_hub_goes_on_with_the_sessions_of_such_a_log(
     logs: dict[str, CountingLog],
 ) -> None:
     team = greeters()
-    async with await Hub.open("counting://here", teams=[team]) as hub:
+    async with await Hub.open("counting://here", serve=[team]) as hub:
         session = await hub.session(team, id="s")
         await session.send("user", "hello")
         await settled(session)
 
-    async with await Hub.open("counting://here", teams=[team]) as hub:
+    async with await Hub.open("counting://here", serve=[team]) as hub:
         session = await hub.get("s")
         await session.send("user", "that is all")
         await settled(session)

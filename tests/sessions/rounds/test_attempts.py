@@ -233,10 +233,10 @@ async def test_transfers_before_a_question_count_where_its_round_goes_on(tmp_pat
         top = agent("top", call("transfer_to_below"), agents=[below])
         return Team([top], sequence(["top"]), name="team", expectations=())
 
-    async with await Hub.open(url, teams=[team()]) as hub:
+    async with await Hub.open(url, serve=[team()]) as hub:
         session = await hub.session("team", id="s", ttl=None)
         assert (await after(session, "user", "go")).status == "waiting_decision"
-    async with await Hub.open(url, teams=[team()]) as hub:
+    async with await Hub.open(url, serve=[team()]) as hub:
         session = await hub.get("s")
         (asked,) = session.state.interrupts
         await session.decide(asked, "yes")

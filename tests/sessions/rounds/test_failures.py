@@ -426,7 +426,7 @@ async def test_a_failed_session_on_sqlite_reads_the_same_afterwards(tmp_path: An
     team = Team([agent("a", "", "")], sequence(["a"]))
     async with held(team, url=url, id="s") as session:
         state = await after(session, "user", "hello")
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         again = await hub.get("s")
         assert again.state == state
         history: list[Envelope] = await again.history()

@@ -167,7 +167,7 @@ async def test_the_window_of_a_view_is_cut_in_the_order_of_the_list() -> None:
 async def test_shuffled_delays_fold_to_the_same_state_two_hundred_times() -> None:
     random, states, gates = Random(7), [], Gates()
     team = team_of(gates)
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         for _ in range(200):
             session = await hub.session(team)
             state = await released(session, gates, random.sample(NAMES, len(NAMES)))
@@ -188,7 +188,7 @@ async def test_a_handoff_that_cannot_be_made_gives_way_to_the_next() -> None:
 async def test_context_of_a_round_is_seen_only_after_the_join() -> None:
     gates = Gates()
     team = team_of(gates)
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "go")
         gates.open["c"].set()

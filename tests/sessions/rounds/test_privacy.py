@@ -344,7 +344,7 @@ async def test_an_inner_team_of_a_private_round_is_private(where: str) -> None:
     )
     other = agent("b")
     team = Team([speaker, other], rules, name="outer", humans=["guest"])
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.join("guest")
         await after(session, "guest", "hello")
@@ -365,7 +365,7 @@ async def test_the_creator_who_may_not_see_a_round_does_not_see_its_inner_sessio
     inner = Team([x], sequence(["x"]), name="inner")
     rules = TransitionGraph("a", [Transition(FromSpeaker("guest"), "inner")], HumanTarget("guest"))
     team = Team([agent("a"), inner], rules, name="outer", humans=["guest"])
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.join("guest")
         await after(session, "user", "hello")
@@ -578,7 +578,7 @@ async def test_the_input_of_an_inner_team_is_not_shown_to_whom_its_parts_are_hid
     inner = Team([x], sequence(["x"]), name="inner")
     rules = TransitionGraph("a", [Transition(FromSpeaker("user"), "inner")], HumanTarget())
     team = Team([agent("a"), inner], rules, humans=["guest"])
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.join("guest")
         await after(session, "user", "hello")

@@ -289,7 +289,7 @@ async def read_all(session: Session, reader: str) -> dict[str, str]:
 
 async def play(seed: int, steps: int) -> World:
     world = World(seed)
-    async with await Hub.open(teams=[world.team]) as hub:
+    async with await Hub.open(serve=[world.team]) as hub:
         world.session = original = await hub.session(world.team)
         await original.join("guest")
         readers = [asyncio.ensure_future(world.read_live(name)) for name in world.live]

@@ -107,7 +107,7 @@ async def stage(
         rules = TransitionGraph("a", [Transition(FromSpeaker("user"), "a")], HumanTarget())
         kept: dict[str, Any] = {} if expected == ("default",) else {"expectations": expected}
         team = Team([one], rules, name="desk", guards=guards, **kept)
-    async with await Hub.open(teams=[team], clock=clock) as hub:
+    async with await Hub.open(serve=[team], clock=clock) as hub:
         yield Stage(await hub.session(team, **{"ttl": None, **fields}), clock, slow)
         slow.may.set()
 
@@ -439,10 +439,10 @@ async def test_a_session_that_came_due_while_no_hub_was_there_is_seen_to_by_the_
 ) -> None:
     url, clock = f"sqlite:///{tmp_path}/s.db", FakeClock()
     team = Team([agent("a")], dialogue("a"), name="desk")
-    async with await Hub.open(url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(url, serve=[team], clock=clock) as hub:
         first = await hub.session(team, ttl="30s")
     clock.advance(60)
-    async with await Hub.open(url, teams=[team], clock=clock) as hub:
+    async with await Hub.open(url, serve=[team], clock=clock) as hub:
         session = await hub.get(first.id)
         assert (await settled(session)).pending_close_reason == "ttl_expired"
 

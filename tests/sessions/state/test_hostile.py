@@ -592,7 +592,7 @@ async def test_what_waits_when_the_session_closes_is_in_the_log_before_its_end()
 
 
 async def test_a_closed_hub_takes_nothing_more() -> None:
-    hub = await Hub.open(teams=[answering()])
+    hub = await Hub.open(serve=[answering()])
     session = await hub.session("desk")
     await still_works(session)
     watching = session.watch(after=session.state.sequence)

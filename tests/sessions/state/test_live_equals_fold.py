@@ -199,7 +199,7 @@ class World:
     async def open(self) -> None:
         if self.url is not None:
             self.hub = await Hub.open(
-                self.url, teams=[self.team], clock=self.clock, lease_s=LEASE_S
+                self.url, serve=[self.team], clock=self.clock, lease_s=LEASE_S
             )
         else:
             self.hub = Hub(self.memory, self.saver, [self.team], LEASE_S)

@@ -431,7 +431,7 @@ async def test_a_human_can_be_asked_by_name_in_any_phase() -> None:
         Agent("b", model=ScriptedModel(["done"])),
     ]
     team = Team(agents, pipeline, humans=["boss"], name="desk")
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session("desk")
         await session.join("boss")
         await session.send("user", "go")

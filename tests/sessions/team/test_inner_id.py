@@ -35,7 +35,7 @@ async def inner_ids(hub: Hub, outer: Session) -> list[str]:
 async def test_a_session_opened_beforehand_is_not_taken_for_an_inner_one() -> None:
     inner = inner_team()
     outer = outer_team(inner)
-    async with await Hub.open(teams=[outer, inner]) as hub:
+    async with await Hub.open(serve=[outer, inner]) as hub:
         session = await hub.session(outer, id="o")
         waiting = await hub.session(inner, id="o/2/inner", creator="mallory")
         await after(session, "user", "the secret of the day")
@@ -49,7 +49,7 @@ async def test_a_session_opened_beforehand_is_not_taken_for_an_inner_one() -> No
 async def test_nobody_opens_a_session_with_the_id_of_an_inner_one() -> None:
     inner = inner_team()
     outer = outer_team(inner)
-    async with await Hub.open(teams=[outer, inner]) as hub:
+    async with await Hub.open(serve=[outer, inner]) as hub:
         session = await hub.session(outer)
         await after(session, "user", "hello")
         (inner_session_id,) = await inner_ids(hub, session)
@@ -62,7 +62,7 @@ async def test_the_same_session_elsewhere_has_other_inner_ids() -> None:
     found = set()
     for _ in range(2):
         outer = outer_team(inner_team())
-        async with await Hub.open(teams=[outer]) as hub:
+        async with await Hub.open(serve=[outer]) as hub:
             session = await hub.session(outer, id="o")
             await after(session, "user", "hello")
             found.update(await inner_ids(hub, session))
@@ -77,7 +77,7 @@ def ask(what: str) -> str:
 async def test_a_fork_does_not_enter_the_inner_session_of_its_original() -> None:
     turns = [call("ask", what="may I?"), call("ask", what="may I?")]
     outer = outer_team(inner_team(*turns, tools=[ask]))
-    async with await Hub.open(teams=[outer]) as hub:
+    async with await Hub.open(serve=[outer]) as hub:
         session = await hub.session(outer)
         state = await after(session, "user", "hello")
         fork = await session.fork(state.sequence)
@@ -99,7 +99,7 @@ async def test_a_tool_that_runs_its_own_team_does_not_enter_the_session_around_i
     x = agent("x", call("again"), "from within", "from without", tools=[again])
     team = Team([x], dialogue("x"), name="own")
     teams.append(team)
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await after(session, "user", "hello")
         assert await talk(session) == [("user", "hello"), ("x", "from without")]
@@ -146,14 +146,14 @@ async def test_an_inner_session_of_an_earlier_version_goes_on(
     url = f"sqlite:///{tmp_path / 'log.db'}"
     path = "inner" if where == "team" else "boss/inner"
     team = team_around(where, agent("x", call("ask", what="may I?"), tools=[ask]))
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         session = await hub.session(team, id="o")
         state = await after(session, "user", "hello")
         assert state.status == "waiting_decision"
         assert await inner_ids(hub, session) == [f"o/1/{path}"]
     earlier_version.undo()
     x = agent("x", "x was told", tools=[ask])
-    async with await Hub.open(url, teams=[team_around(where, x)]) as hub:
+    async with await Hub.open(url, serve=[team_around(where, x)]) as hub:
         session = await hub.get("o")
         (key,) = session.state.interrupts
         await session.decide(key, "yes")
@@ -170,10 +170,10 @@ async def test_the_id_of_an_inner_session_of_an_earlier_version_opens_nothing(
     url = f"sqlite:///{tmp_path / 'log.db'}"
     inner = inner_team()
     outer = outer_team(inner)
-    async with await Hub.open(url, teams=[outer]) as hub:
+    async with await Hub.open(url, serve=[outer]) as hub:
         await after(await hub.session(outer, id="o"), "user", "hello")
     earlier_version.undo()
-    async with await Hub.open(url, teams=[outer, inner]) as hub:
+    async with await Hub.open(url, serve=[outer, inner]) as hub:
         with pytest.raises(SessionError, match="another id"):
             await hub.session(inner, id="o/2/inner")
 
@@ -184,10 +184,10 @@ async def test_later_rounds_of_a_session_of_an_earlier_version_have_ids_of_their
     url = f"sqlite:///{tmp_path / 'log.db'}"
     inner = inner_team()
     outer = outer_team(inner)
-    async with await Hub.open(url, teams=[outer, inner]) as hub:
+    async with await Hub.open(url, serve=[outer, inner]) as hub:
         await hub.session(outer, id="o")
     earlier_version.undo()
-    async with await Hub.open(url, teams=[outer, inner]) as hub:
+    async with await Hub.open(url, serve=[outer, inner]) as hub:
         waiting = await hub.session(inner, id="o/2/inner", creator="mallory")
         session = await hub.get("o")
         await after(session, "user", "the secret of the day")

@@ -96,7 +96,7 @@ async def test_an_inner_team_has_a_log_of_its_own_that_names_its_parent(
 ) -> None:
     url = None if store == "memory" else f"sqlite:///{tmp_path / 'log.db'}"
     team = outer_of(inner_of(agent("x"), agent("y")))
-    async with await Hub.open(url, teams=[team]) as hub:
+    async with await Hub.open(url, serve=[team]) as hub:
         outer = await hub.session(team, id="o")
         await after(outer, "user", "hello")
         inner = await inner_session(hub, outer)
@@ -112,7 +112,7 @@ async def test_an_inner_team_has_a_log_of_its_own_that_names_its_parent(
 async def test_each_round_of_an_inner_team_is_a_session_of_its_own() -> None:
     inner = inner_of(agent("x"), agent("y"))
     team = Team([agent("a"), inner], sequence(["a", "inner", "a", "inner"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         outer = await hub.session(team, id="o")
         await after(outer, "user", "hello")
         assert await rounds_served(hub) == [("o", 2), ("o", 4)]
@@ -133,7 +133,7 @@ async def test_the_inner_context_is_its_own() -> None:
 
     inner = inner_of(agent("x", call("put"), "so", tools=[put]))
     team = outer_of(inner)
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         outer = await hub.session(team)
         state = await after(outer, "user", "hello")
         assert dict((await inner_session(hub, outer)).state.context_vars) == {"k": 1}
@@ -143,7 +143,7 @@ async def test_the_inner_context_is_its_own() -> None:
 async def test_a_failure_inside_fails_the_round_outside_and_it_is_tried_again() -> None:
     x = agent("x", Fault.server_error(), Fault.server_error(), "well then")
     team = outer_of(inner_of(x), guards=untried())
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         outer = await hub.session(team, id="o")
         state = await after(outer, "user", "hello")
         (failed,) = await of_type(outer, EV_ROUND_FAILED)
@@ -270,7 +270,7 @@ async def test_a_team_in_a_team_in_a_team() -> None:
     deepest = Team([agent("x", "from below")], sequence(["x"]), name="deepest")
     middle = Team([deepest, agent("y", "from the middle")], sequence(["deepest", "y"]), name="mid")
     top = Team([agent("a"), middle], sequence(["a", "mid"]), name="top")
-    async with await Hub.open(teams=[top]) as hub:
+    async with await Hub.open(serve=[top]) as hub:
         session = await hub.session(top, id="o")
         await after(session, "user", "hello")
         assert (await talk(session))[-1] == ("mid", "from the middle")
@@ -386,7 +386,7 @@ async def test_an_inner_session_is_read_and_not_driven_by_whoever_looks_at_it() 
 
     x = agent("x").replace(model=ScriptedModel(slow))
     team = outer_of(inner_of(x))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         outer = await hub.session(team)
         await outer.send("user", "hello")
         async with asyncio.timeout(PATIENCE_S):
@@ -412,7 +412,7 @@ async def test_an_inner_session_is_never_left_for_hubs_to_run() -> None:
     failing = ScriptedModel([ValueError("down")] * 4)
     inner = Team([Agent("solver", model=failing)], sequence(["solver"]), name="inner")
     outer = Team([inner], sequence(["inner"]), name="outer")
-    async with await Hub.open(teams=[outer]) as hub:
+    async with await Hub.open(serve=[outer]) as hub:
         session = await hub.session(outer)
         await session.send("user", "go")
         await session.settled()

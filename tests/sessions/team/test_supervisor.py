@@ -147,7 +147,7 @@ async def test_it_moves_the_floor_to_a_human() -> None:
         sequence(["a", "b", "c"]),
         supervisor=watcher(judge),
     )
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         session = await hub.session(team)
         await session.send("user", "hello")
         async with asyncio.timeout(PATIENCE_S):

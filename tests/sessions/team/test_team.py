@@ -140,8 +140,8 @@ def test_a_team_cannot_be_changed() -> None:
 async def test_a_hub_refuses_two_teams_of_one_name() -> None:
     one, other = (Team([agent("a")], sequence(["a"])) for _ in range(2))
     with pytest.raises(ConfigurationError, match="two teams"):
-        await Hub.open(teams=[one, other])
-    async with await Hub.open(teams=[one]) as hub:
+        await Hub.open(serve=[one, other])
+    async with await Hub.open(serve=[one]) as hub:
         with pytest.raises(ConfigurationError, match="two teams"):
             await hub.session(other)
 
@@ -159,7 +159,7 @@ async def test_a_hub_refuses_two_teams_of_one_name() -> None:
 )
 async def test_a_session_of_strange_limits_is_refused(fields: dict[str, Any], word: str) -> None:
     team = Team([agent("a")], sequence(["a"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         with pytest.raises(ConfigurationError, match=word):
             await hub.session(team, **fields)
         assert await hub.sessions() == []
@@ -168,7 +168,7 @@ async def test_a_session_of_strange_limits_is_refused(fields: dict[str, Any], wo
 @pytest.mark.parametrize("name", ["ag.hub", "", "a b", "human"])
 async def test_nobody_who_takes_part_in_a_session_can_be_called_so(name: str) -> None:
     team = Team([agent("a")], sequence(["a"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         with pytest.raises(ConfigurationError):
             await hub.session(team, participants=[name])
         with pytest.raises(ConfigurationError):
@@ -177,7 +177,7 @@ async def test_nobody_who_takes_part_in_a_session_can_be_called_so(name: str) ->
 
 async def test_a_participant_cannot_be_called_like_an_agent() -> None:
     team = Team([agent("a")], sequence(["a"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         with pytest.raises(ConfigurationError):
             await hub.session(team, participants=["a"])
 

@@ -172,7 +172,7 @@ async def test_a_team_inside_a_team_gives_its_warnings_once() -> None:
     with pytest.warns(RoutingWarning, match="unreached"):
         inner = Team([agent("x"), agent("y")], TransitionGraph("x"), name="inner")
     team = Team([inner], sequence(["inner"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         state = await after(await hub.session(team), "user", "hello")
     assert state.pending_close_reason == "sequence_complete"
 
@@ -183,7 +183,7 @@ async def test_an_endless_cycle_is_refused_where_nothing_would_end_it() -> None:
         Team(pair, round_robin(["a", "b"]), expectations=())
     with pytest.warns(RoutingWarning, match="endless_cycle"):
         team = Team(pair, round_robin(["a", "b"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         with pytest.raises(ConfigurationError, match="the floor never leaves a, b"):
             await hub.session(team, expectations=[], ttl=None)
         await hub.session(team, expectations=[], ttl="1h")
@@ -192,7 +192,7 @@ async def test_an_endless_cycle_is_refused_where_nothing_would_end_it() -> None:
 async def test_a_finish_ends_a_round_robin_without_a_limit() -> None:
     second = agent("b", call("finish"), tools=[finish])
     team = Team([agent("a"), second], round_robin(["a", "b"]))
-    async with await Hub.open(teams=[team]) as hub:
+    async with await Hub.open(serve=[team]) as hub:
         state = await after(await hub.session(team), "user", "hello")
     assert state.pending_close_reason == "agreed"
 

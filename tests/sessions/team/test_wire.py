@@ -347,7 +347,7 @@ async def test_hub_that_is_closed_while_the_provider_stalls_goes_on_in_the_next(
     one = Team([Agent("a", model=chat_openai(wire, timeout=30))], sequence(["a"]))
     wire.script(stalled(text("never to be read"), seconds=2), text("A."))
 
-    hub = await Hub.open(url, teams=[one])
+    hub = await Hub.open(url, serve=[one])
     session = await hub.session(one, id="s")
     stream = session.stream()
     await anext(stream)
@@ -357,7 +357,7 @@ async def test_hub_that_is_closed_while_the_provider_stalls_goes_on_in_the_next(
             break  # the provider has begun, and will not end
     await hub.aclose()
 
-    async with await Hub.open(url, teams=[one]) as hub:
+    async with await Hub.open(url, serve=[one]) as hub:
         session = await hub.get("s")
         await settled(session)
 
