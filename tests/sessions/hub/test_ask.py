@@ -71,7 +71,7 @@ async def open_hub(log_url: str) -> AsyncIterator[OpenHub]:
 
         async def open_hub(*teams: Team) -> Hub:
             if log_url != "memory":
-                hub = await Hub.open(log_url, teams=teams)
+                hub = await Hub.open(log_url, serve=teams)
             else:
                 hub = Hub(log, saver, teams, 30.0)
                 await hub.start(None)
