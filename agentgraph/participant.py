@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
+from langgraph.types import StateSnapshot
 
 from agentgraph.outcomes import Handoff
 from agentgraph.remote import RemoteMember, is_remote
@@ -106,6 +108,20 @@ class HasTeamGraph(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run that has not come to its end leaves to later ones."""
+
+    messages: Sequence[AnyMessage] = ()
+    """The conversation with all that the run has added to it."""
+    active: str | None = None
+    """The path of the agent that has the conversation."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The channels of its graph."""
+    askers: Mapping[str, str] = field(default_factory=dict)
+    """The paths of the agents that ask, by the ids of their open questions."""
+
+
 @runtime_checkable
 class HasMemory(Protocol):
     """A participant whose sessions of one keep what a thread of it would keep."""
@@ -127,6 +143,19 @@ class HasMemory(Protocol):
 
     def load_output(self, answer: Mapping[str, Any], path: str | None) -> object:
         """Return the object of a stored answer, in the form of the agent at a path below it."""
+        ...
+
+    def left_by(
+        self,
+        snapshot: StateSnapshot,
+        journal: Mapping[str | None, Sequence[AnyMessage]],
+        *,
+        is_over: bool,
+    ) -> Left:
+        """Return what an unfinished run leaves, from the state of its graph and its journal.
+
+        Of a run that is over, all open calls are answered.
+        """
         ...
 
 

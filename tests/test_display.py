@@ -24,7 +24,7 @@ from agentgraph import (
     TransitionGraph,
     sequence,
 )
-from agentgraph.agents.run.reply import Interrupt
+from agentgraph.outcomes import Interrupt
 from agentgraph.display import code, escaped, event_line, panel, prose, row
 from agentgraph.sessions import EV_PACKET, EV_TEXT
 from agentgraph.stream import (

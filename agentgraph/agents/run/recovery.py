@@ -69,7 +69,7 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
             for key, value in (task.result or {}).items()
             if key not in _OWN_CHANNELS and not _has_several_writes(value)
         }
-    return Recovery([*new_messages, *unknown_answers], _active_path(snapshot), values)
+    return Recovery([*new_messages, *unknown_answers], active_path(snapshot), values)
 
 
 def messages_so_far(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
@@ -327,14 +327,14 @@ def _with_tool_name(message: AnyMessage, tools: Mapping[str | None, str | None])
     return message.model_copy(update={"name": tools[message.tool_call_id]})
 
 
-def _active_path(snapshot: StateSnapshot) -> str | None:
+def active_path(snapshot: StateSnapshot) -> str | None:
     """Return the whole active path; a level stores the part below it only when it returns."""
     path = snapshot.values.get("current_active_agent")
     for task in snapshot.tasks:
         if not path or path.partition("/")[0] != task.name:
             continue
         if isinstance(task.state, StateSnapshot) and task.state.values:
-            below = _active_path(task.state)
+            below = active_path(task.state)
             return f"{task.name}/{below}" if below else task.name
     return path
 

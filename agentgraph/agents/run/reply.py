@@ -90,6 +90,8 @@ class Outcome:
     interrupts: Sequence[RawInterrupt]
     agents: Mapping[str, str] = field(default_factory=dict)
     """The path of the agent that asks, by the id of its question."""
+    active: str | None = None
+    """The path of the agent that has the conversation, while the run waits."""
 
 
 def reply_to(
@@ -99,7 +101,7 @@ def reply_to(
     values = outcome.values
     new_messages = _new_messages(values.get("messages") or [], known_ids)
     texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
-    path = values.get("current_active_agent")
+    path = outcome.active or values.get("current_active_agent")
     interrupts = questions_of((outcome.agents.get(i.id, ""), i) for i in outcome.interrupts)
     output = output_of(agent, values.get("output"), path)
     guard = (values.get("turn") or {}).get("closed")

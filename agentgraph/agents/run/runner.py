@@ -159,8 +159,9 @@ class Runner:
             start = await self._start_from_messages(input, run, context, config)
         outcome = await self._run_audited(start, run, context, config)
         if outcome.interrupts:
-            questions = await self._threads.new_questions(run.thread_id)
-            outcome = replace(outcome, agents={question.id: path for path, question in questions})
+            questions, path = await self._threads.new_questions(run.thread_id)
+            agents = {question.id: asker for asker, question in questions}
+            outcome = replace(outcome, agents=agents, active=path)
         reply = self._reply(run, outcome, start)
         if not outcome.interrupts:
             messages = outcome.values.get("messages") or ()

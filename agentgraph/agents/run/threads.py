@@ -23,6 +23,7 @@ from langgraph.types import Interrupt as RawInterrupt
 from agentgraph.agents.run.decisions import reachable_questions
 from agentgraph.agents.run.recovery import (
     Recovery,
+    active_path,
     compensation_state,
     is_finished,
     messages_so_far,
@@ -119,10 +120,16 @@ class Threads:
         """Return the open questions of a thread, each with the path of its agent."""
         return self._questions_in(await self.snapshot(thread_id))
 
-    async def new_questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
-        """Return the questions with which a run has just ended, by agents of this tree."""
+    async def new_questions(
+        self, thread_id: str
+    ) -> tuple[list[tuple[str, RawInterrupt]], str | None]:
+        """Return the questions with which a run has just ended, by agents of this tree.
+
+        Also the path of the agent that has the conversation, which levels store when they return.
+        """
         config = thread_config(thread_id)
-        return self._questions_in(await whole_state(self._graph, config, subgraphs=True))
+        snapshot = await whole_state(self._graph, config, subgraphs=True)
+        return self._questions_in(snapshot), active_path(snapshot)
 
     def _questions_in(self, snapshot: StateSnapshot) -> list[tuple[str, RawInterrupt]]:
         return list(reachable_questions(snapshot, self._agent, self._agent.name))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ModelError, SessionError
@@ -15,6 +17,7 @@ from agentgraph.sessions.hub.input_span import InputSpan
 from agentgraph.sessions.hub.subscribers import MaySee
 from agentgraph.sessions.state.envelope import (
     EV_INTERRUPT,
+    EV_PACKET,
     EV_ROUND_FAILED,
     Envelope,
 )
@@ -40,6 +43,8 @@ class Answer:
     a failure closed the session: what failed. It is empty while a first answer is awaited."""
     speaker: str | None
     """The participant that said it, None if nobody did."""
+    agent: str | None
+    """The path of the agent that has the conversation below the speaker: `support/billing`."""
     envelopes: tuple[Envelope, ...]
     """The envelopes of this input that its reader may see; the first is the input's own."""
     interrupts: tuple[Interrupt, ...]
@@ -50,7 +55,7 @@ class Answer:
     """Why the session closed, or which guard ended the run; None if neither happened."""
     usage: Usage
     output: object | None
-    """The answer as JSON values, where the speaker has a `response_format`."""
+    """The answer as an object, where the speaker has a `response_format`."""
     run_id: str
     """The id of the input's envelope."""
     sequence: int
@@ -61,11 +66,12 @@ class Answer:
         return {
             "text": self.text,
             "speaker": self.speaker,
+            "agent": self.agent,
             "status": self.status,
             "close_reason": self.close_reason,
             "interrupts": [question.to_dict() for question in self.interrupts],
             "usage": self.usage.to_dict(),
-            "output": thaw(self.output),
+            "output": to_jsonable_python(self.output, fallback=str),
             "run_id": self.run_id,
             "sequence": self.sequence,
         }
@@ -74,7 +80,7 @@ class Answer:
         parts = [prose(self.text)] if self.text else []
         parts += [question._repr_html_() for question in self.interrupts]
         if self.output is not None:
-            parts.append(row("output", code(thaw(self.output))))
+            parts.append(row("output", code(repr(self.output))))
         if self.close_reason is not None:
             parts.append(row("closed", code(self.close_reason)))
         if self.usage.total_tokens:
@@ -82,8 +88,15 @@ class Answer:
         return panel(self.speaker or "nobody", *parts)
 
 
-def answer_to(span: InputSpan, present: SessionState, may_see: MaySee) -> Answer:
+def answer_to(
+    span: InputSpan,
+    present: SessionState,
+    may_see: MaySee,
+    load_output: Callable[[Envelope], object],
+) -> Answer:
     """Return the answer to an input that has settled, as its reader may see it.
+
+    `load_output` reads the answer in a packet that was given in a form.
 
     `present` is the state of the session, for an input that nobody was due to answer. Raises
     `ModelError` or `SessionError` if a round has failed for good and the session goes on.
@@ -99,19 +112,33 @@ def answer_to(span: InputSpan, present: SessionState, may_see: MaySee) -> Answer
     last = outcome_of([*filter(may_see, others)], span.record).last
     if reason == "round_failed":
         last = None  # what others had said before is not the answer
+    if reason is None and last is not None:
+        reason = last.event_data.get("stopped_by")
     envelopes = tuple(filter(may_see, span.envelopes))
     return Answer(
         text=last.text if last is not None else words_of_end(reason, span.envelopes, may_see),
         speaker=last.sender_id if last is not None else None,
+        agent=_path_of(span.envelopes, may_see),
         envelopes=envelopes,
         interrupts=questions_in(envelopes, state),
         status=state.status,
         close_reason=reason,
         usage=Usage.of_records(usage_records(envelopes)),
-        output=last.event_data.get("output") if last is not None else None,
+        output=load_output(last) if last is not None else None,
         run_id=question.envelope_id,
         sequence=span.envelopes[-1].sequence,
     )
+
+
+def _path_of(envelopes: Sequence[Envelope], may_see: MaySee) -> str | None:
+    """Return the path of the last agent that has spoken or asked, None if none has."""
+    for envelope in reversed(envelopes):
+        data = envelope.event_data
+        if envelope.event_type not in (EV_PACKET, EV_INTERRUPT) or not may_see(envelope):
+            continue
+        speaker = envelope.sender_id if envelope.event_type == EV_PACKET else data["speaker"]
+        return f"{speaker}/{data['active']}" if data.get("active") else str(speaker)
+    return None
 
 
 def questions_in(envelopes: Iterable[Envelope], state: SessionState) -> tuple[Interrupt, ...]:
@@ -122,7 +149,7 @@ def questions_in(envelopes: Iterable[Envelope], state: SessionState) -> tuple[In
             question["id"],
             thaw(question["payload"]),
             thaw(question.get("response_schema")),
-            question["speaker"],
+            question.get("agent") or question["speaker"],
         )
         for question in data
         if "decision" not in state.interrupts.get(question["id"], {"decision": None})

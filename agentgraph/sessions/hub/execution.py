@@ -22,7 +22,6 @@ from agentgraph.sessions.hub.subscribers import Subscribers
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
-from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
@@ -142,10 +141,8 @@ class Execution:
             graph_input = await self._look_back()
             if graph_input is not None:
                 return graph_input
-        if session.state.is_single and session.state.status == "waiting_decision":
-            await session.admit()  # a text takes the question back
-            if session.state.status != "waiting_decision":
-                await self._delete_checkpoints()
+        if session.state.status == "waiting_decision" and await session.takes_question_back():
+            await self._withdraw_questions()
         if session.state.status == "waiting_decision":
             decisions = session.state.decisions.items()
             new = {key: value for key, value in decisions if key not in self._answered_ids}
@@ -165,15 +162,18 @@ class Execution:
         if self._was_running and session.is_running and not await self._may_try_again():
             return None
         # This reads the store, so it is done once, before the graph runs for the first time.
-        snapshot = await whole_state(self._hub.graph_of(session.record), self._config)
+        graph, is_single = self._hub.graph_of(session.record), session.state.is_single
+        snapshot = await whole_state(graph, self._config, subgraphs=is_single)
         if not snapshot.config["configurable"].get("checkpoint_id"):
             if session.state.status == "waiting_decision":
                 await self._ask_again()
             return None
         is_current = snapshot.values.get("round") == session.state.round
-        pending = interrupt_requests(snapshot, session.state.round)
+        pending = self.team.questions_in(snapshot, session.state.round)
         if is_current and any(question["speaker"] in session.due for question in pending):
-            await session.write_interrupts(pending)  # interrupted, but the log does not have it yet
+            # Interrupted, but the log does not have it yet.
+            remains = await self.team.remains_of(session, snapshot, is_over=False)
+            await session.write_interrupts(pending, remains=remains)
             return None
         if is_current and session.due and snapshot.next and self.team.durability == "step":
             return "next step"
@@ -182,6 +182,17 @@ class Execution:
             if session.state.status == "waiting_decision":
                 await self._ask_again()
         return None
+
+    async def _withdraw_questions(self) -> None:
+        """Take back what a human was asked, as there is a new input: that run is over."""
+        session = self.session
+        snapshot = await whole_state(
+            self._hub.graph_of(session.record), self._config, subgraphs=True
+        )
+        remains = await self.team.remains_of(session, snapshot, is_over=True)
+        await session.write(lambda page: page.withdraw_questions(remains))
+        await self._delete_checkpoints()
+        self._answered_ids.clear()
 
     async def _may_try_again(self) -> bool:
         session = self.session
@@ -242,10 +253,12 @@ class Execution:
             # The run was cancelled: its interrupted tasks have not received the decisions.
             self._answered_ids.clear()
         elif result.interrupts:
-            snapshot = await graph.aget_state(self._config)
+            is_single = session.state.is_single
+            snapshot = await whole_state(graph, self._config, subgraphs=is_single)
             usage_of = partial(usage_of_waiting, run, session.state.participant_order)
-            pending = interrupt_requests(snapshot, session.state.round)
-            remains = await team.remains_of(session, run)
+            pending = team.questions_in(snapshot, session.state.round)
+            with inside_run(run):
+                remains = await team.remains_of(session, snapshot, is_over=False)
             await session.write_interrupts(pending, usage_of, remains)
         else:
             self._answered_ids.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
@@ -15,17 +15,20 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.guards import DEFAULT, Default
 from agentgraph.routing import TransitionGraph
-from agentgraph.routing.values import short
+from agentgraph.routing.frozen_json import thaw
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.quarantine import load_readable, readable_state
+from agentgraph.sessions.hub.served import Served, team_of, teams_of
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
+from agentgraph.sessions.log.blobs import copy_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import to_ascii
 from agentgraph.sessions.rounds.admission import begin_log
@@ -84,7 +87,7 @@ class Hub:
         cls,
         url: str | None = None,
         *,
-        serve: Sequence[CompiledTeam] = (),
+        serve: Sequence[Served] = (),
         clock: Clock | None = None,
         lease_s: float = LEASE_S,
     ) -> Hub:
@@ -95,7 +98,7 @@ class Hub:
 
         Raises `ConfigurationError` with each value of `serve` that cannot be served.
         """
-        hub = cls(open_log(url), open_saver(url or "memory"), _all_served(serve), lease_s)
+        hub = cls(open_log(url), open_saver(url or "memory"), teams_of(serve), lease_s)
         hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
@@ -141,26 +144,31 @@ class Hub:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def register(self, team: CompiledTeam) -> None:
-        """Make a team known to this hub; a second team of the same name is refused."""
-        is_new = team.name not in self._teams
-        if self._teams.setdefault(team.name, team) is not team:
-            raise ConfigurationError(
-                f"two teams are called {team.name!r}: give one another name", code="team_name"
-            )
-        if is_new:
+    def register(self, team: CompiledTeam) -> CompiledTeam:
+        """Make a team known to this hub, and return it; a second one of the same name is refused.
+
+        The team of an agent that is known already is not made again: the known one is returned.
+        """
+        known_team = self._teams.setdefault(team.name, team)
+        if known_team is team:
             for driver in list(self._drivers.values()):
                 driver.try_again()
+        elif not known_team.serves_same(team):
+            raise ConfigurationError(
+                f"two that are served are called {team.name!r}: give one another name",
+                code="team_name",
+            )
+        return known_team
 
     async def session(
         self,
-        served: CompiledTeam | str,
+        served: Served | str,
         *,
         creator: str = "user",
         id: str | None = None,
         participants: Sequence[str] = (),
         context: Mapping[str, Any] | None = None,
-        ttl: str | float | None = "2h",
+        ttl: str | float | Default | None = DEFAULT,
         expectations: Sequence[Expectation | Mapping[str, Any]] | None = None,
         required_acks: int | None = None,
         invite_timeout: str | float | None = "10m",
@@ -169,7 +177,9 @@ class Hub:
 
         `participants` are further humans. They and those of the team are invited; the session
         opens when all of them, or `required_acks`, have accepted within `invite_timeout`. It
-        expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never.
+        expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never. By
+        default a team's session expires after two hours; an agent's does not, nor is it closed when
+        nobody speaks, unless `expectations` say so.
 
         Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
         team and for an id that another team's session or an inner session has.
@@ -179,8 +189,8 @@ class Hub:
             raise ConfigurationError(
                 f"id={id!r}: hubs choose the ids that begin so; choose another one", code="session"
             )
-        team = self._team(served) if isinstance(served, str) else _served(served)
-        self.register(team)
+        team = self._team(served) if isinstance(served, str) else team_of(served)
+        team = self.register(team)
         record = self._context.copy().run(
             team.record,
             id if id is not None else new_id(),
@@ -188,7 +198,7 @@ class Hub:
             humans=participants,
             context=context,
             expectations=expectations,
-            ttl=ttl,
+            ttl=team.default_ttl if isinstance(ttl, Default) else ttl,
             invite_timeout=invite_timeout,
             required_acks=required_acks,
         )
@@ -230,6 +240,7 @@ class Hub:
         run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
         await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)
+        await copy_blobs(self.log, record.session_id, fork.session_id, copies)
         handle = self.handle(fork)
         await handle.refresh()
         return handle
@@ -337,6 +348,17 @@ class Hub:
             )
         return team
 
+    def load_output(self, record: SessionRecord, packet: Envelope) -> object | None:
+        """Return the answer in a packet that was given in a form, None where none was.
+
+        As JSON where the code that knows the form is not registered, or the form has changed.
+        """
+        stored = thaw(packet.event_data.get("output"))
+        team = self._teams.get(record.team)
+        if not isinstance(stored, Mapping) or team is None:
+            return stored.get("value") if isinstance(stored, Mapping) else None
+        return team.load_output(packet.sender_id, stored, packet.event_data.get("active"))
+
     def rules_of(self, record: SessionRecord) -> Rules:
         """Return a session's rules; `Quarantined` if they need code that this hub lacks."""
         return self.team_of(record).rules_of(record)
@@ -402,25 +424,3 @@ class Hub:
             names = ", ".join(self._teams) or "none"
             raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
-
-
-def _served(value: object) -> CompiledTeam:
-    """Return the team that runs the sessions of a value; `ConfigurationError` if there is none."""
-    if isinstance(value, CompiledTeam):
-        return value
-    raise ConfigurationError(f"{short(value)} cannot be served: give a Team", code="served")
-
-
-def _all_served(values: object) -> list[CompiledTeam]:
-    """Return the teams that run the sessions of all values, or raise with all that have none."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigurationError(f"serve={short(values)}: give a list of teams", code="served")
-    teams, faults = [], []
-    for value in values:
-        try:
-            teams.append(_served(value))
-        except ConfigurationError as error:
-            faults += error.faults
-    if faults:
-        raise ConfigurationError(faults, code="served")
-    return teams

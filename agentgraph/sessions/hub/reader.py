@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Protocol
 
+from langchain_core.messages import AnyMessage
+
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.sessions.hub.driver import SessionDriver
@@ -14,6 +16,7 @@ from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, wat
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.single.memory import messages_in
 from agentgraph.sessions.state.envelope import Envelope, visible_to
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
@@ -116,6 +119,19 @@ class SessionReader:
         may_see = self._sight_of(reader)
         envelopes = await self._read(_sequence(after))
         return envelopes if reader is None else [*filter(may_see, envelopes)]
+
+    async def messages(self, *, reader: str | None = None) -> list[AnyMessage]:
+        """Return the conversation of a session of one, as a thread of its agent would have it.
+
+        A call that runs, or waits for a decision, has no answer yet. `reader` is as for `history`.
+        `SessionError` for the session of a team, whose conversation its envelopes tell.
+        """
+        if not self.record.is_single:
+            raise SessionError(
+                f"session {self.id!r} is one of a team, which has no messages: read its history",
+                code="no_messages",
+            )
+        return await messages_in(self._hub.log, self.id, await self.history(reader=reader))
 
     def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, and new ones until the session ends.

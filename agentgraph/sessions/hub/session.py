@@ -19,7 +19,7 @@ from agentgraph.sessions.hub.answer import Answer, answer_to
 from agentgraph.sessions.hub.input_span import InputSpan
 from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import ReaderHub, SessionReader
-from agentgraph.sessions.hub.subscribers import Handler
+from agentgraph.sessions.hub.subscribers import Handler, MaySee
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.admission import may_enter
 from agentgraph.sessions.rounds.round import current_round
@@ -36,6 +36,10 @@ class SessionHub(ReaderHub, Protocol):
 
     async def fork(self, session: Session, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`."""
+        ...
+
+    def load_output(self, record: SessionRecord, packet: Envelope) -> object | None:
+        """Return the answer in a packet that was given in a form, None where none was."""
         ...
 
     def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
@@ -147,9 +151,10 @@ class Session(SessionReader):
             answer.text, answer.interrupts
 
         It waits until the session has settled for this input: it is closed, or waits for a human or
-        for decisions. A text that is sent while a question is open waits for its decision. What was
-        sent before under the same `idempotency_key` is not sent again: its answer is returned.
-        `reader` is as for `history`, the rest as for `send`.
+        for decisions. A text that is sent while a question is open waits for its decision; in the
+        session of one agent it takes the question back instead. What was sent before under the same
+        `idempotency_key` is not sent again: its answer is returned. `reader` is as for `history`,
+        the rest as for `send`.
 
         Raises what `send` raises, and `InsideRound` in a round of the same session. If a round has
         failed for good and the session goes on, raises `ModelError`, or `SessionError` with the
@@ -167,8 +172,33 @@ class Session(SessionReader):
             metadata=metadata,
             priority=priority,
         )
-        span = await self._settled_span(receipt.id)
-        return answer_to(span, await self.refresh(), may_see)
+        return await self._answer_to(receipt.id, may_see)
+
+    async def answer(self, run_id: str, *, reader: str | None = None) -> Answer:
+        """Wait for the answer to an earlier input, and return it; for instance after a decision.
+
+            answer = await session.ask("Refund order 7")
+            await session.decide(answer.interrupts[0].id, True)
+            answer = await session.answer(answer.run_id)
+
+        `run_id` is the id of the input's receipt, which is that of its envelope. Raises what `ask`
+        raises, and `SessionError` if the session has no such input.
+        """
+        may_see = self._sight_of(reader)
+        if self._is_inside():
+            raise InsideRound("a round cannot wait for an answer of its own session")
+        entries = await self._hub.log.inbox(self.id)
+        is_waiting = any(entry.envelope_id == run_id for entry in entries)
+        if not is_waiting and await self._hub.log.find(self.id, run_id) is None:
+            raise SessionError(f"the session has no input {run_id!r}", code="unknown_run")
+        return await self._answer_to(run_id, may_see)
+
+    async def _answer_to(self, run_id: str, may_see: MaySee) -> Answer:
+        span = await self._settled_span(run_id)
+        return answer_to(span, await self.refresh(), may_see, self._load_output)
+
+    def _load_output(self, packet: Envelope) -> object | None:
+        return self._hub.load_output(self.record, packet)
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Put a draft into the inbox without checks; only the supervisor does this."""
@@ -299,6 +329,8 @@ class Session(SessionReader):
         fault = await self._present_quarantine()
         if fault is not None and draft.event_type not in REQUESTS:
             raise fault
+        if draft.blobs:  # first, as nothing may refer to what is not stored
+            await self._hub.log.store_blobs(self.id, draft.blobs)
         envelope_id = await self._hub.log.enqueue(self.id, InboxEntry(new_id(), sender, draft))
         self._hub.wake(self.id)
         return envelope_id

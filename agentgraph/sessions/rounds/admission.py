@@ -55,9 +55,7 @@ def admit_all(page: Page, entries: Collection[InboxEntry]) -> None:
 
 
 def _has_run(state: SessionState) -> bool:
-    """Tell whether a run is under way, or begins now."""
-    if state.status == "waiting_decision":
-        return state.is_runnable
+    """Tell whether a run is under way or waits for a decision, or begins now."""
     return any(name not in state.humans for name in state.due)
 
 
@@ -112,8 +110,6 @@ def _admit(page: Page, entry: InboxEntry) -> None:
 def _say(page: Page, entry: InboxEntry) -> None:
     """Admit a text or a packet."""
     draft, sender, state = entry.draft, entry.sender_id, page.state
-    if state.interrupts and state.is_single:
-        page.withdraw_questions(sender)
     is_packet = draft.event_type == ev.EV_PACKET
     updates = draft.event_data.get("context_updates") if is_packet else None
     if sender not in state.due and updates and (updates.get("set") or updates.get("delete")):

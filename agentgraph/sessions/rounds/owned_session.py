@@ -154,6 +154,12 @@ class OwnedSession:
                 await self._write(lambda page: admit_all(page, ready))
                 self.may_have_inbox |= self.state.is_single and len(ready) > 1
 
+    async def takes_question_back(self) -> bool:
+        """Tell whether a text waits that takes the open questions of a session of one back."""
+        entries = await self.log.inbox(self.id) if self.may_have_inbox else ()
+        said = [entry for entry in entries if entry.draft.event_type in ev.SUBSTANTIVE]
+        return any(may_enter(self.state, entry) for entry in said)
+
     async def catch_up(self) -> None:
         """Admit entries that need no boundary, and append what overdue timers cause."""
         await self.admit(at_boundary=False)
@@ -227,6 +233,9 @@ class OwnedSession:
         """Append texts at once, without the inbox: the caller waits for the answer."""
         async with self.lock:
             drafts = [text_envelope(text, audience=audience) for text in texts]
+            for draft in drafts:
+                if draft.blobs:
+                    await self.log.store_blobs(self.id, draft.blobs)
             await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
 
     async def count_attempt(self) -> None:

@@ -17,14 +17,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agentgraph.history import unknown_outcomes, window
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.single.messages import (
     Change,
     decode_message,
     decode_value,
     merged,
 )
-from agentgraph.sessions.state.blobs import digests_in, put_back
 from agentgraph.sessions.state.envelope import EV_INTERRUPT, EV_ROUND_FAILED, EV_TEXT, Envelope
 from agentgraph.sessions.state.state import SessionState
 
@@ -60,8 +59,8 @@ async def read_memory(
 
 async def messages_in(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
     """Return the conversation in envelopes, which must not leave out any between two of them."""
-    blobs = await _blobs_of(log, session_id, envelopes)
-    return merged(_with_unknown_outcomes(_batches(envelopes, blobs)))
+    whole_envelopes = await with_blobs(log, session_id, envelopes)
+    return merged(_with_unknown_outcomes(_batches(whole_envelopes)))
 
 
 @dataclass(slots=True)
@@ -109,9 +108,8 @@ class _LogReader:
         values: dict[str, Any] = {}
         for sequence, names in places.items():
             envelopes = await self.log.read(self.state.session_id, sequence - 1, 1)
-            stored = envelopes[0].event_data["channels"]
-            blobs = await _blobs_of(self.log, self.state.session_id, envelopes)
-            values |= dict(zip(names, put_back([stored[n] for n in names], blobs), strict=True))
+            (envelope,) = await with_blobs(self.log, self.state.session_id, envelopes)
+            values |= {name: envelope.event_data["channels"][name] for name in names}
         return values
 
     async def _last(self, count: int) -> list[Envelope]:
@@ -148,19 +146,6 @@ def _message_count(envelope: Envelope) -> int:
     return len(stored) if isinstance(stored, list) else 1
 
 
-async def _blobs_of(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> Mapping[str, str]:
-    digests = {key for envelope in envelopes for key in digests_in(envelope.event_data)}
-    if not digests:
-        return {}
-    blobs = await log.blobs(session_id, digests)
-    if missing := digests - blobs.keys():
-        raise DamagedSession(
-            f"session {session_id!r} lacks the blob {min(missing)}: restore it from a backup",
-            session_id,
-        )
-    return blobs
-
-
 def _with_unknown_outcomes(batches: Iterable[list[Change]]) -> Iterator[list[Change]]:
     """Yield batches of messages, and before each input the answers that a cut-off run owes it."""
     since_input: list[Change] = []
@@ -174,7 +159,7 @@ def _with_unknown_outcomes(batches: Iterable[list[Change]]) -> Iterator[list[Cha
         yield batch
 
 
-def _batches(envelopes: Sequence[Envelope], blobs: Mapping[str, str]) -> Iterable[list[Change]]:
+def _batches(envelopes: Sequence[Envelope]) -> Iterable[list[Change]]:
     """Return the messages of each envelope that has any."""
     batches: dict[int, list[Change]] = {}
     asked: list[Envelope] = []
@@ -188,18 +173,18 @@ def _batches(envelopes: Sequence[Envelope], blobs: Mapping[str, str]) -> Iterabl
             continue
         if envelope.event_type == EV_INTERRUPT:
             asked.append(envelope)
-        if messages := _messages_of(envelope, blobs):
+        if messages := _messages_of(envelope):
             batches[envelope.sequence] = messages
     return batches.values()
 
 
-def _messages_of(envelope: Envelope, blobs: Mapping[str, str]) -> list[Change]:
+def _messages_of(envelope: Envelope) -> list[Change]:
     stored = envelope.event_data.get("messages")
     if isinstance(stored, list) and envelope.event_type != EV_TEXT:
-        return [decode_message(part) for part in put_back(stored, blobs)]
+        return [decode_message(part) for part in stored]
     if not envelope.is_substantive:
         return []
     content: Any = envelope.event_data.get("content")
     if isinstance(content, list):
-        content = thaw(put_back(content, blobs))
+        content = thaw(content)
     return [HumanMessage(content or envelope.text, id=envelope.envelope_id)]

@@ -7,27 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from pydantic_core import to_json
+from langgraph.config import get_config
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.memory import LastingChannels
-from agentgraph.graphs.public_graph import run_whole
+from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.run_context import inherited_context
 from agentgraph.history import repair
 from agentgraph.outcomes import NOTES
-from agentgraph.participant import sentence_of_stop, split_stop
-from agentgraph.running import current_run, handed_over
+from agentgraph.participant import HasMemory, Left, Participant, sentence_of_stop, split_stop
+from agentgraph.running import Run, current_run, handed_over
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.single.memory import Memory, messages_in, read_memory
-from agentgraph.sessions.single.messages import (
-    Change,
-    changes_between,
-    encode_message,
-    encode_value,
-)
-from agentgraph.sessions.state.blobs import take_out
+from agentgraph.sessions.single.messages import Change, changes_between, encode_value, merged
+from agentgraph.sessions.single.stored import stored_channels, stored_messages
 from agentgraph.sessions.state.packet import TurnOutput, packet_of
+from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.speaker import Speaker, config_with
 
 
@@ -39,14 +37,13 @@ class SingleTurn(TurnOutput):
     """The messages and removals that the run adds to the conversation."""
     channels: Mapping[str, Any] = field(default_factory=dict)
     """The channels that the run has changed, as they are stored."""
-    answer: Mapping[str, Any] | None = None
-    """The answer in the form that was asked for, as it is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleSpeaker(Speaker):
     """The only agent of a session, ready to run."""
 
+    participant: Participant
     channels: LastingChannels | None
     """The channels of the graph that last; None for a remote graph, which keeps its own."""
     sizes: Collection[int] | None
@@ -57,24 +54,22 @@ class SingleSpeaker(Speaker):
         session, run = round.session, current_run()
         if run is not None:
             run.journal.clear()  # of the round before: the same run may serve several inputs
-        serde = self.channels.serde if self.channels is not None else None
-        memory = await read_memory(session.log, round.state, self.sizes, serde)
+        memory = await self._memory_of(session, round.state)
         with handed_over(()):
             result = await self._answer(round, memory)
         changes: list[Any] = changes_between(memory.messages, result["messages"])
         own, guard = split_stop([m for m in changes if isinstance(m, AIMessage | ToolMessage)])
-        stored = await self._stored_before(round)
+        stored = await self._stored_before(session, round.state)
         changes, _ = split_stop([m for m in changes if stored.get(m.id) != m])
         return SingleTurn(
             own,
             result.get(NOTES) or (),
             result.get("current_active_agent") if self.takes_history else None,
-            None,
+            result.get("output") if self.takes_history else None,
             (result.get("turn") or {}).get("closed") if self.takes_history else guard,
             self._take_usage(own),
             changes=changes,
             channels=self._changed(memory, result),
-            answer=result.get("output") if self.takes_history else None,
         )
 
     async def _answer(self, round: Round, memory: Memory) -> Mapping[str, Any]:
@@ -107,12 +102,13 @@ class SingleSpeaker(Speaker):
             name: part for name, part in parts.items() if memory.stored_channels.get(name) != part
         }
 
-    async def _stored_before(self, round: Round) -> Mapping[str | None, AnyMessage]:
+    async def _stored_before(
+        self, session: OwnedSession, state: SessionState
+    ) -> Mapping[str | None, AnyMessage]:
         """Return the messages of this run that the log has, from before a human's decision."""
-        if not round.state.interrupts:
+        if not state.interrupts:
             return {}
-        session = round.session
-        envelopes = await session.log.read(session.id, round.state.round_began)
+        envelopes = await session.log.read(session.id, state.round_began)
         messages = await messages_in(session.log, session.id, envelopes)
         return {message.id: message for message in messages}
 
@@ -125,40 +121,52 @@ class SingleSpeaker(Speaker):
             cause = turn.cause or round.ledger().cause_of(turn.stopped_by)
             packet["stopped_by"] = turn.stopped_by
             packet["body"] = packet["body"] or sentence_of_stop(turn.stopped_by, cause)
-        if turn.answer is not None:
-            packet["output"] = turn.answer
-            packet["body"] = packet["body"] or to_json(turn.answer["value"]).decode()
+        log, session_id = round.session.log, round.session.id
         rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
-            packet |= await stored_messages(round.session, turn.changes)
-            packet |= await _stored_channels(round.session, turn.channels)
+            packet["messages"] = []
+            packet |= await stored_messages(log, session_id, turn.changes)
+            packet |= await stored_channels(log, session_id, turn.channels)
             await round.commit(packet, rejections)
         except ConfigurationError as error:  # the packet has values that no log can store
             return await self._fail(round, "payload", str(error), turn.usage)
         round.end_input(self.audit)
 
     async def _remains(self, round: Round) -> Mapping[str, Any]:
-        run = current_run()
-        messages = run.journal.get(None, ()) if run is not None else ()
-        return await stored_messages(round.session, messages)
+        snapshot = None
+        if isinstance(self.graph, CompiledStateGraph):
+            snapshot = await whole_state(self.graph, get_config(), subgraphs=True)
+        return await self.remains(round.session, snapshot, is_over=True)
 
+    async def remains(
+        self, session: OwnedSession, snapshot: StateSnapshot | None, *, is_over: bool
+    ) -> dict[str, Any]:
+        """Return what the run around this code leaves, for the data of an envelope.
 
-async def stored_messages(session: OwnedSession, messages: Sequence[Change]) -> dict[str, Any]:
-    """Return messages for the data of an envelope; what is large is stored beside it."""
-    if not messages:
-        return {}
-    # A run may record a message twice, for instance before and after it was given its place.
-    own = {message.id: message for message in messages}.values()
-    parts, blobs = take_out([encode_message(message) for message in own], "messages")
-    if blobs:
-        await session.log.store_blobs(session.id, blobs)
-    return {"messages": parts}
+        `snapshot` is the state of the speaker's graph, None where no checkpoint has it. `is_over`
+        tells whether the run will not go on.
+        """
+        left = self._left_by(snapshot, current_run(), is_over=is_over)
+        memory = await self._memory_of(session, session.state)
+        messages = left.messages if left.values else merged([memory.messages, left.messages])
+        stored = await self._stored_before(session, session.state)
+        changes = changes_between(memory.messages, messages)
+        changes = [message for message in changes if stored.get(message.id) != message]
+        data = await stored_messages(session.log, session.id, changes)
+        channels = self._changed(memory, left.values)
+        data |= await stored_channels(session.log, session.id, channels)
+        return data | {"active": left.active}
 
+    def _left_by(self, snapshot: StateSnapshot | None, run: Run | None, *, is_over: bool) -> Left:
+        journal = run.journal if run is not None else {}
+        if snapshot is None or not isinstance(snapshot.values, Mapping) or not snapshot.values:
+            return Left(list(journal.get(None, ())))
+        if isinstance(self.participant, HasMemory):
+            return self.participant.left_by(snapshot, journal, is_over=is_over)
+        results = [task.result or {} for task in snapshot.tasks]
+        batches = [values.get("messages") or [] for values in (snapshot.values, *results)]
+        return Left(merged(batches), None, snapshot.values)
 
-async def _stored_channels(session: OwnedSession, channels: Mapping[str, Any]) -> dict[str, Any]:
-    if not channels:
-        return {}
-    parts, blobs = take_out([*channels.values()], "channels")
-    if blobs:
-        await session.log.store_blobs(session.id, blobs)
-    return {"channels": dict(zip(channels, parts, strict=True))}
+    async def _memory_of(self, session: OwnedSession, state: SessionState) -> Memory:
+        serde = self.channels.serde if self.channels is not None else None
+        return await read_memory(session.log, state, self.sizes, serde)

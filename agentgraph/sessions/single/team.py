@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.memory import LastingChannels, take_whole_state
@@ -23,9 +25,8 @@ from agentgraph.participant import (
 )
 from agentgraph.patching import patched
 from agentgraph.routing import AgentTarget, FromSpeaker, HumanTarget, Transition, TransitionGraph
-from agentgraph.running import Run
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.single.speaker import SingleSpeaker, stored_messages
+from agentgraph.sessions.single.speaker import SingleSpeaker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript
 from agentgraph.sessions.team.compiled import CompiledTeam, foreign_graph
@@ -69,6 +70,15 @@ class SingleTeam(CompiledTeam):
         return f"SingleTeam({self.name!r})"
 
     @property
+    def default_ttl(self) -> str | None:
+        """After which time a session expires, if its opener does not say: never."""
+        return None
+
+    def serves_same(self, other: CompiledTeam) -> bool:
+        """Tell whether another team is of the same agent or graph."""
+        return isinstance(other, SingleTeam) and other.served is self.served
+
+    @property
     def participant(self) -> Participant:
         """The agent or graph as a participant."""
         return self.participants[0]
@@ -83,9 +93,31 @@ class SingleTeam(CompiledTeam):
             )
         return replace(super().record(session_id, **fields), is_single=True)
 
-    async def remains_of(self, session: OwnedSession, run: Run) -> Mapping[str, Any]:
-        """Return the messages that a run has made so far, for the envelope that says how it is."""
-        return await stored_messages(session, run.journal.get(None, ()))
+    async def remains_of(
+        self, session: OwnedSession, snapshot: StateSnapshot, *, is_over: bool
+    ) -> Mapping[str, Any]:
+        """Return what the run around this code leaves to later ones, for an envelope's data."""
+        return await self._own_speaker.remains(session, self._state_in(snapshot), is_over=is_over)
+
+    def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
+        """Return the open questions of a suspended run, each with the path of its agent."""
+        member, state = self.participants[0], self._state_in(snapshot)
+        askers: Mapping[str, str] = {}
+        if isinstance(member, HasMemory) and state is not None:
+            askers = member.left_by(state, {}, is_over=False).askers
+        questions = super().questions_in(snapshot, round)
+        return [{**data, "agent": askers.get(data["id"], self.name)} for data in questions]
+
+    def _state_in(self, snapshot: StateSnapshot) -> StateSnapshot | None:
+        """Return the state of the agent's own graph in that of the session's graph."""
+        states = (task.state for task in snapshot.tasks if task.name == self.name)
+        return next((state for state in states if isinstance(state, StateSnapshot)), None)
+
+    @cached_property
+    def _own_speaker(self) -> SingleSpeaker:
+        speaker = self._speaker(self.participants[0])
+        assert isinstance(speaker, SingleSpeaker)
+        return speaker
 
     def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
         speaker = super()._speaker(participant, supervises=supervises)
@@ -101,6 +133,7 @@ class SingleTeam(CompiledTeam):
             takes_history=own is not None,
             deadline_s=speaker.deadline_s,
             audit=speaker.audit,
+            participant=participant,
             channels=channels,
             sizes=own.history_sizes if own is not None else None,
         )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.payload import decode_json, encode_json
 
 MAX_INLINE_BYTES = 64_000
 """How much of an envelope's messages, channels or content blocks stands in the envelope itself."""
 MAX_BLOB_BYTES = 32_000_000
-_KEY = "blob"
+_TYPE = "blob"
+_PARTS = {ev.EV_TEXT: ("content",)}
+_OTHER_PARTS = ("messages", "channels")
+"""The keys of event data whose parts may be taken out, by event type and for all other types."""
 
 
 def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]]:
@@ -35,26 +41,38 @@ def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]
             )
         digest = sha256(text.encode("ascii")).hexdigest()
         blobs[digest] = text
-        result[place] = {_KEY: digest}
+        result[place] = {"type": _TYPE, _TYPE: digest}
         total -= len(text)
     return result, blobs
 
 
-def put_back(parts: Iterable[Any], blobs: Mapping[str, str]) -> list[Any]:
-    """Return parts with the blobs in the places of their references.
+def digests_in(envelope: Envelope) -> Iterator[str]:
+    """Yield the digests of the blobs to which an envelope refers."""
+    for key in _PARTS.get(envelope.event_type, _OTHER_PARTS):
+        value = envelope.event_data.get(key)
+        parts = value.values() if isinstance(value, Mapping) else value
+        for part in parts if isinstance(parts, Iterable) else ():
+            if is_reference(part):
+                yield part[_TYPE]
+
+
+def put_back(envelope: Envelope, blobs: Mapping[str, str]) -> Envelope:
+    """Return an envelope with the blobs in the places of their references.
 
     Raises `KeyError` where a blob is missing, `ValueError` where one was altered.
     """
-    return [_blob(blobs, part[_KEY]) if _is_reference(part) else part for part in parts]
+    data = dict(envelope.event_data)
+    for key in _PARTS.get(envelope.event_type, _OTHER_PARTS):
+        value = data.get(key)
+        if isinstance(value, Mapping):
+            data[key] = {name: _whole(part, blobs) for name, part in value.items()}
+        elif isinstance(value, list):
+            data[key] = [_whole(part, blobs) for part in value]
+    return replace(envelope, event_data=data)
 
 
-def digests_in(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the digests of the blobs to which the data of an envelope refer."""
-    for value in data.values():
-        parts: Iterable[Any] = value.values() if isinstance(value, Mapping) else ()
-        if isinstance(value, list | tuple):
-            parts = value
-        yield from (part[_KEY] for part in parts if _is_reference(part))
+def _whole(part: Any, blobs: Mapping[str, str]) -> Any:
+    return _blob(blobs, part[_TYPE]) if is_reference(part) else part
 
 
 def _blob(blobs: Mapping[str, str], digest: str) -> Any:
@@ -64,5 +82,6 @@ def _blob(blobs: Mapping[str, str], digest: str) -> Any:
     return decode_json(text)
 
 
-def _is_reference(part: object) -> bool:
-    return isinstance(part, Mapping) and len(part) == 1 and isinstance(part.get(_KEY), str)
+def is_reference(part: object) -> bool:
+    """Tell whether a part stands for a blob."""
+    return isinstance(part, Mapping) and part.get("type") == _TYPE and _TYPE in part

@@ -12,6 +12,7 @@ from agentgraph.outcomes import Handoff
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import short
 from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.state.blobs import is_reference, take_out
 from agentgraph.sessions.state.envelope import Priority
 from agentgraph.sessions.state.payload import canonical
 
@@ -42,6 +43,8 @@ class Draft:
     priority: Priority = Priority.NORMAL
     idempotency_key: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
+    blobs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The content blocks that are too large for an envelope, by digest, of `text_envelope`."""
 
     def __post_init__(self) -> None:
         faults = [*_field_faults(self)]
@@ -70,14 +73,16 @@ def text_envelope(
 
     The text of content blocks is that of their text blocks, joined.
     """
+    data, blobs = _text_data(text)
     return Draft(
         ev.EV_TEXT,
-        _text_data(text),
+        data,
         cast("tuple[str, ...] | None", audience),
         causation_id,
         priority,
         idempotency_key,
         metadata or FrozenDict(),
+        blobs,
     )
 
 
@@ -138,10 +143,13 @@ def make_draft(content: object, **fields: Any) -> Draft:
     return text_envelope(content, **overrides)
 
 
-def _text_data(content: Content) -> dict[str, Any]:
-    """Return the data of an `EV_TEXT`; `ConfigurationError` with every fault of the content."""
+def _text_data(content: Content) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the data of an `EV_TEXT`, and what of it is stored beside it.
+
+    Raises `ConfigurationError` with every fault of the content.
+    """
     if isinstance(content, str):
-        return {"text": content}
+        return {"text": content}, {}
     if not isinstance(content, list | tuple):
         raise ConfigurationError(
             f"a text is a string or a list of content blocks, not {type(content).__name__}",
@@ -150,7 +158,11 @@ def _text_data(content: Content) -> dict[str, Any]:
     faults = _block_faults(content)
     if faults:
         raise ConfigurationError(faults, code="draft")
-    return {"text": _text_of(content), "content": list(content)}
+    try:
+        parts, blobs = take_out(content, "content")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"content: {error}", code="payload") from error
+    return {"text": _text_of(content), "content": parts}, blobs
 
 
 def _text_of(blocks: Sequence[ContentBlock]) -> str:
@@ -158,8 +170,9 @@ def _text_of(blocks: Sequence[ContentBlock]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _content_faults(data: Mapping[str, Any]) -> list[str]:
+def _content_faults(draft: Draft) -> list[str]:
     """Return what is wrong with the text of an outside draft, or with its content blocks."""
+    data = draft.event_data
     if not isinstance(data.get("text"), str):
         return ["event_data: a text has a 'text'"]
     if "content" not in data:
@@ -167,8 +180,11 @@ def _content_faults(data: Mapping[str, Any]) -> list[str]:
     blocks = data["content"]
     if not isinstance(blocks, list):
         return ["event_data: 'content' is a list of content blocks"]
+    unknown = [b for b in blocks if is_reference(b) and b.get("blob") not in draft.blobs]
+    if unknown:
+        return ["event_data: text_envelope([…]) makes blocks of type 'blob', and nobody else"]
     faults = _block_faults(blocks)
-    if not faults and data["text"] != _text_of(blocks):
+    if not faults and not draft.blobs and data["text"] != _text_of(blocks):
         faults.append(
             "event_data: 'text' is not that of the 'content': text_envelope([…]) fills in both"
         )
@@ -198,7 +214,7 @@ def draft_faults(draft: Draft) -> list[str]:
         f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
     ]
     if draft.event_type == ev.EV_TEXT:
-        faults += _content_faults(data)
+        faults += _content_faults(draft)
     if draft.event_type == ev.EV_PACKET:
         faults += _packet_faults(data)
     if draft.event_type == ev.EV_CONTEXT_SET:

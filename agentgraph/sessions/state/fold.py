@@ -30,7 +30,7 @@ Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 
 WITHDRAWN = "withdrawn"
 """The type of a decision that nobody has made: a new input has ended the run that asked."""
-_NOT_OF_QUESTION = ("usage", "path", "messages")
+_NOT_OF_QUESTION = ("usage", "path", "messages", "channels", "active")
 """What an envelope with a question tells of the run, and not of the question."""
 _MAX_PHASES = 20
 """The most phases that a state keeps, as each append stores the state; the log has all of them."""
@@ -252,6 +252,16 @@ def _stop_changes(state: SessionState, speaker: str, guard: str) -> Mapping[str,
     return {"stopped": next(filter(None, stops), state.stopped), "turns": turns}
 
 
+def _active_after(
+    state: SessionState, speaker: object, envelope: Envelope
+) -> Mapping[str, str | None]:
+    """Return who is active after the end of a run, where its envelope tells who has been."""
+    path = envelope.event_data.get("active")
+    if not isinstance(speaker, str) or not isinstance(path, str):
+        return state.active
+    return {**state.active, speaker: path}
+
+
 def _without_active(state: SessionState, sender: str) -> Mapping[str, str | None]:
     return {name: path for name, path in state.active.items() if name != sender}
 
@@ -380,6 +390,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
             after,
             spoken=_in_order(after, (*after.spoken, speaker)),
             given_up=_in_order(after, (*after.given_up, speaker)),
+            active=_active_after(after, speaker, envelope),
             **_stop_changes(after, speaker, guard),
         )
         stamp = stamp_in(state, envelope)
@@ -408,7 +419,14 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     if envelope.event_data.get("type") == WITHDRAWN:
         rest = {name: value for name, value in state.interrupts.items() if name != key}
-        return with_fields(state, interrupts=rest, speakers=(), spoken=(), status="waiting_human")
+        return with_fields(
+            state,
+            interrupts=rest,
+            speakers=(),
+            spoken=(),
+            status="waiting_human",
+            active=_active_after(state, state.interrupts[key].get("speaker"), envelope),
+        )
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}
     # `floor_at` is reset: the time that the human took does not count as the speaker's.

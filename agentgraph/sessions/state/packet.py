@@ -42,7 +42,8 @@ class TurnOutput:
     messages: Sequence[AnyMessage]
     notes: Sequence[Note] = ()
     active: str | None = None
-    output: object | None = None
+    output: Mapping[str, Any] | None = None
+    """The answer in the form that was asked for: its `form`, and its `value` as JSON."""
     stopped_by: str | None = None
     """The guard that ended the run, None if no guard did."""
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -125,7 +126,7 @@ def _body(turn: TurnOutput) -> str:
     texts = [str(m.text) for m in turn.messages if isinstance(m, AIMessage) and m.text]
     body = texts[-1] if texts else ""
     if not body and turn.output is not None:
-        body = json.dumps(turn.output)
+        body = to_json(turn.output["value"]).decode()
     limit = _MAX_BODY
     while len(encode_json(body[:limit])) > _MAX_BODY_BYTES:  # a character has up to twelve bytes
         limit //= 2

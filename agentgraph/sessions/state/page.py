@@ -59,12 +59,13 @@ class Page:
         decision = self.rules.decide(self.state, after, envelope)
         return self._decide(envelope, after, decision)
 
-    def withdraw_questions(self, sender: str) -> None:
-        """Take back what a human was asked, as a new input has come; the run that asked is over."""
+    def withdraw_questions(self, remains: Mapping[str, Any]) -> None:
+        """Take back what a human was asked; `remains` is what the run that asked has left."""
         for key, question in self.state.interrupts.items():
             data = {"interrupt_id": key, "type": WITHDRAWN, "decision": {"type": WITHDRAWN}}
             audience = round_audience(self.state, question.get("speaker"))
-            self.add(sender, Draft(ev.EV_DECISION, data, audience))
+            self.note(ev.EV_DECISION, {**data, **remains}, audience=audience)
+            remains = {}
 
     def release(self, agent: str, *, envelope_id: str | None = None) -> None:
         """Give the floor from a human to an agent."""

@@ -64,5 +64,5 @@ def _counts(thread: Mapping[str, Any], envelope: Envelope) -> Mapping[str, int]:
     return counts if is_end or not messages else {**counts, "partial": envelope.sequence}
 
 
-_WITH_MESSAGES = frozenset({ev.EV_PACKET, ev.EV_INTERRUPT, ev.EV_ROUND_FAILED})
+_WITH_MESSAGES = frozenset({ev.EV_PACKET, ev.EV_INTERRUPT, ev.EV_ROUND_FAILED, ev.EV_DECISION})
 """The types whose `messages` belong to the conversation."""

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
@@ -19,11 +19,11 @@ from agentgraph.graphs.public_graph import publish
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
-from agentgraph.participant import Graph, HasTeamGraph, Participant
+from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
-from agentgraph.running import Run
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
 from agentgraph.sessions.team.checks import faults_of, warn_of_rules
@@ -60,6 +60,15 @@ class CompiledTeam(TeamSpec):
         warn_of_rules(self)
 
     @property
+    def default_ttl(self) -> str | None:
+        """After which time a session expires, if its opener does not say."""
+        return "2h"
+
+    def serves_same(self, other: CompiledTeam) -> bool:
+        """Tell whether another team's sessions are those of this one."""
+        return other is self
+
+    @property
     def graph(self) -> AnyCompiledGraph:
         """The graph, for LangGraph's own tools and as a node; it keeps its sessions in memory.
 
@@ -93,12 +102,29 @@ class CompiledTeam(TeamSpec):
         _ = self.supervisor_speaker
         return new_record(self, session_id, **fields)
 
-    async def remains_of(self, session: OwnedSession, run: Run) -> Mapping[str, Any]:
-        """Return what a run that waits or was cut off leaves to later ones: of a team nothing.
+    def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
+        """Return the open questions of a suspended run, for the envelopes that ask them."""
+        return interrupt_requests(snapshot, round)
 
-        Its rounds leave packets, and what waits begins again from its checkpoint.
+    async def remains_of(
+        self, session: OwnedSession, snapshot: StateSnapshot, *, is_over: bool
+    ) -> Mapping[str, Any]:
+        """Return what the run around this code leaves to later ones, for an envelope's data.
+
+        Of a team it is nothing: its rounds leave packets, and what waits has its checkpoint.
+        `snapshot` is the state of the team's graph; `is_over` tells whether the run will not go on.
         """
         return {}
+
+    def load_output(self, speaker: str, output: Mapping[str, Any], path: str | None) -> object:
+        """Return the object of a stored answer; as JSON where its speaker knows no such form."""
+        member = next((agent for agent in self.participants if agent.name == speaker), None)
+        if not isinstance(member, HasMemory):
+            return output.get("value")
+        try:
+            return member.load_output(output, path)
+        except (ValueError, TypeError, KeyError):  # the form has changed since
+            return output.get("value")
 
     @cached_property
     def _graph(self) -> AnyCompiledGraph:

@@ -33,6 +33,7 @@ from agentgraph.participant import Graph, split_stop
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
@@ -124,7 +125,7 @@ class Speaker:
             list(fresh.values()),
             result.get(NOTES) or (),
             result.get("current_active_agent"),
-            (result.get("output") or {}).get("value"),
+            result.get("output"),
             (result.get("turn") or {}).get("closed"),
             self._take_usage([*fresh.values()]),
             _transfers(result, round),
@@ -259,6 +260,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
         count = reach if speaker.summarize is None else 2 * reach
         envelopes = await read_window(log, state, speaker.name, count, sees_all=speaker.sees_all)
         envelopes = since_summary(envelopes, state, reach)
+    envelopes = await with_blobs(log, state.session_id, envelopes)
     began = await as_round_began(log, state)
     return render_view(envelopes, speaker.name, began, sees_all=speaker.sees_all)
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from pydantic import BaseModel
 
 from agentgraph import Agent, Guards, Team, sequence
-from agentgraph.agents.run.reply import Interrupt
+from agentgraph.outcomes import Interrupt
 from agentgraph.guards import Cell, CircuitBreaker, CostBudget, DecisionTable, Gate, Subject
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.mechanisms.gates.grounding import numbers_found
