@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.pregel.protocol import PregelProtocol
+from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
 
 from agentgraph.outcomes import Handoff
@@ -281,6 +282,20 @@ def split_stop(messages: Sequence[BaseMessage]) -> tuple[list[Any], str | None]:
 def _stop_in(message: BaseMessage) -> str | None:
     about = message.response_metadata.get("agentgraph")
     return about.get("stopped_by") if isinstance(about, Mapping) else None
+
+
+def store_of(participant: object) -> BaseStore | None:
+    """Return a participant's store; without one of its own, the first of those inside of it.
+
+    LangGraph gives nested graphs the store of the graph around them and no other.
+    """
+    owner = participant.graph if isinstance(participant, ForeignGraph) else participant
+    store = getattr(owner, "store", None)
+    if isinstance(store, BaseStore):
+        return store
+    children = getattr(participant, "children", ())
+    stores = map(store_of, children if isinstance(children, Sequence) else ())
+    return next((store for store in stores if store is not None), None)
 
 
 def as_participant(candidate: object) -> Participant | None:

@@ -39,7 +39,7 @@ from agentgraph.guards.nodes.agent_graph import GUARD_CHANNELS, agent_patcher
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
-from agentgraph.participant import Graph, HasGuards, Membership, Participant
+from agentgraph.participant import Graph, HasGuards, Membership, Participant, store_of
 from agentgraph.patching import apply_patchers, states_of
 from agentgraph.telling import AGENT_TAG, FOREIGN_TAG
 
@@ -59,6 +59,7 @@ def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompil
     graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
+    store = store_of(agent) if store is None else store
     inputs, outputs = _surface(agent, states)
     outputs = ["messages", "current_active_agent", *outputs[1:]]
     compiled_graph = publish(graph, inputs, outputs, saver, store=store, name=agent.name)

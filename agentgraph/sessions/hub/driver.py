@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from langgraph.store.base import BaseStore
+
 from agentgraph.clock import clock
 from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StaleOwner, kind_of
 from agentgraph.routing import TransitionGraph
@@ -39,6 +41,8 @@ _LONGEST_PAUSE_S = 30.0
 
 class DriverHub(ExecutionHub, Protocol):
     """What a driver needs of its hub."""
+
+    store: BaseStore | None
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as a task for as long as the hub is open."""
@@ -290,6 +294,7 @@ class SessionDriver:
             effects=team.effects,
         )
         speaker = team.supervisor_speaker
+        speaker = team.supervisor_with(hub.store) if speaker is not None else None
         supervisor = Supervisor(session, handle, speaker, hub.spawn) if speaker else None
         self.quarantine = None
         return Execution(hub, session, team, lease_number, self._news, supervisor)

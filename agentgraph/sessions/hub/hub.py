@@ -11,6 +11,7 @@ from typing import Any, Self, get_args
 from weakref import WeakValueDictionary
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
 
 from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
@@ -60,8 +61,12 @@ class Hub:
         saver: BaseCheckpointSaver[Any],
         teams: Sequence[CompiledTeam],
         lease_s: float,
+        store: BaseStore | None = None,
     ) -> None:
+        if not isinstance(store, BaseStore | None):
+            raise ConfigurationError(f"store={store!r}: give a LangGraph store", code="store")
         self.log = log
+        self.store = store
         self.saver = saver
         self.checkpoints = BufferedSaver(saver)
         self.subscribers = Subscribers()
@@ -90,15 +95,17 @@ class Hub:
         serve: Sequence[Served] = (),
         clock: Clock | None = None,
         lease_s: float = LEASE_S,
+        store: BaseStore | None = None,
     ) -> Hub:
         """Open a store: `memory` (the default), `sqlite:///file.db` or `postgresql://…`.
 
-        `serve` lists the teams whose sessions this hub can run; `session` adds others. Sessions
-        that a dead hub has left unfinished resume at once.
+        `serve` lists the teams whose sessions this hub can run; `session` adds others. The tools of
+        those without a store of their own get LangGraph's `store`. Sessions that a dead hub has
+        left unfinished resume at once.
 
         Raises `ConfigurationError` with each value of `serve` that cannot be served.
         """
-        hub = cls(open_log(url), open_saver(url or "memory"), teams_of(serve), lease_s)
+        hub = cls(open_log(url), open_saver(url or "memory"), teams_of(serve), lease_s, store)
         hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
@@ -367,7 +374,9 @@ class Hub:
         """Return the graph that runs a session; each graph is compiled once."""
         graph = self._graphs.get(record.team)
         if graph is None:
-            graph = self._graphs[record.team] = self.team_of(record).compile(self.checkpoints)
+            graph = self._graphs[record.team] = self.team_of(record).compile(
+                self.checkpoints, self.store
+            )
         return graph
 
     def on_appended(self, session: OwnedSession, envelopes: Sequence[Envelope]) -> None:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
+from langgraph.store.base import BaseStore
+
 from agentgraph.errors import ConfigurationError, RoutingWarning
 from agentgraph.guards import Default, Guards
 from agentgraph.guards.checks import schema_faults, stage_faults
@@ -115,6 +117,8 @@ def _value_faults(team: TeamSpec) -> Iterator[str]:
         yield f"guards={team.guards!r}: give Guards, or None"
     if isinstance(team.humans, str):
         yield f"humans={team.humans!r}: give a list of names"
+    if not isinstance(team.store, BaseStore | None):
+        yield f"store={team.store!r}: give a LangGraph store"
     if team.view is not None and not callable(getattr(team.view, "reach", None)):
         yield f"view={team.view!r}: give FullTranscript() or WindowedSummary(n)"
     if team.summarize is not None and not callable(team.summarize):

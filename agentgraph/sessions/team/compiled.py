@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from agentgraph.graphs.public_graph import publish
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
-from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant
+from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant, store_of
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
 from agentgraph.sessions.rounds.owned_session import OwnedSession
@@ -76,10 +77,13 @@ class CompiledTeam(TeamSpec):
         """
         return self._graph
 
-    def compile(self, saver: BaseCheckpointSaver[Any] | None = None) -> AnyCompiledGraph:
-        """Compile the graph for a store."""
+    def compile(
+        self, saver: BaseCheckpointSaver[Any] | None = None, store: BaseStore | None = None
+    ) -> AnyCompiledGraph:
+        """Compile the graph for a saver; `store` is for a team without a store of its own."""
         shown = ["messages"]
-        return publish(self._builder, shown, shown, saver, store=self._store, name=self.name)
+        store = store if self._own_store is None else self._own_store
+        return publish(self._builder, shown, shown, saver, store=store, name=self.name)
 
     def add_to(self, graph: AnyGraph) -> AnyGraph:
         """Add the team's nodes to a graph that has its state."""
@@ -93,6 +97,19 @@ class CompiledTeam(TeamSpec):
         """The supervisor as a speaker, None if the team has none; it runs beside the others."""
         agent = self.supervising_agent
         return None if agent is None else self._speaker(agent, supervises=True)
+
+    def supervisor_with(self, store: BaseStore | None) -> Speaker | None:
+        """Return the supervisor, whose graph runs by itself, with the store that its tools get.
+
+        `store` is for a team without a store of its own.
+        """
+        speaker = self.supervisor_speaker
+        if speaker is None or not isinstance(speaker.graph, CompiledStateGraph):
+            return speaker
+        candidates = (self.store, store_of(self.supervising_agent), self._own_store, store)
+        graph = copy.copy(speaker.graph)
+        graph.store = next((one for one in candidates if one is not None), None)
+        return replace(speaker, graph=graph)
 
     def record(self, session_id: str, **fields: Any) -> SessionRecord:
         """Return the record of a new session; takes the parameters of `new_record`.
@@ -127,6 +144,10 @@ class CompiledTeam(TeamSpec):
             return output.get("value")
 
     @cached_property
+    def _own_store(self) -> BaseStore | None:
+        return store_of(self)
+
+    @cached_property
     def _graph(self) -> AnyCompiledGraph:
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
         return self.compile()
@@ -134,12 +155,6 @@ class CompiledTeam(TeamSpec):
     @cached_property
     def _builder(self) -> AnyGraph:
         return self.add_to(StateGraph(TeamState))
-
-    @cached_property
-    def _store(self) -> BaseStore | None:
-        """The store of the first participant that has one: all nodes of a graph share one store."""
-        stores = (getattr(participant, "store", None) for participant in self.participants)
-        return next((store for store in stores if store is not None), None)
 
     def _speaker(self, participant: Participant, *, supervises: bool = False) -> Speaker:
         """Compile a participant for this team: a team, an agent of ours, or a foreign graph."""

@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias
 
+from langgraph.store.base import BaseStore
+
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Effect, Guards
 from agentgraph.guards.checks import GateAt, gated_at
@@ -69,6 +71,9 @@ class TeamSpec:
     durability: Durability = "round"
     summarize: Summarize | None = None
     """Summarises the envelopes that a window does not show any more."""
+    store: BaseStore | None = None
+    """LangGraph's store for the tools of all members; None means the first one that a member has,
+    and else the hub's."""
     failure_target: str | None = None
     escalations: Mapping[str, Escalate] = field(default_factory=dict)
     _counts_in_outer: bool = field(default=False, init=False)
@@ -199,7 +204,7 @@ class TeamSpec:
     @property
     def agent_names(self) -> tuple[str, ...]:
         """The names of all agents in the team, including those inside its participants."""
-        members = self._members
+        members = self.children
         within = (
             member.agent_names if isinstance(member, HasAgents) else [member.name]
             for member in members
@@ -211,7 +216,7 @@ class TeamSpec:
         """The tools of each member, by its name; None where they are not all known."""
         return {
             member.name: member.tool_names if isinstance(member, HasTools) else None
-            for member in self._members
+            for member in self.children
         }
 
     @cached_property
@@ -224,7 +229,7 @@ class TeamSpec:
     def faults_under(self, guards: Guards) -> list[str]:
         """Return what is wrong with the team if it runs under another team's guards."""
         policy = self._guards_within(guards)
-        members = self._members
+        members = self.children
         own = (member.faults_under(policy) for member in members if isinstance(member, HasAgents))
         foreign = (member for member in members if isinstance(member, ForeignGraph))
         theirs = (faults_in(member.graph, policy, member.name) for member in foreign)
@@ -237,7 +242,7 @@ class TeamSpec:
             member.gates_under(policy)
             if isinstance(member, HasGates)
             else gated_at(policy, member.name, lambda: None)
-            for member in self._members
+            for member in self.children
         )
         return list(chain(*gates))
 
@@ -262,7 +267,7 @@ class TeamSpec:
         return own.within(guards, self.name) if isinstance(own, Guards) else guards
 
     @property
-    def _members(self) -> list[Participant]:
+    def children(self) -> list[Participant]:
         """The participants, and a supervisor that is not among them."""
         supervisor = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
         return [*self.participants, *([] if supervisor is None else [supervisor])]

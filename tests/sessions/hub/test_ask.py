@@ -178,9 +178,9 @@ async def test_a_formed_answer_is_the_output_also_where_the_model_said_nothing()
     team = desk_of(agent("a", given, given, response_format=Verdict))
     async with held(team) as session:
         answer = await soon(session.ask("judge"))
-        assert answer.output == {"is_good": True, "reasons": ["short"]}
-        assert json.loads(answer.text) == answer.output
-    assert answer.to_dict()["output"] == answer.output
+        assert answer.output == Verdict(is_good=True, reasons=["short"])
+        assert json.loads(answer.text) == {"is_good": True, "reasons": ["short"]}
+    assert answer.to_dict()["output"] == {"is_good": True, "reasons": ["short"]}
 
 
 async def test_an_answer_is_written_for_the_wire() -> None:
@@ -564,7 +564,10 @@ async def test_faults_of_what_is_asked_are_raised_before_anything_is_sent() -> N
 async def test_the_answer_of_parallel_speakers_is_that_of_the_last_in_the_list() -> None:
     rules = TransitionGraph(
         "a",
-        [Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], HumanTarget()))],
+        [
+            Transition(FromSpeaker("user"), "a"),
+            Transition(FromSpeaker("a"), ParallelTarget(["b", "c"], HumanTarget())),
+        ],
         HumanTarget(),
     )
     slow = Doors()
