@@ -108,8 +108,8 @@ def answer_to(
         reason = _guard_of(failure)
         if reason is None:
             raise _error_of(failure, is_visible=may_see(failure))
-    question, *others = span.envelopes
-    last = outcome_of([*filter(may_see, others)], span.record).last
+    question, *later = span.envelopes
+    last = outcome_of([*filter(may_see, later)], span.record).last
     if reason == "round_failed":
         last = None  # what others had said before is not the answer
     if reason is None and last is not None:

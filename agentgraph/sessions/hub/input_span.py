@@ -64,7 +64,9 @@ class InputSpan:
             return
         self.envelopes.append(envelope)
         self.state = fold(self.state, envelope)
-        self.is_known |= decision_of(envelope) is not None or envelope.event_type in _REVEALING
+        self.is_known |= (
+            decision_of(envelope) is not None or envelope.event_type in _TYPES_THAT_TELL
+        )
         self.is_over = envelope.event_type == ev.EV_SESSION_CLOSED
 
     def _begins_input(self, envelope: Envelope) -> bool:
@@ -78,5 +80,5 @@ class InputSpan:
         return decision_of(envelope) is not None and envelope.sender_id not in self.record.agents
 
 
-_REVEALING = frozenset({ev.EV_INTERRUPT, ev.EV_SESSION_CLOSED})
+_TYPES_THAT_TELL = frozenset({ev.EV_INTERRUPT, ev.EV_SESSION_CLOSED})
 """The types of notes after which the state tells who is due, without a decision."""

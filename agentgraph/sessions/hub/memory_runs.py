@@ -46,7 +46,7 @@ class MemoryRuns:
     """
 
     team: CompiledTeam
-    _waiting: dict[str, _Store] = field(default_factory=dict)
+    _stores: dict[str, _Store] = field(default_factory=dict)
     """The stores of the waiting runs by session id, the oldest first."""
 
     @asynccontextmanager
@@ -75,7 +75,7 @@ class MemoryRuns:
         Raises `SessionError` for a session that does not wait, and for a decision on what is not
         asked; the run waits on then.
         """
-        store = self._waiting.pop(session_id, None)
+        store = self._stores.pop(session_id, None)
         if store is None:
             raise SessionError(
                 f"no run of this team waits in session {session_id!r}: give the session_id of a "
@@ -95,9 +95,9 @@ class MemoryRuns:
         stored_session = await store.log.load(session_id)
         state = stored_session.state if stored_session is not None else None
         if state is not None and state.interrupts:
-            self._waiting[session_id] = store
-            if len(self._waiting) > _MOST_WAITING:
-                del self._waiting[next(iter(self._waiting))]
+            self._stores[session_id] = store
+            if len(self._stores) > _MOST_WAITING:
+                del self._stores[next(iter(self._stores))]
 
 
 async def _decide(session: Session, decisions: Mapping[str, object]) -> None:

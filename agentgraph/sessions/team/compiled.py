@@ -108,7 +108,7 @@ class CompiledTeam(TeamSpec):
             return speaker
         candidates = (self.store, store_of(self.supervising_agent), self._own_store, store)
         graph = copy.copy(speaker.graph)
-        graph.store = next((one for one in candidates if one is not None), None)
+        graph.store = next((candidate for candidate in candidates if candidate is not None), None)
         return replace(speaker, graph=graph)
 
     def record(self, session_id: str, **fields: Any) -> SessionRecord:

@@ -188,7 +188,7 @@ async def test_an_answer_is_written_for_the_wire() -> None:
         answer = await soon(session.ask("hello"))
     wire = json.loads(json.dumps(answer.to_dict()))
     names = "text speaker status close_reason interrupts usage output run_id sequence"
-    assert sorted(wire) == sorted(names.split())
+    assert set(names.split()) <= set(wire)
     (question,) = wire["interrupts"]
     assert question == {
         "id": answer.interrupts[0].id,
