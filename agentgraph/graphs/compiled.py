@@ -118,7 +118,13 @@ def copy_of(builder: AnyGraph) -> AnyGraph:
 
 
 def add_state(builder: AnyGraph, extra: type) -> None:
-    """Add channels to a graph that is not compiled yet; existing channels do not change."""
+    """Add channels to a graph that is not compiled yet; existing channels do not change.
+
+    A state that is no TypedDict cannot be merged: its nodes are not shown the new channels.
+    """
+    builder.channels = {**StateGraph(extra).channels, **builder.channels}
+    if not is_typeddict(builder.state_schema):
+        return
     for attribute in ("state_schema", "input_schema", "output_schema"):
         schema = getattr(builder, attribute)
         state = merge_states(schema.__name__, schema, extra)

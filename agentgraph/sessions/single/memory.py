@@ -12,8 +12,8 @@ from math import lcm
 from typing import Any
 
 from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from agentgraph.graphs.memory import StoredValue
 from agentgraph.history import unknown_outcomes, window
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.log import Log
@@ -24,8 +24,10 @@ from agentgraph.sessions.single.messages import (
     decode_value,
     merged,
 )
-from agentgraph.sessions.state.envelope import EV_INTERRUPT, EV_ROUND_FAILED, EV_TEXT, Envelope
+from agentgraph.sessions.state.envelope import EV_DECISION, EV_INTERRUPT, EV_TEXT, Envelope
+from agentgraph.sessions.state.fold import WITHDRAWN
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.thread import RUN_ENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +35,23 @@ class Memory:
     """The conversation of a session of one, and the channels of its graph."""
 
     messages: Sequence[AnyMessage] = ()
-    channels: Mapping[str, Any] = field(default_factory=dict)
-    stored_channels: Mapping[str, Any] = field(default_factory=dict)
-    """The same channels as the log has them."""
+    channels: Mapping[str, StoredValue] = field(default_factory=dict)
+    """The channels that any run has changed, serialised."""
 
 
 async def read_memory(
     log: Log,
     state: SessionState,
     sizes: Collection[int] | None,
-    serde: SerializerProtocol | None,
 ) -> Memory:
     """Return the memory as of the begin of the present round.
 
     `sizes` are the agents' `history=`: of a longer conversation only the end is read, from a place
-    at which their windows are the same as in the whole. None reads all. Without a
-    `serde` there are no channels.
+    at which their windows are the same as in the whole. None reads all.
     """
     reader = _LogReader(log, state)
     messages = await (reader.all() if sizes is None else reader.end(sizes))
-    stored = {} if serde is None else await reader.stored_channels()
-    channels = {name: decode_value(part, serde) for name, part in stored.items() if serde}
-    return Memory(messages, channels, stored)
+    return Memory(messages, await reader.channels())
 
 
 async def messages_in(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
@@ -85,8 +82,7 @@ class _LogReader:
 
     async def end(self, sizes: Collection[int]) -> list[AnyMessage]:
         """Return the end of the conversation, as far as windows of these sizes reach."""
-        thread, block = self.thread, lcm(*sizes)
-        total = int(thread.get("count", 0)) - int(thread.get("open", 0))
+        total, block = int(self.thread.get("count", 0)), lcm(*sizes)
         reach = 2 * max(sizes)
         while (begin := max(total - reach, 0) // block * block) > 0:
             envelopes = await self._last(total - begin)
@@ -100,16 +96,17 @@ class _LogReader:
             reach *= 2
         return await self.all()
 
-    async def stored_channels(self) -> dict[str, Any]:
-        """Return the channels of the graph that any turn has changed, as they are stored."""
+    async def channels(self) -> dict[str, StoredValue]:
+        """Return the channels of the graph that any run has changed, serialised."""
         places: dict[int, list[str]] = {}
         for name, sequence in self.thread.get("channels", {}).items():
             places.setdefault(sequence, []).append(name)
-        values: dict[str, Any] = {}
+        values: dict[str, StoredValue] = {}
         for sequence, names in places.items():
             envelopes = await self.log.read(self.state.session_id, sequence - 1, 1)
             (envelope,) = await with_blobs(self.log, self.state.session_id, envelopes)
-            values |= {name: envelope.event_data["channels"][name] for name in names}
+            stored = envelope.event_data["channels"]
+            values |= {name: decode_value(stored[name]) for name in names}
         return values
 
     async def _last(self, count: int) -> list[Envelope]:
@@ -160,22 +157,30 @@ def _with_unknown_outcomes(batches: Iterable[list[Change]]) -> Iterator[list[Cha
 
 
 def _batches(envelopes: Sequence[Envelope]) -> Iterable[list[Change]]:
-    """Return the messages of each envelope that has any."""
+    """Return the messages of each envelope that has any.
+
+    Those of a question hold until the run that asked has ended, or begins anew.
+    """
     batches: dict[int, list[Change]] = {}
-    asked: list[Envelope] = []
+    provisional: int | None = None
     for envelope in envelopes:
-        data = envelope.event_data
-        if envelope.event_type == EV_ROUND_FAILED and data.get("code") == "checkpoint_lost":
-            # What the round had done before it asked is done again: its checkpoint was lost.
-            for question in asked:
-                if question.event_data.get("round") == data.get("round"):
-                    batches.pop(question.sequence, None)
-            continue
-        if envelope.event_type == EV_INTERRUPT:
-            asked.append(envelope)
+        if provisional is not None and _supersedes(envelope):
+            batches.pop(provisional, None)
+            provisional = None
         if messages := _messages_of(envelope):
             batches[envelope.sequence] = messages
+            if envelope.event_type == EV_INTERRUPT:
+                provisional = envelope.sequence
     return batches.values()
+
+
+def _supersedes(envelope: Envelope) -> bool:
+    """Tell whether what an earlier question tells of a run is told anew, or is void."""
+    if envelope.event_type == EV_INTERRUPT:
+        return "messages" in envelope.event_data
+    if envelope.event_type == EV_DECISION:
+        return envelope.event_data.get("type") == WITHDRAWN
+    return envelope.event_type in RUN_ENDS
 
 
 def _messages_of(envelope: Envelope) -> list[Change]:

@@ -20,10 +20,10 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from agentgraph.graphs.memory import StoredValue
 from agentgraph.routing.frozen_json import thaw
 
 Change: TypeAlias = AnyMessage | RemoveMessage
@@ -50,28 +50,32 @@ def encode_message(message: BaseMessage) -> dict[str, Any]:
         values = {"type": name, "id": message.id, "content": message.content, **values}
         if _is_json(values):
             return values
-    return {"type": message.type, "id": message.id, _SERIALISED: encode_value(message, _SERDE)}
+    return {
+        "type": message.type,
+        "id": message.id,
+        _SERIALISED: encode_value(_SERDE.dumps_typed(message)),
+    }
 
 
 def decode_message(data: Mapping[str, Any]) -> Change:
     """Return the message that `encode_message` has written."""
     if _SERIALISED in data:
-        message: Any = decode_value(data[_SERIALISED], _SERDE)
+        message: Any = _SERDE.loads_typed(decode_value(data[_SERIALISED]))
         return message  # type: ignore[no-any-return]
     values = thaw(data)
     return _KINDS[values.pop("type")](**values)  # type: ignore[return-value]
 
 
-def encode_value(value: object, serde: SerializerProtocol) -> list[str]:
-    """Return a value as JSON, in the serialisation of `serde`."""
-    kind, data = serde.dumps_typed(value)
+def encode_value(value: StoredValue) -> list[str]:
+    """Return a serialised value as JSON."""
+    kind, data = value
     return [kind, b64encode(data).decode("ascii")]
 
 
-def decode_value(data: Sequence[str], serde: SerializerProtocol) -> object:
-    """Return the value that `encode_value` has written."""
+def decode_value(data: Sequence[str]) -> StoredValue:
+    """Return the serialised value that `encode_value` has written."""
     kind, text = data
-    return serde.loads_typed((kind, b64decode(text)))
+    return kind, b64decode(text)
 
 
 def merged(batches: Iterable[Sequence[Change]]) -> list[AnyMessage]:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.graphs.memory import LastingChannels
+from agentgraph.graphs.memory import LastingChannels, NestedMemories, StoredValue
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.run_context import inherited_context
 from agentgraph.history import repair
@@ -21,8 +21,8 @@ from agentgraph.participant import HasMemory, Left, Participant, sentence_of_sto
 from agentgraph.running import Run, current_run, handed_over
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
-from agentgraph.sessions.single.memory import Memory, messages_in, read_memory
-from agentgraph.sessions.single.messages import Change, changes_between, encode_value, merged
+from agentgraph.sessions.single.memory import Memory, read_memory
+from agentgraph.sessions.single.messages import Change, changes_between, merged
 from agentgraph.sessions.single.stored import stored_channels, stored_messages
 from agentgraph.sessions.state.packet import TurnOutput, packet_of
 from agentgraph.sessions.state.state import SessionState
@@ -35,8 +35,8 @@ class SingleTurn(TurnOutput):
 
     changes: Sequence[Change] = ()
     """The messages and removals that the run adds to the conversation."""
-    channels: Mapping[str, Any] = field(default_factory=dict)
-    """The channels that the run has changed, as they are stored."""
+    channels: Mapping[str, StoredValue] = field(default_factory=dict)
+    """The channels that the run has changed, serialised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,8 @@ class SingleSpeaker(Speaker):
     participant: Participant
     channels: LastingChannels | None
     """The channels of the graph that last; None for a remote graph, which keeps its own."""
+    nested: NestedMemories | None
+    """The memories of graphs within the graph."""
     sizes: Collection[int] | None
     """The `history=` of all agents; None where one of them needs the whole conversation."""
 
@@ -59,8 +61,7 @@ class SingleSpeaker(Speaker):
             result = await self._answer(round, memory)
         changes: list[Any] = changes_between(memory.messages, result["messages"])
         own, guard = split_stop([m for m in changes if isinstance(m, AIMessage | ToolMessage)])
-        stored = await self._stored_before(session, round.state)
-        changes, _ = split_stop([m for m in changes if stored.get(m.id) != m])
+        changes, _ = split_stop(changes)
         return SingleTurn(
             own,
             result.get(NOTES) or (),
@@ -69,7 +70,7 @@ class SingleSpeaker(Speaker):
             (result.get("turn") or {}).get("closed") if self.takes_history else guard,
             self._take_usage(own),
             changes=changes,
-            channels=self._changed(memory, result),
+            channels=self._changed(memory, result) | await self._nested_changes(memory),
         )
 
     async def _answer(self, round: Round, memory: Memory) -> Mapping[str, Any]:
@@ -79,6 +80,8 @@ class SingleSpeaker(Speaker):
             result = await self.graph.ainvoke({"messages": repair(messages)}, config)
             return {"messages": [*messages, *result["messages"]]}
         values = {**self.channels.as_input(memory.channels), "messages": messages}
+        if self.nested is not None and self.nested.names:
+            await self.nested.put_back(get_config(), memory.channels)
         if self.takes_history:
             values["current_active_agent"] = round.session.state.active.get(self.name)
             result = await run_whole(self.graph, values, config)
@@ -90,27 +93,17 @@ class SingleSpeaker(Speaker):
         result = await self.graph.ainvoke(values, config, **settings)
         return result  # type: ignore[no-any-return]
 
-    def _changed(self, memory: Memory, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the channels that the run has changed, as they are stored."""
-        if self.channels is None:
-            return {}
-        serde = self.channels.serde
-        names = [name for name in self.channels.names if name in result]
+    def _changed(self, memory: Memory, values: Mapping[str, Any]) -> dict[str, StoredValue]:
+        """Return the channels that the run has changed, serialised."""
         # Compared as they are stored: a tool may have changed a value in place.
-        parts = {name: encode_value(result[name], serde) for name in names}
-        return {
-            name: part for name, part in parts.items() if memory.stored_channels.get(name) != part
-        }
+        stored = {} if self.channels is None else self.channels.stored(values)
+        return _unlike(stored, memory.channels)
 
-    async def _stored_before(
-        self, session: OwnedSession, state: SessionState
-    ) -> Mapping[str | None, AnyMessage]:
-        """Return the messages of this run that the log has, from before a human's decision."""
-        if not state.interrupts:
+    async def _nested_changes(self, memory: Memory) -> dict[str, StoredValue]:
+        """Return the memories of nested graphs that the run has changed, serialised."""
+        if self.nested is None or not self.nested.names:
             return {}
-        envelopes = await session.log.read(session.id, state.round_began)
-        messages = await messages_in(session.log, session.id, envelopes)
-        return {message.id: message for message in messages}
+        return _unlike(await self.nested.read(get_config()), memory.channels)
 
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
         """Commit a packet, also of a run that a guard has ended."""
@@ -149,9 +142,7 @@ class SingleSpeaker(Speaker):
         left = self._left_by(snapshot, current_run(), is_over=is_over)
         memory = await self._memory_of(session, session.state)
         messages = left.messages if left.values else merged([memory.messages, left.messages])
-        stored = await self._stored_before(session, session.state)
         changes = changes_between(memory.messages, messages)
-        changes = [message for message in changes if stored.get(message.id) != message]
         data = await stored_messages(session.log, session.id, changes)
         channels = self._changed(memory, left.values)
         data |= await stored_channels(session.log, session.id, channels)
@@ -168,5 +159,10 @@ class SingleSpeaker(Speaker):
         return Left(merged(batches), None, snapshot.values)
 
     async def _memory_of(self, session: OwnedSession, state: SessionState) -> Memory:
-        serde = self.channels.serde if self.channels is not None else None
-        return await read_memory(session.log, state, self.sizes, serde)
+        return await read_memory(session.log, state, self.sizes)
+
+
+def _unlike(
+    values: Mapping[str, StoredValue], earlier: Mapping[str, StoredValue]
+) -> dict[str, StoredValue]:
+    return {name: value for name, value in values.items() if earlier.get(name) != value}

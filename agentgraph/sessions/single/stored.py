@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgraph.graphs.memory import StoredValue
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.single.messages import Change, encode_message
+from agentgraph.sessions.single.messages import Change, encode_message, encode_value
 from agentgraph.sessions.state.blobs import take_out
 
 
@@ -20,11 +21,13 @@ async def stored_messages(log: Log, session_id: str, messages: Sequence[Change])
     return {"messages": parts}
 
 
-async def stored_channels(log: Log, session_id: str, channels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return encoded channels for the data of an envelope, nothing if there are none."""
+async def stored_channels(
+    log: Log, session_id: str, channels: Mapping[str, StoredValue]
+) -> dict[str, Any]:
+    """Return serialised channels for the data of an envelope, nothing if there are none."""
     if not channels:
         return {}
-    parts, blobs = take_out([*channels.values()], "channels")
+    parts, blobs = take_out([encode_value(value) for value in channels.values()], "channels")
     if blobs:
         await log.store_blobs(session_id, blobs)
     return {"channels": dict(zip(channels, parts, strict=True))}

@@ -12,10 +12,11 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.graphs.memory import LastingChannels, take_whole_state
+from agentgraph.graphs.memory import LastingChannels, NestedMemories, take_whole_state
 from agentgraph.guards import Effect, Guards
 from agentgraph.outcomes import NOTES, Handoff
 from agentgraph.participant import (
+    ForeignGraph,
     Graph,
     HasMemory,
     Membership,
@@ -53,6 +54,13 @@ class SingleTeam(CompiledTeam):
                 code="served",
             )
         name = participant.name
+        # Of others: the graph of an agent of ours is compiled at its first use.
+        graph = participant.graph if isinstance(participant, ForeignGraph) else None
+        if isinstance(graph, CompiledStateGraph) and "messages" not in graph.builder.channels:
+            raise ConfigurationError(
+                f"the graph {name!r} has no channel `messages`, which who speaks to it sends",
+                code="served",
+            )
         rules = [Transition(FromSpeaker(name), HumanTarget())]
         return cls(
             [participant],
@@ -123,9 +131,10 @@ class SingleTeam(CompiledTeam):
         speaker = super()._speaker(participant, supervises=supervises)
         own = participant if isinstance(participant, HasMemory) else None
         graph = speaker.graph
-        channels = None
+        channels = nested = None
         if isinstance(graph, CompiledStateGraph):
             channels = LastingChannels(graph, own.private_channels if own else (NOTES,))
+            nested = NestedMemories(graph)
         return SingleSpeaker(
             name=speaker.name,
             graph=graph,
@@ -135,6 +144,7 @@ class SingleTeam(CompiledTeam):
             audit=speaker.audit,
             participant=participant,
             channels=channels,
+            nested=nested,
             sizes=own.history_sizes if own is not None else None,
         )
 
@@ -145,12 +155,6 @@ class SingleTeam(CompiledTeam):
         graph = participant.graph
         if not isinstance(graph, CompiledStateGraph):
             return graph
-        if "messages" not in graph.builder.channels:
-            raise ConfigurationError(
-                f"the graph {self.name!r} has no channel `messages`: whoever speaks to it sends "
-                "messages",
-                code="served",
-            )
         return foreign_graph(self.name, patched(graph, take_whole_state), None)
 
 

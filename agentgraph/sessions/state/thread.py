@@ -14,16 +14,10 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 
-NEW_THREAD: Mapping[str, Any] = {
-    "count": 0,
-    "since": 0,
-    "open": 0,
-    "partial": 0,
-    "channels": {},
-}
-"""Of an empty conversation: `count` messages, from the sequence `since` on, `open` of them by the
-round under way; `partial` is the last envelope that a cut-off run has left, and `channels` has for
-each channel of the graph the envelope with its value."""
+NEW_THREAD: Mapping[str, Any] = {"count": 0, "since": 0, "partial": 0, "channels": {}}
+"""Of an empty conversation: `count` messages, from the sequence `since` on; `partial` is the last
+envelope with messages that is no text and no packet, and `channels` has for each channel of the
+graph the envelope with its value."""
 
 
 def thread_after(
@@ -31,11 +25,12 @@ def thread_after(
 ) -> Mapping[str, Any]:
     """Return what is kept after an envelope; `is_agent` tells whether the agent has sent it."""
     kind, data = envelope.event_type, envelope.event_data
-    if kind == ev.EV_ROUND_FAILED and data.get("code") == "checkpoint_lost":
-        return {**thread, "count": thread["count"] - thread["open"], "open": 0}
     if envelope.is_substantive and not is_agent:
-        return {**thread, "count": thread["count"] + 1, "open": 0}
-    if kind not in _WITH_MESSAGES:
+        return {**thread, "count": thread["count"] + 1}
+    if kind == ev.EV_INTERRUPT:
+        # What stands in it is provisional: the end of the run has all of it.
+        return {**thread, "partial": envelope.sequence} if data.get("messages") else thread
+    if kind not in RUN_ENDS:
         return thread
     after = {**thread, **_counts(thread, envelope)}
     channels = data.get("channels")
@@ -48,21 +43,16 @@ def thread_after(
 def _counts(thread: Mapping[str, Any], envelope: Envelope) -> Mapping[str, int]:
     messages = envelope.event_data.get("messages")
     messages = messages if isinstance(messages, list) else []
-    count = thread["count"]
-    since = thread["since"]
+    count, since = thread["count"], thread["since"]
     for message in messages:
         if not isinstance(message, Mapping) or message.get("type") != "remove":
             count += 1
         elif message.get("id") == REMOVE_ALL_MESSAGES:
             count, since = 0, envelope.sequence
-    is_end = envelope.event_type == ev.EV_PACKET
-    counts = {
-        "count": count,
-        "since": since,
-        "open": 0 if is_end else thread["open"] + len(messages),
-    }
-    return counts if is_end or not messages else {**counts, "partial": envelope.sequence}
+    counts = {"count": count, "since": since}
+    is_packet = envelope.event_type == ev.EV_PACKET
+    return counts if is_packet or not messages else {**counts, "partial": envelope.sequence}
 
 
-_WITH_MESSAGES = frozenset({ev.EV_PACKET, ev.EV_INTERRUPT, ev.EV_ROUND_FAILED, ev.EV_DECISION})
-"""The types whose `messages` belong to the conversation."""
+RUN_ENDS = frozenset({ev.EV_PACKET, ev.EV_ROUND_FAILED, ev.EV_DECISION})
+"""The types whose `messages` are all that a run has added; of a decision, if it is withdrawn."""

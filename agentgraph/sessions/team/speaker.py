@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, GraphRecursionError
+from langgraph.graph.state import CompiledStateGraph
 
 from agentgraph.clock import clock
 from agentgraph.errors import (
@@ -23,6 +24,7 @@ from agentgraph.errors import (
     StaleOwner,
     kind_of,
 )
+from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
 from agentgraph.graphs.run_context import inherited_context
 from agentgraph.guards import AuditTrail
@@ -135,8 +137,10 @@ class Speaker:
         self, messages: Sequence[AnyMessage], listeners: Sequence[BaseCallbackHandler]
     ) -> TurnOutput:
         with handed_over(()):
-            config, context = config_with(listeners), inherited_context(self.graph)
-            result = await self.graph.ainvoke({"messages": messages}, config, **context)
+            config, settings = config_with(listeners), inherited_context(self.graph)
+            if isinstance(self.graph, CompiledStateGraph):
+                settings["output_keys"] = _output_keys(self.graph)
+            result = await self.graph.ainvoke({"messages": messages}, config, **settings)
         fresh, guard = split_stop(
             _own_messages(result["messages"], {message.id for message in messages})
         )
@@ -194,6 +198,11 @@ class Speaker:
                     run.record_usage(self.name, message.usage_metadata, model)
             usage = _usage_of(run, self.name)
         return usage
+
+
+def _output_keys(graph: AnyCompiledGraph) -> list[str]:
+    """Return the channels of a foreign graph that its turn is made of."""
+    return [key for key in ("messages", NOTES) if key in graph.channels]
 
 
 def _own_messages(
