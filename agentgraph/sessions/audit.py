@@ -66,7 +66,7 @@ class _Reader:
         self.usages: list[Mapping[str, Mapping[str, Any]]] = []
         self.path: list[str] = []
         self._state = state
-        self._run = f"{state.session_id}@0"
+        self._run = f"{state.key}@0"
         self._seq = 0
         self._steps = 0
         self._at = 0.0
@@ -77,7 +77,7 @@ class _Reader:
         before, self._state = self._state, fold(self._state, envelope)
         self._at, self._sequence = _instant(envelope.created_at), envelope.sequence
         if self._state.input != before.input:
-            self._run, self._steps = f"{envelope.session_id}@{envelope.sequence}", 0
+            self._run, self._steps = f"{self._state.key}@{envelope.sequence}", 0
             data = {"from": envelope.sender_id, "text": envelope.text}
             yield self._record("input", data=data)
             return
@@ -217,7 +217,7 @@ class _Reader:
             at=self._at,
             kind=kind,
             agent=agent,
-            thread=self._state.session_id,
+            thread=self._state.key,
             step=self._steps,
             decision=decision,
             data={"sequence": self._sequence, **(data or {})},

@@ -70,7 +70,7 @@ class Transcript:
 def _columns(summary: SessionSummary) -> list[str]:
     """Return the columns of a session for the list."""
     parts = [
-        summary.session_id,
+        summary.key,
         summary.status,
         summary.team,
         f"{summary.sequence} envelopes",

@@ -26,7 +26,7 @@ from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.compiled import CompiledTeam
@@ -248,7 +248,7 @@ class SessionDriver:
         """Wake the inner sessions that were opened for a round that is over."""
         for name in teams:
             for session_id in known_ids(record, round, name, 1 + RETRIES):
-                self._hub.wake(session_id)
+                self._hub.wake(session_key(record.tenant, session_id))
         for session_id in self.session.inner_ids if self.session is not None else ():
             self._hub.wake(session_id)
 
@@ -316,7 +316,7 @@ class SessionDriver:
     async def _close_orphan(self, stored_session: StoredSession) -> None:
         """Close an inner session whose outer session is not in its round any more."""
         hub, record = self._hub, stored_session.record
-        outer = await hub.log.load(record.parent.session_id) if record.parent is not None else None
+        outer = await hub.log.load(record.parent_key) if record.parent_key is not None else None
         if record.parent is not None and outer is not None and _serves(record.parent, outer.state):
             return
         epoch = await self._claim()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from agentgraph.sessions.hub.served import Served, team_of, teams_of
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
-from agentgraph.sessions.log import AppendNotice, Log, SessionSummary, open_log
+from agentgraph.sessions.log import AppendNotice, Log, SessionQuery, SessionSummary, open_log
 from agentgraph.sessions.log.blobs import copy_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import to_ascii
@@ -38,11 +38,17 @@ from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.page import Page, ask_again
-from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.record import (
+    DEFAULT_TENANT,
+    Parent,
+    SessionRecord,
+    session_key,
+)
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_id import is_reserved
+from agentgraph.sessions.team.opening import read_metadata, tenant_faults
 from agentgraph.storage import LazySaver, open_saver
 
 LEASE_S = 30.0
@@ -179,6 +185,8 @@ class Hub:
         expectations: Sequence[Expectation | Mapping[str, Any]] | None = None,
         required_acks: int | None = None,
         invite_timeout: str | float | None = "10m",
+        tenant: str = DEFAULT_TENANT,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Session:
         """Open a session of a team, or of the one with this name; or return the one of this id.
 
@@ -187,6 +195,9 @@ class Hub:
         expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never. By
         default a team's session expires after two hours; an agent's does not, nor is it closed when
         nobody speaks, unless `expectations` say so.
+
+        An `id` is of one `tenant`: the sessions of two tenants never meet. `metadata` are what you
+        note about the session, as JSON: `sessions` shows them, and selects by them.
 
         Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
         team and for an id that another team's session or an inner session has.
@@ -208,34 +219,70 @@ class Hub:
             ttl=team.default_ttl if isinstance(ttl, Default) else ttl,
             invite_timeout=invite_timeout,
             required_acks=required_acks,
+            tenant=tenant,
+            metadata=metadata,
         )
         return await self._create(team, record)
 
-    async def get(self, id: str) -> Session:
-        """Return a session of the store."""
+    async def get(self, id: str, *, tenant: str = DEFAULT_TENANT) -> Session:
+        """Return a session of the store; `SessionError` if the tenant has none of this id."""
         self.check_open()
-        stored_session = await load_readable(self.log, id)
+        key = _key(id, tenant)
+        stored_session = await load_readable(self.log, key)
         if stored_session is None:
             raise SessionError(f"there is no session {id!r}", code="unknown_session")
         session = self.handle(stored_session.record)
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
         session.update(await readable_state(self.log, stored_session))
-        self.wake(id)
+        self.wake(key)
         return session
 
-    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
-        """List the sessions of the store, the oldest first."""
+    async def sessions(
+        self,
+        status: str | None = None,
+        *,
+        served: CompiledTeam | str | None = None,
+        creator: str | None = None,
+        tenant: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[SessionSummary]:
+        """List the sessions of the store, the oldest first; each filter leaves out the others.
+
+            page = await hub.sessions(tenant="acme", limit=50)
+            page = await hub.sessions(tenant="acme", limit=50, after=page[-1].session_id)
+
+        A session has `metadata` if it has each of these entries. `after` is the id of the last
+        session listed before; in a list of all tenants (`tenant=None`) it is its `key`.
+
+        Raises `ConfigurationError` for values that no session can have, `SessionError` if the
+        session `after` is unknown.
+        """
         self.check_open()
-        if status is not None and status not in get_args(Status):
-            statuses = ", ".join(get_args(Status))
-            raise ConfigurationError(f"there is no status {status!r}: there are {statuses}")
-        return await self.log.sessions(status)
+        faults = [*_filter_faults(status, served, creator, tenant, limit, after)]
+        try:
+            entries = read_metadata(metadata)
+        except ConfigurationError as error:
+            faults += error.faults
+        if faults:
+            raise ConfigurationError(faults, code="sessions")
+        query = SessionQuery(
+            status=status,
+            team=served.name if isinstance(served, CompiledTeam) else served,
+            creator=creator,
+            tenant=tenant,
+            metadata=entries,
+            after=after if after is None or tenant is None else session_key(tenant, after),
+            limit=limit,
+        )
+        return await self.log.sessions(query)
 
     async def fork(self, session: Session, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
         record, run_in_context = session.record, self._context.copy().run
-        envelopes = await self.log.read(record.session_id, 0, at)
+        envelopes = await self.log.read(record.key, 0, at)
         parent = Parent(record.session_id, at=at)
         created_at = run_in_context(lambda: clock().wall())
         id, secret = new_id(), new_id()
@@ -257,7 +304,7 @@ class Hub:
         self._context.copy().run(begin_log, page, record)
         due_at = next_due(record, page.state)
         if not await self.log.create(record, page.envelopes, page.state, due_at=due_at):
-            session = await self.get(record.session_id)
+            session = await self.get(record.session_id, tenant=record.tenant)
             if session.record.serves:
                 raise SessionError(
                     f"session {record.session_id!r} serves a round of another session, which "
@@ -277,8 +324,8 @@ class Hub:
 
     def on(self, session: Session, event_type: str, handler: Handler) -> Callable[[], None]:
         """Call a handler with each new envelope of a type; return the unsubscribe function."""
-        self._handlers.add(session.id, event_type, handler, after=session.state.sequence)
-        return partial(self._handlers.remove, session.id, event_type, handler)
+        self._handlers.add(session.key, event_type, handler, after=session.state.sequence)
+        return partial(self._handlers.remove, session.key, event_type, handler)
 
     # The methods below serve the hub's sessions and their drivers.
 
@@ -289,9 +336,9 @@ class Hub:
 
     def handle(self, record: SessionRecord) -> Session:
         """Return the handle of a session; there is one handle per session."""
-        session = self._sessions.get(record.session_id)
+        session = self._sessions.get(record.key)
         if session is None:
-            session = self._sessions[record.session_id] = Session(self, record)
+            session = self._sessions[record.key] = Session(self, record)
         return session
 
     def ownership(self, session_id: str, epoch: int) -> Ownership | None:
@@ -408,11 +455,11 @@ class Hub:
         for envelope in envelopes:
             if envelope.event_type == EV_HANDOFF:
                 self._escalate(session, envelope)
-        position = self._handlers.sequence_of(session.id)
+        position = self._handlers.sequence_of(session.key)
         if position is not None and envelopes and envelopes[0].sequence > position + 1:
-            self.spawn(self._catch_up(session.id))  # another hub owned the session until now
+            self.spawn(self._catch_up(session.key))  # another hub owned the session until now
         else:
-            self._handlers.notify(session.id, envelopes)
+            self._handlers.notify(session.key, envelopes)
 
     async def _catch_up(self, session_id: str) -> None:
         """Call handlers with the envelopes that another hub has appended."""
@@ -433,3 +480,34 @@ class Hub:
             names = ", ".join(self._teams) or "none"
             raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
+
+
+def _key(id: str, tenant: str) -> str:
+    """Return the key of a tenant's session; `ConfigurationError` for what names none."""
+    faults: list[str] = [] if isinstance(id, str) else [f"id={short(id)}: give a string"]
+    faults += tenant_faults(tenant)
+    if faults:
+        raise ConfigurationError(faults, code="session")
+    return session_key(tenant, id)
+
+
+def _filter_faults(
+    status: object,
+    served: object,
+    creator: object,
+    tenant: object,
+    limit: object,
+    after: object,
+) -> Iterator[str]:
+    if status is not None and status not in get_args(Status):
+        yield f"there is no status {short(status)}: there are {', '.join(get_args(Status))}"
+    if not isinstance(served, CompiledTeam | str | None):
+        yield f"served={short(served)}: give what is served, or its name"
+    if not isinstance(creator, str | None):
+        yield f"creator={short(creator)}: give a name"
+    if tenant is not None:
+        yield from tenant_faults(tenant)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        yield f"limit={short(limit)}: give a number from 1 on"
+    if not isinstance(after, str | None):
+        yield f"after={short(after)}: give the id of a session"

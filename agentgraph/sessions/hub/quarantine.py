@@ -41,7 +41,7 @@ async def readable_state(log: Log, stored_session: StoredSession) -> SessionStat
     """Return a session's state: its snapshot, else the fold of its log up to the damage."""
     if stored_session.state is not None:
         return stored_session.state
-    session_id, limit = stored_session.record.session_id, None
+    session_id, limit = stored_session.record.key, None
     try:
         envelopes = await log.read(session_id)
     except DamagedSession as damage:

@@ -61,6 +61,8 @@ class SessionReader:
     def __init__(self, hub: ReaderHub, record: SessionRecord) -> None:
         self._hub = hub
         self.record = record
+        self.key = record.key
+        """The session's key in the log, which is also its thread id."""
         self._state = SessionState.initial(record)
 
     def __repr__(self) -> str:
@@ -78,7 +80,7 @@ class SessionReader:
 
     @property
     def id(self) -> str:
-        """The id, by which every hub of the store finds the session."""
+        """The id, by which every hub of the store finds the session in its tenant."""
         return self.record.session_id
 
     @property
@@ -88,7 +90,7 @@ class SessionReader:
 
     @property
     def _now(self) -> SessionState:
-        owned_session = self._hub.owned_session(self.id)
+        owned_session = self._hub.owned_session(self.key)
         return owned_session.state if owned_session is not None else self._state
 
     @property
@@ -97,7 +99,7 @@ class SessionReader:
 
         Of damaged records this is what the hub has found so far; it looks again every second.
         """
-        driver = self._hub.known_driver(self.id)
+        driver = self._hub.known_driver(self.key)
         if driver is not None and isinstance(driver.quarantine, DamagedSession):
             return driver.quarantine
         try:
@@ -139,7 +141,7 @@ class SessionReader:
         `reader` is as for `history`.
         """
         hub, may_see = self._hub, self._sight_of(reader)
-        return watch(hub.log, hub.subscribers, self.id, _sequence(after), may_see)
+        return watch(hub.log, hub.subscribers, self.key, _sequence(after), may_see)
 
     def stream(
         self, after: int = 0, *, reader: str | None = None
@@ -150,7 +152,7 @@ class SessionReader:
         `reader` is as for `history`: live events are those of the rounds that this reader may see.
         """
         hub, envelopes = self._hub, self.watch(after, reader=reader)
-        return stream(envelopes, hub.subscribers, self.id, reader, partial(hub.wake, self.id))
+        return stream(envelopes, hub.subscribers, self.key, reader, partial(hub.wake, self.key))
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""
@@ -167,7 +169,7 @@ class SessionReader:
         may_see = self._sight_of(reader)
         await self.refresh()
         self._check_sequence(sequence)
-        envelopes = await self._hub.log.read(self.id, 0, sequence)
+        envelopes = await self._hub.log.read(self.key, 0, sequence)
         if not may_see(envelopes[-1]):
             raise SessionError(
                 f"there is no envelope {sequence!r} that {reader!r} may see",
@@ -178,12 +180,12 @@ class SessionReader:
     async def refresh(self) -> SessionState:
         """Load the state again, if another hub owns the session."""
         self._hub.check_open()
-        owned_session = self._hub.owned_session(self.id)
+        owned_session = self._hub.owned_session(self.key)
         if owned_session is not None:
             async with owned_session.lock:  # waits for an append that the store already has
                 self.record = owned_session.record  # whole, where it was damaged before
-        if self._hub.owned_session(self.id) is None:
-            stored_session = await load_readable(self._hub.log, self.id)
+        if self._hub.owned_session(self.key) is None:
+            stored_session = await load_readable(self._hub.log, self.key)
             if stored_session is not None:
                 if stored_session.record.graph:  # else the record is damaged, and read in part
                     self.record = stored_session.record

@@ -213,8 +213,8 @@ class Session(SessionReader):
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
         await self._present_quarantine()
-        self._hub.wake(self.id)
-        await self._hub.subscribers.wait_until(self.id, self._has_settled)
+        self._hub.wake(self.key)
+        await self._hub.subscribers.wait_until(self.key, self._has_settled)
         return self.state
 
     async def set_context(self, key: str, value: Any, *, public: bool = False) -> None:
@@ -255,7 +255,7 @@ class Session(SessionReader):
             await self._request(decider, draft, or_else=text)
         except SessionError as error:
             # The inbox may have had the same decision: this caller's, before its process died.
-            fresh = await self._hub.log.read(self.id, position)
+            fresh = await self._hub.log.read(self.key, position)
             decisions = [
                 envelope.event_data for envelope in fresh if envelope.event_type == ev.EV_DECISION
             ]
@@ -330,14 +330,14 @@ class Session(SessionReader):
         if fault is not None and draft.event_type not in REQUESTS:
             raise fault
         if draft.blobs:  # first, as nothing may refer to what is not stored
-            await self._hub.log.store_blobs(self.id, draft.blobs)
-        envelope_id = await self._hub.log.enqueue(self.id, InboxEntry(new_id(), sender, draft))
-        self._hub.wake(self.id)
+            await self._hub.log.store_blobs(self.key, draft.blobs)
+        envelope_id = await self._hub.log.enqueue(self.key, InboxEntry(new_id(), sender, draft))
+        self._hub.wake(self.key)
         return envelope_id
 
     async def _present_quarantine(self) -> Quarantined | None:
         """Return why the session cannot run now; what was found before is looked at again."""
-        driver = self._hub.known_driver(self.id)
+        driver = self._hub.known_driver(self.key)
         if driver is not None:
             await driver.check_again()
         return self.quarantine
@@ -350,8 +350,8 @@ class Session(SessionReader):
         envelope_id = await self._put_in_inbox(sender, draft)
         if self._is_inside():
             return
-        await self._hub.subscribers.wait_until(self.id, lambda: self._is_taken(envelope_id))
-        if or_else and await self._hub.log.find(self.id, envelope_id) is None:
+        await self._hub.subscribers.wait_until(self.key, lambda: self._is_taken(envelope_id))
+        if or_else and await self._hub.log.find(self.key, envelope_id) is None:
             raise SessionError(or_else, code="too_late")
 
     async def _request_context(self, updates: Mapping[str, Any], is_public: bool) -> None:
@@ -377,7 +377,7 @@ class Session(SessionReader):
         matches: list[Envelope] = []
 
         async def is_in_log() -> bool:
-            envelope = await self._hub.log.find(self.id, envelope_id)
+            envelope = await self._hub.log.find(self.key, envelope_id)
             if envelope is not None:
                 matches.append(envelope)
             elif self._now.is_ended:
@@ -386,7 +386,7 @@ class Session(SessionReader):
                 raise fault
             return envelope is not None
 
-        await self._hub.subscribers.wait_until(self.id, is_in_log)
+        await self._hub.subscribers.wait_until(self.key, is_in_log)
         return matches[0]
 
     async def _settled_span(self, envelope_id: str) -> InputSpan:
@@ -407,10 +407,10 @@ class Session(SessionReader):
         return span
 
     async def _is_taken(self, envelope_id: str) -> bool:
-        entries = await self._hub.log.inbox(self.id)
+        entries = await self._hub.log.inbox(self.key)
         entries_of_it = [entry for entry in entries if entry.envelope_id == envelope_id]
         if entries_of_it:
-            driver = self._hub.known_driver(self.id)
+            driver = self._hub.known_driver(self.key)
             is_at_work = driver is not None and not driver.is_resting
             if is_at_work and entries_of_it[0].draft.event_type in REQUESTS:
                 return False  # also a session in quarantine carries these out
@@ -421,13 +421,13 @@ class Session(SessionReader):
         return True
 
     async def _has_settled(self) -> bool:
-        driver = self._hub.known_driver(self.id)
+        driver = self._hub.known_driver(self.key)
         if driver is not None and not driver.is_resting:
             return False
         if (fault := self.quarantine) is not None and not self._now.is_ended:
             raise fault
         # Read before the state: an entry that another hub admits meanwhile shows up in one of both.
-        entries = await self._hub.log.inbox(self.id)
+        entries = await self._hub.log.inbox(self.key)
         state = await self.refresh()
         if state.is_ended:
             return True
@@ -475,7 +475,7 @@ class Session(SessionReader):
         round = current_round()
         if round is None or not self._is_inside():
             return None
-        return round.audience if round.session.id == self.id else round.session.outer_audience
+        return round.audience if round.session.id == self.key else round.session.outer_audience
 
     def _is_inside(self) -> bool:
         """Tell whether this code runs inside a round of this session or of its inner sessions."""
@@ -483,7 +483,7 @@ class Session(SessionReader):
         if round is None:
             return False
         handle = round.session.handle
-        return self.id in (round.session.id, handle.id if handle is not None else None)
+        return self.key in (round.session.id, handle.key if handle is not None else None)
 
 
 def _sets_context(draft: Draft) -> bool:

@@ -10,11 +10,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph.sessions.log.memory import MemoryLog
 from agentgraph.sessions.log.protocol import (
+    ALL_SESSIONS,
     AppendNotice,
     ChangeListener,
     InboxConflict,
     InboxEntry,
     Log,
+    SessionQuery,
     SessionSummary,
     StoredSession,
 )
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from agentgraph.sessions.log.sqlite import SQLiteLog
 
 __all__ = [
+    "ALL_SESSIONS",
     "AppendNotice",
     "ChangeListener",
     "InboxConflict",
@@ -33,6 +36,7 @@ __all__ = [
     "MemoryLog",
     "PostgresLog",
     "SQLiteLog",
+    "SessionQuery",
     "SessionSummary",
     "StoredSession",
     "open_log",

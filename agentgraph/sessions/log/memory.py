@@ -6,17 +6,20 @@ of the protocol. No method awaits anything, so each is atomic among the tasks of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, product
+from typing import TypeAlias
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import (
+    ALL_SESSIONS,
     AppendNotice,
     ChangeListener,
     InboxConflict,
     InboxEntry,
+    SessionQuery,
     SessionSummary,
     StoredSession,
 )
@@ -29,6 +32,7 @@ from agentgraph.sessions.state.state import SessionState
 class _MemorySession:
     """One session: the data that a database log keeps in rows."""
 
+    ordinal: int
     record: SessionRecord
     state: SessionState
     runnable: bool
@@ -58,6 +62,15 @@ class _MemorySession:
                 self.keys.setdefault(key, envelope.envelope_id)
 
 
+_Place: TypeAlias = tuple[str | None, str | None]
+"""A tenant and a creator, by which sessions are found; None is any."""
+
+
+def _places(record: SessionRecord) -> Iterator[_Place]:
+    """Yield the places under which a session is found."""
+    yield from product((record.tenant, None), (record.creator, None))
+
+
 class MemoryLog:
     """A log that lasts as long as the process; several hubs of the process may share one.
 
@@ -68,6 +81,8 @@ class MemoryLog:
         self._sessions: dict[str, _MemorySession] = {}
         self._leases: dict[str, float] = {}  # by hub: the instant at which its lease expires
         self._order = count(1)  # of arrival in the inboxes
+        self._ordinals = count(1)  # of sessions
+        self._index: dict[_Place, dict[str, _MemorySession]] = {}
         self._listeners = Listeners()
 
     async def open(self) -> None:
@@ -85,14 +100,17 @@ class MemoryLog:
         due_at: float | None = None,
         runnable: bool | None = None,
     ) -> bool:
-        if record.session_id in self._sessions:
+        key = record.key
+        if key in self._sessions:
             return False
         is_runnable = state.is_runnable if runnable is None else runnable
-        session = self._sessions[record.session_id] = _MemorySession(
-            record, state, is_runnable, due_at
+        session = self._sessions[key] = _MemorySession(
+            next(self._ordinals), record, state, is_runnable, due_at
         )
         session.add(envelopes)
-        self._listeners.notify(record.session_id)
+        for place in _places(record):
+            self._index.setdefault(place, {})[key] = session
+        self._listeners.notify(key)
         return True
 
     async def load(self, session_id: str) -> StoredSession | None:
@@ -108,20 +126,20 @@ class MemoryLog:
             session.epoch,
         )
 
-    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
-        return [
-            SessionSummary(
-                session_id,
-                session.record.team,
-                session.state.status,
-                session.record.creator,
-                session.record.created_at,
-                len(session.envelopes),
-                session.record.parent.session_id if session.record.parent else None,
+    async def sessions(self, query: SessionQuery = ALL_SESSIONS) -> list[SessionSummary]:
+        after = None if query.after is None else self._session(query.after).ordinal
+        own = self._index.get((query.tenant, query.creator), {}).values()
+        summaries: list[SessionSummary] = []
+        for session in reversed(own) if query.newest_first else own:
+            is_seen = after is not None and (
+                session.ordinal >= after if query.newest_first else session.ordinal <= after
             )
-            for session_id, session in self._sessions.items()
-            if status is None or session.state.status == status
-        ]
+            if len(summaries) == query.limit:
+                break
+            if not is_seen and query.selects(session.record, session.state.status):
+                count = len(session.envelopes)
+                summaries.append(SessionSummary.of(session.record, session.state.status, count))
+        return summaries
 
     async def append(
         self,

@@ -18,12 +18,15 @@ from agentgraph.errors import StorageError
 from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
+from agentgraph.sessions.log.listing import labels_of, listing
 from agentgraph.sessions.log.postgres_connection import LogConnection, Values, arrays_of, migrate
 from agentgraph.sessions.log.postgres_listener import NotificationListener, payload_of
 from agentgraph.sessions.log.protocol import (
+    ALL_SESSIONS,
     AppendNotice,
     ChangeListener,
     InboxEntry,
+    SessionQuery,
     SessionSummary,
     StoredSession,
 )
@@ -111,17 +114,22 @@ class PostgresLog:
         runnable: bool | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
-        is_new = await self._do(lambda connection: connection.create(columns, envelopes))
+        labels = labels_of(record.metadata)
+        is_new = await self._do(lambda connection: connection.create(columns, envelopes, labels))
         if is_new:
-            self._notify(record.session_id)
+            self._notify(record.key)
         return is_new
 
     async def load(self, session_id: str) -> StoredSession | None:
         rows = await self._ask(sql.LOAD, {"session_id": r.to_ascii(session_id)})
         return r.read_session(session_id, rows[0]) if rows else None
 
-    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
-        return [r.read_summary(row) for row in await self._ask(sql.SESSIONS, {"status": status})]
+    async def sessions(self, query: SessionQuery = ALL_SESSIONS) -> list[SessionSummary]:
+        after = None
+        if query.after is not None:
+            ((after,),) = await self._rows_of(query.after, sql.ORDINAL, {})
+        statement, values = listing(query, after, "%({})s".format)
+        return [r.read_summary(row) for row in await self._ask(statement, values)]
 
     async def append(
         self,

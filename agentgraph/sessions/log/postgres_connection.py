@@ -45,15 +45,20 @@ class LogConnection:
         await self._cursor.execute(query.encode(), values)
         return list(await self._cursor.fetchall()) if self._cursor.description else []
 
-    async def create(self, columns: Values, envelopes: Sequence[Envelope]) -> bool:
+    async def create(
+        self, columns: Values, envelopes: Sequence[Envelope], labels: Sequence[str]
+    ) -> bool:
         """Create a session with its first envelopes; False if a session of this id exists."""
         rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
         session_id = columns["session_id"]
         async with self.connection.transaction():
             counts = {"head": len(rows), "said": r.substantive_count(rows)}
-            await self.ask(sql.CREATE, {**columns, **counts})
-            if self._cursor.rowcount < 1:
+            created = await self.ask(sql.CREATE, {**columns, **counts})
+            if not created:
                 return False
+            if labels:
+                place = {"tenant": columns["tenant"], "ordinal": created[0][0]}
+                await self.ask(sql.LABEL, {**place, "labels": labels})
             # In chunks: a fork may have more envelopes than fit into one message.
             for at in range(0, len(rows), _CHUNK):
                 arrays = arrays_of(session_id, rows[at : at + _CHUNK], dict(keys[at : at + _CHUNK]))

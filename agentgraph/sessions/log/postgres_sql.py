@@ -19,15 +19,19 @@ _KEYS = """
     ON CONFLICT DO NOTHING
 """
 
-# Inserts nothing if a session with this id exists; the row count shows which was the case.
+# Returns no row, and inserts none, if a session with this id exists.
 CREATE = """
 INSERT INTO agentgraph_sessions
-    (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
-     record)
+    (session_id, tenant, team, creator, parent, created_at, status, runnable, due_at, head, said,
+     snapshot, metadata, record)
 VALUES
-    (%(session_id)s, %(team)s, %(creator)s, %(parent)s, %(created_at)s, %(status)s, %(runnable)s,
-     %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(record)s)
-ON CONFLICT DO NOTHING
+    (%(session_id)s, %(tenant)s, %(team)s, %(creator)s, %(parent)s, %(created_at)s, %(status)s,
+     %(runnable)s, %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(metadata)s, %(record)s)
+ON CONFLICT DO NOTHING RETURNING ordinal
+"""
+LABEL = """
+INSERT INTO agentgraph_labels (digest, tenant, ordinal)
+SELECT digest, %(tenant)s, %(ordinal)s FROM unnest(%(labels)s::text[]) AS l (digest)
 """
 # Inserts the first envelopes of a new session. The same transaction inserts the session's row.
 FILL = f"""
@@ -210,10 +214,7 @@ WITH gone AS (
 )
 SELECT pg_notify('{CHANNEL}', '')
 """
-SESSIONS = """
-SELECT session_id, team, status, creator, created_at, head, parent
-FROM agentgraph_sessions WHERE %(status)s::text IS NULL OR status = %(status)s ORDER BY ordinal
-"""
+ORDINAL = "SELECT ordinal FROM agentgraph_sessions WHERE session_id = %(session_id)s"
 # Each SELECT is answered by its own partial index.
 UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable

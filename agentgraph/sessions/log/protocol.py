@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from agentgraph.errors import Quarantined, SessionError
+from agentgraph.routing.frozen_json import FrozenDict
+from agentgraph.routing.values import json_equal
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.record import DEFAULT_TENANT, SessionRecord, session_key
 from agentgraph.sessions.state.state import SessionState
 
 ChangeListener: TypeAlias = Callable[[str | None], None]
@@ -89,6 +91,63 @@ class SessionSummary:
     created_at: float
     sequence: int
     parent: str | None = None
+    """The id of the session whose round it serves, or whose fork it is."""
+    tenant: str = DEFAULT_TENANT
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
+
+    @classmethod
+    def of(cls, record: SessionRecord, status: str, sequence: int) -> SessionSummary:
+        """Return the summary of a session with this record, status and last sequence."""
+        return cls(
+            record.session_id,
+            record.team,
+            status,
+            record.creator,
+            record.created_at,
+            sequence,
+            record.parent.session_id if record.parent is not None else None,
+            record.tenant,
+            record.metadata,
+        )
+
+    @property
+    def key(self) -> str:
+        """The session's key in the log, unique among all tenants."""
+        return session_key(self.tenant, self.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionQuery:
+    """Which sessions a log is to list, and in which order; a field that is None selects all.
+
+    A session has the `metadata` if it has each of these entries. `after` is the key of the session
+    that was listed last, `limit` the most that are listed.
+    """
+
+    status: str | None = None
+    team: str | None = None
+    creator: str | None = None
+    tenant: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
+    after: str | None = None
+    limit: int | None = None
+    newest_first: bool = False
+
+    def selects(self, record: SessionRecord, status: str) -> bool:
+        """Tell whether a session is one of those, wherever it is in the list."""
+        pairs = (
+            (self.status, status),
+            (self.team, record.team),
+            (self.creator, record.creator),
+            (self.tenant, record.tenant),
+        )
+        own = record.metadata
+        return all(wanted in (None, value) for wanted, value in pairs) and all(
+            key in own and json_equal(own[key], value) for key, value in self.metadata.items()
+        )
+
+
+ALL_SESSIONS = SessionQuery()
 
 
 class Log(Protocol):
@@ -97,6 +156,8 @@ class Log(Protocol):
     The owner of a session is a hub, which prolongs its lease by `heartbeat`. Another hub may claim
     the session once that lease has expired, or when its `is_gone` says that the owner is dead. The
     claim raises the epoch; the log then refuses an append with the lower epoch.
+
+    A `session_id` here is the key of a session (`SessionRecord.key`), unique among all tenants.
 
     `register_log` makes a log of your own known to `Hub.open`.
     """
@@ -128,8 +189,11 @@ class Log(Protocol):
         """Return a session, None if it is unknown; `Quarantined` if its record is unreadable."""
         ...
 
-    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
-        """List the sessions, the oldest first."""
+    async def sessions(self, query: SessionQuery = ALL_SESSIONS) -> list[SessionSummary]:
+        """List the sessions that a query selects, the oldest first unless it says otherwise.
+
+        `SessionError` if there is no session with the key `query.after`.
+        """
         ...
 
     async def append(

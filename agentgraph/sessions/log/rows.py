@@ -18,6 +18,7 @@ from agentgraph.errors import (
     SessionError,
     StaleOwner,
 )
+from agentgraph.routing.frozen_json import FrozenDict, freeze_object
 from agentgraph.sessions.log.protocol import (
     DamagedSession,
     InboxEntry,
@@ -32,7 +33,7 @@ from agentgraph.sessions.state.payload import (
     encode_json,
     encode_object,
 )
-from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.record import SessionRecord, id_of, tenant_of
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
 Row: TypeAlias = Sequence[Any]
@@ -126,11 +127,13 @@ def keys_of(envelopes: Iterable[Envelope]) -> dict[str, str]:
 def record_columns(record: SessionRecord) -> dict[str, Any]:
     """Return the columns of a session that never change."""
     return {
-        "session_id": to_ascii(record.session_id),
+        "session_id": to_ascii(record.key),
+        "tenant": to_ascii(record.tenant),
         "team": to_ascii(record.team),
         "creator": to_ascii(record.creator),
-        "parent": to_ascii(record.parent.session_id) if record.parent else None,
+        "parent": None if record.parent_key is None else to_ascii(record.parent_key),
         "created_at": record.created_at,
+        "metadata": encode_object(record.metadata) if record.metadata else None,
         "record": encode_object(record.to_dict()),
     }
 
@@ -166,7 +169,7 @@ def read_session(session_id: str, row: Row) -> StoredSession:
     )
     try:
         record = SessionRecord.from_dict(_json(text))
-        if record.session_id != session_id:
+        if record.key != session_id:
             raise ValueError("it is another session's")
     except _READ_ERRORS as error:
         stored_session = StoredSession(_partial_record(session_id, *columns), *rest)
@@ -182,7 +185,8 @@ def _partial_record(
 ) -> SessionRecord:
     """Return what the columns of a session tell of its unreadable record."""
     instant = float(created_at) if isinstance(created_at, int | float) else 0.0
-    return SessionRecord(session_id, from_ascii(team), from_ascii(creator), (), (), {}, instant)
+    names = (id_of(session_id), from_ascii(team), from_ascii(creator))
+    return SessionRecord(*names, (), (), {}, instant, tenant=tenant_of(session_id))
 
 
 def read_summary(row: Row) -> SessionSummary:
@@ -190,16 +194,27 @@ def read_summary(row: Row) -> SessionSummary:
 
     Never raises: one torn row must not make the list of all sessions fail.
     """
-    session_id, team, status, creator, created_at, head, parent = row
+    session_id, team, status, creator, created_at, head, parent, metadata = row
+    key = from_ascii(session_id)
     return SessionSummary(
-        from_ascii(session_id),
+        id_of(key),
         from_ascii(team),
         str(status),
         from_ascii(creator),
         float(created_at) if isinstance(created_at, int | float) else 0.0,
         int(head) if isinstance(head, int) else 0,
-        None if parent is None else from_ascii(parent),
+        None if parent is None else id_of(from_ascii(parent)),
+        tenant_of(key),
+        _metadata(metadata),
     )
+
+
+def _metadata(text: object) -> Mapping[str, Any]:
+    """Read the metadata of a session; none if they are torn, as its record then is too."""
+    try:
+        return FrozenDict() if text is None else freeze_object(_json(text))
+    except _READ_ERRORS:
+        return FrozenDict()
 
 
 def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
@@ -343,7 +358,7 @@ def _fault(envelope: Envelope, session_id: str, sequence: int) -> str | None:
 
     A row that was moved or edited by hand must not be folded as if it belonged there.
     """
-    if envelope.session_id != session_id or envelope.sequence != sequence:
+    if envelope.session_id != id_of(session_id) or envelope.sequence != sequence:
         return "it belongs elsewhere"
     texts = (envelope.envelope_id, envelope.sender_id, envelope.event_type, envelope.created_at)
     if not all(isinstance(text, str) for text in (*texts, *(envelope.audience or ()))):
@@ -360,7 +375,7 @@ def _snapshot(session_id: str, text: object, head: int) -> SessionState | None:
         state = SessionState.from_dict(_json(text))
     except _READ_ERRORS:
         return None
-    is_whole = state.sequence == head and state.session_id == session_id
+    is_whole = state.sequence == head and state.key == session_id
     return state if is_whole and isinstance(state.status, str) else None
 
 

@@ -15,10 +15,13 @@ from typing import TypeVar
 from agentgraph.errors import StorageError
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
+from agentgraph.sessions.log.listing import labels_of
 from agentgraph.sessions.log.protocol import (
+    ALL_SESSIONS,
     AppendNotice,
     ChangeListener,
     InboxEntry,
+    SessionQuery,
     SessionSummary,
     StoredSession,
 )
@@ -133,11 +136,12 @@ class SQLiteLog:
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         rows, keys = r.envelope_rows(envelopes, 0), r.keys_of(envelopes)
+        labels = labels_of(record.metadata)
 
         def work(access: _FileAccess) -> bool:
-            is_new = access.ask(lambda file: file.create(columns, rows, keys))
+            is_new = access.ask(lambda file: file.create(columns, rows, keys, labels))
             if is_new:
-                access.listeners.notify(record.session_id)
+                access.listeners.notify(record.key)
             return is_new
 
         return await self._submit(work)
@@ -146,8 +150,8 @@ class SQLiteLog:
         row = await self._ask(lambda file: file.load(session_id))
         return None if row is None else r.read_session(session_id, row)
 
-    async def sessions(self, status: str | None = None) -> list[SessionSummary]:
-        return [r.read_summary(row) for row in await self._ask(lambda file: file.sessions(status))]
+    async def sessions(self, query: SessionQuery = ALL_SESSIONS) -> list[SessionSummary]:
+        return [r.read_summary(row) for row in await self._ask(lambda file: file.sessions(query))]
 
     async def append(
         self,

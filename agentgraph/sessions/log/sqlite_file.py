@@ -11,7 +11,8 @@ from typing import Any
 from agentgraph.errors import SessionError, StorageError
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log import sqlite_sql as sql
-from agentgraph.sessions.log.protocol import InboxConflict
+from agentgraph.sessions.log.listing import listing
+from agentgraph.sessions.log.protocol import InboxConflict, SessionQuery
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES
 
@@ -51,14 +52,21 @@ class SessionFile:
         self._connection.close()
 
     def create(
-        self, columns: Mapping[str, Any], rows: Sequence[r.EnvelopeRow], keys: Mapping[str, str]
+        self,
+        columns: Mapping[str, Any],
+        rows: Sequence[r.EnvelopeRow],
+        keys: Mapping[str, str],
+        labels: Sequence[str],
     ) -> bool:
         """Create a session with its first envelopes; False if a session of this id exists."""
         session_id = columns["session_id"]
         values = {**columns, "head": len(rows), "said": r.substantive_count(rows)}
         with self._transaction() as ask:
-            if ask(sql.CREATE, values).rowcount < 1:
+            created = ask(sql.CREATE, values)
+            if created.rowcount < 1:
                 return False
+            places = [(label, columns["tenant"], created.lastrowid) for label in labels]
+            self._connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
             self._add(session_id, rows, keys, base=0)
             self._uncommitted_changes += 1
         return True
@@ -91,8 +99,13 @@ class SessionFile:
     def load(self, session_id: str) -> r.Row | None:
         return self._row(sql.LOAD, r.to_ascii(session_id))
 
-    def sessions(self, status: str | None) -> list[r.Row]:
-        return self._connection.execute(sql.SESSIONS, {"status": status}).fetchall()
+    def sessions(self, query: SessionQuery) -> list[r.Row]:
+        after = None
+        if query.after is not None:
+            ordinal = "SELECT ordinal FROM agentgraph_sessions WHERE session_id = ?"
+            ((after,),) = self._rows(query.after, ordinal, (r.to_ascii(query.after),))
+        statement, values = listing(query, after, ":{}".format)
+        return self._connection.execute(statement, values).fetchall()
 
     def read(self, session_id: str, after: int, limit: int | None) -> list[r.Row]:
         # At least one row: a session without more envelopes gives one row, an unknown session none.

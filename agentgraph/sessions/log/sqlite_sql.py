@@ -5,11 +5,11 @@ from __future__ import annotations
 # Inserts nothing if a session with this id exists; the row count shows which was the case.
 CREATE = """
 INSERT INTO agentgraph_sessions
-    (session_id, team, creator, parent, created_at, status, runnable, due_at, head, said, snapshot,
-     record)
+    (session_id, tenant, team, creator, parent, created_at, status, runnable, due_at, head, said,
+     snapshot, metadata, record)
 VALUES
-    (:session_id, :team, :creator, :parent, :created_at, :status, :runnable, :due_at, :head, :said,
-     :snapshot, :record)
+    (:session_id, :tenant, :team, :creator, :parent, :created_at, :status, :runnable, :due_at,
+     :head, :said, :snapshot, :metadata, :record)
 ON CONFLICT DO NOTHING
 """
 # Moves the head of a session if the head is where the caller expects it, and returns the number of
@@ -80,10 +80,6 @@ RETURNING epoch
 RELEASE_ALL = """
 DELETE FROM agentgraph_hubs
 WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :keep_s
-"""
-SESSIONS = """
-SELECT session_id, team, status, creator, created_at, head, parent
-FROM agentgraph_sessions WHERE :status IS NULL OR status = :status ORDER BY ordinal
 """
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
 UNFINISHED_SESSIONS = """

@@ -136,6 +136,52 @@ _POSTGRES_1 = (
     "CREATE INDEX agentgraph_sessions_runnable ON agentgraph_sessions (ordinal) WHERE runnable",
 )
 
+# Sessions belong to tenants. An id that looks like `tenant/id` gets its tenant before it, as
+# `state.record.session_key` writes it, so that the keys of a tenant are free for its sessions.
+_PREFIXED_COLUMNS = (
+    ("agentgraph_sessions", "session_id"),
+    ("agentgraph_sessions", "parent"),
+    ("agentgraph_envelopes", "session_id"),
+    ("agentgraph_keys", "session_id"),
+    ("agentgraph_inbox", "session_id"),
+)
+_TENANTS = (
+    "ALTER TABLE agentgraph_sessions ADD COLUMN tenant TEXT NOT NULL DEFAULT 'default'",
+    "ALTER TABLE agentgraph_sessions ADD COLUMN metadata TEXT",
+    # Equal entries of metadata have equal digests.
+    """CREATE TABLE agentgraph_labels (
+        digest TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        ordinal BIGINT NOT NULL,
+        PRIMARY KEY (digest, tenant, ordinal)
+    )""",
+    "CREATE INDEX agentgraph_labels_of ON agentgraph_labels (ordinal)",
+    "CREATE INDEX agentgraph_sessions_of_tenant ON agentgraph_sessions (tenant, ordinal)",
+    "CREATE INDEX agentgraph_sessions_of_creator ON agentgraph_sessions (creator, ordinal)",
+    "CREATE INDEX agentgraph_sessions_of_tenants_creator "
+    "ON agentgraph_sessions (tenant, creator, ordinal)",
+    "CREATE INDEX agentgraph_sessions_below ON agentgraph_sessions (parent) "
+    "WHERE parent IS NOT NULL",
+)
+_SQLITE_2 = (
+    *(
+        f"UPDATE {table} SET {column} = 'default/' || {column} "
+        f"WHERE instr({column}, '/') BETWEEN 2 AND 53 "
+        f"AND substr({column}, 1, instr({column}, '/') - 1) NOT GLOB '*[^a-zA-Z0-9_-]*'"
+        for table, column in _PREFIXED_COLUMNS
+    ),
+    *_TENANTS,
+)
+_POSTGRES_2 = (
+    *(
+        f"UPDATE {table} SET {column} = 'default/' || {column} "
+        f"WHERE {column} ~ '^[a-zA-Z0-9_-]{{1,52}}/'"
+        for table, column in _PREFIXED_COLUMNS
+    ),
+    *_TENANTS,
+    "CREATE UNIQUE INDEX agentgraph_sessions_listed ON agentgraph_sessions (ordinal)",
+)
+
 # Texts that are too large for an envelope, by their digest, by which they are checked too.
 _BLOBS = """CREATE TABLE agentgraph_blobs (
         session_id TEXT NOT NULL,
@@ -144,5 +190,5 @@ _BLOBS = """CREATE TABLE agentgraph_blobs (
         PRIMARY KEY (session_id, digest)
     )"""
 
-SQLITE: Migrations = (_SQLITE_1, (f"{_BLOBS} WITHOUT ROWID",))
-POSTGRES: Migrations = (_POSTGRES_1, (_BLOBS,))
+SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",))
+POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,))

@@ -34,10 +34,8 @@ AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 class SessionHandle(Protocol):
     """The part of the session handle that modules below the hub need."""
 
-    @property
-    def id(self) -> str:
-        """Return the session's id."""
-        ...
+    key: str
+    """The session's key in the log."""
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Put a draft into the inbox without checks; only the supervisor does this."""
@@ -72,6 +70,7 @@ class OwnedSession:
     """
 
     id: str = field(init=False)
+    """The session's key in the log."""
     log: Log
     record: SessionRecord
     rules: Rules
@@ -117,7 +116,7 @@ class OwnedSession:
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
-        self.id = self.record.session_id
+        self.id = self.record.key
         self.tasks = Tasks(self.note)
 
     @property
@@ -325,7 +324,7 @@ async def load_state(log: Log, stored_session: StoredSession) -> SessionState:
     """Return a session's state: its snapshot, else the fold of its log."""
     if stored_session.state is not None:
         return stored_session.state
-    envelopes = await log.read(stored_session.record.session_id)
+    envelopes = await log.read(stored_session.record.key)
     return fold_all(SessionState.initial(stored_session.record), envelopes)
 
 

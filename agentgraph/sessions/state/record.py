@@ -10,6 +10,10 @@ from typing import Any
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import freeze, thaw
 
+DEFAULT_TENANT = "default"
+"""The tenant of sessions that were opened without one."""
+TENANT_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
@@ -19,6 +23,7 @@ class Parent:
     """The parent of a session: the round that it serves, or the session that it is a fork of."""
 
     session_id: str
+    """Its id; it is of the same tenant."""
     round: int = 0
     speaker: str | None = None
     at: int | None = None
@@ -54,13 +59,27 @@ class SessionRecord:
     """Whether it is a session of one: whoever speaks is answered by its only agent."""
     secret: str = field(default="", repr=False)
     """What the ids of inner sessions follow from; "" in records of earlier versions."""
+    tenant: str = DEFAULT_TENANT
+    """Whose session it is: an id names one session of each tenant."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller notes about the session: lists show it, and select by it."""
 
     def __post_init__(self) -> None:
-        names = ("graph", "context", "handoffs", "expectations")
+        names = ("graph", "context", "handoffs", "metadata", "expectations")
         values = freeze({name: getattr(self, name) for name in names})
         for name in names[:-1]:
             object.__setattr__(self, name, values[name])
         object.__setattr__(self, "expectations", tuple(values["expectations"]))
+
+    @property
+    def key(self) -> str:
+        """The key of the session in the log, and its thread id: unique among all tenants."""
+        return session_key(self.tenant, self.session_id)
+
+    @property
+    def parent_key(self) -> str | None:
+        """The key of the parent, None if there is no parent."""
+        return None if self.parent is None else session_key(self.tenant, self.parent.session_id)
 
     @property
     def serves(self) -> bool:
@@ -89,6 +108,33 @@ class SessionRecord:
         if data.get("parent") is not None:
             values["parent"] = Parent(**data["parent"])
         return cls(**values)
+
+
+def session_key(tenant: str, session_id: str) -> str:
+    """Return the key of a session: `tenant/id`, or the id alone if it is of the default tenant.
+
+    There too an id that itself looks like `tenant/id` has its tenant before it, so that no two
+    sessions have one key.
+    """
+    if tenant == DEFAULT_TENANT and _tenant_in(session_id) is None:
+        return session_id
+    return f"{tenant}/{session_id}"
+
+
+def id_of(key: str) -> str:
+    """Return the id of the session that has this key: the id within its tenant."""
+    return key if _tenant_in(key) is None else key.partition("/")[2]
+
+
+def tenant_of(key: str) -> str:
+    """Return the tenant of the session that has this key."""
+    return _tenant_in(key) or DEFAULT_TENANT
+
+
+def _tenant_in(text: str) -> str | None:
+    """Return what a text that looks like `tenant/…` has before its first slash, else None."""
+    tenant, slash, _ = text.partition("/")
+    return tenant if slash and TENANT_NAME.fullmatch(tenant) else None
 
 
 def seconds_of(name: str, duration: str | float | None) -> float | None:

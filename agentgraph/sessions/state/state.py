@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from agentgraph.display import code, escaped, row
 from agentgraph.phases import ConversationState
 from agentgraph.routing.frozen_json import FrozenDict, freeze_fields, thaw
-from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.record import DEFAULT_TENANT, SessionRecord, session_key
 from agentgraph.sessions.state.thread import NEW_THREAD
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
@@ -109,6 +109,7 @@ class SessionState:
     asked_by: str | None = None
     """Time, sequence and sender of the oldest message after which only this sender has spoken."""
     updated_at: str = ""
+    tenant: str = DEFAULT_TENANT
     thread: Mapping[str, Any] | None = None
     """Where the conversation of a session of one stands in the log, see `thread_after`."""
 
@@ -120,6 +121,7 @@ class SessionState:
         """Return the state of a session with an empty log."""
         return cls(
             session_id=record.session_id,
+            tenant=record.tenant,
             serves=record.serves,
             participant_order=(*record.agents, *record.humans),
             humans=record.people,
@@ -128,6 +130,11 @@ class SessionState:
             conversation=ConversationState(phase=record.phase),
             thread=NEW_THREAD if record.is_single else None,
         )
+
+    @property
+    def key(self) -> str:
+        """The key of the session in the log."""
+        return session_key(self.tenant, self.session_id)
 
     @property
     def phase(self) -> str:

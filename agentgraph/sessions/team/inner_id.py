@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.state.payload import encode_json
-from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
 
 _PREFIX = "ag.inner."
 _KEY_SIZE = 64
@@ -48,10 +48,10 @@ async def inner_id(log: Log, outer: SessionRecord, parent: Parent, attempt: int,
     if outer.secret:
         return _derived_id(outer.secret, parent, attempt)
     earlier_id = _earlier_id(parent, attempt)
-    stored_session = await log.load(earlier_id)
+    stored_session = await log.load(session_key(outer.tenant, earlier_id))
     if stored_session is not None and is_inner_of(stored_session.record, parent, team):
         return earlier_id
-    (first,) = await log.read(outer.session_id, 0, 1)
+    (first,) = await log.read(outer.key, 0, 1)
     return _derived_id(first.envelope_id, parent, attempt)
 
 

@@ -57,6 +57,7 @@ async def open_inner(
         creator=_CREATOR if is_hidden or creator in team.names else creator,
         expectations=(),  # the outer session's expectations cover its round
         parent=parent,
+        tenant=outer.record.tenant,
     )
     session = await open_session(outer.log, team, record)
     if not is_inner_of(session.record, parent, team.name):
@@ -74,7 +75,7 @@ async def open_inner(
     session.owner, session.on_appended = outer.owner, outer.on_appended
     session.is_in_graph, session.handle, session.outer = True, outer.handle, outer
     session.outer_audience = audience if outer.outer is None else outer.outer_audience
-    outer.inner_ids.add(session_id)
+    outer.inner_ids.add(session.id)
     return session
 
 
@@ -123,7 +124,7 @@ async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> Owned
     page = Page(SessionState.initial(record), rules)
     begin_log(page, record)
     await log.create(record, page.envelopes, page.state, runnable=False)
-    stored_session = await log.load(record.session_id)
+    stored_session = await log.load(record.key)
     assert stored_session is not None  # created above, or stored before
     return OwnedSession(
         log,

@@ -14,7 +14,7 @@ from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.state.packet import TurnOutput
-from agentgraph.sessions.state.record import Parent
+from agentgraph.sessions.state.record import Parent, session_key
 from agentgraph.sessions.team.inner_id import inner_id
 from agentgraph.sessions.team.inner_session import (
     close_inner,
@@ -43,7 +43,8 @@ class TeamSpeaker(Speaker):
     async def speak(self, round: Round) -> None:
         """Run a round; an inner session that is still open afterwards is closed."""
         await Speaker.speak(self, round)
-        stored_session = await round.session.log.load(await self._id(round))
+        key = session_key(round.session.record.tenant, await self._id(round))
+        stored_session = await round.session.log.load(key)
         if stored_session is not None and not (
             stored_session.state and stored_session.state.is_ended
         ):
@@ -93,7 +94,7 @@ class TeamSpeaker(Speaker):
         return await inner_id(session.log, session.record, parent, attempt, self.team.name)
 
     def _parent(self, round: Round) -> Parent:
-        return Parent(round.session.id, round.number, self.name, path=self.name)
+        return Parent(round.session.record.session_id, round.number, self.name, path=self.name)
 
     async def _open(self, round: Round) -> OwnedSession:
         session_id = await self._id(round)

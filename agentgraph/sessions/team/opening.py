@@ -22,12 +22,20 @@ from agentgraph.sessions.state.expectations import (
     ends_in_time,
     read_expectations,
 )
-from agentgraph.sessions.state.payload import canonical
-from agentgraph.sessions.state.record import Parent, SessionRecord, seconds_of
+from agentgraph.sessions.state.payload import canonical, encode_json
+from agentgraph.sessions.state.record import (
+    DEFAULT_TENANT,
+    TENANT_NAME,
+    Parent,
+    SessionRecord,
+    seconds_of,
+)
 from agentgraph.sessions.team.spec import TeamSpec
 
 T = TypeVar("T")
 
+_MOST_METADATA = 32
+_MAX_METADATA_BYTES = 8_000
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")
 
 
@@ -43,6 +51,8 @@ def new_record(
     invite_timeout: str | float | None = None,
     required_acks: int | None = None,
     parent: Parent | None = None,
+    tenant: str = DEFAULT_TENANT,
+    metadata: Mapping[str, Any] | None = None,
 ) -> SessionRecord:
     """Return the record of a new session; `expectations` default to those of the team.
 
@@ -50,7 +60,7 @@ def new_record(
     """
     # The checks of names and rules need values of the right types, so these are read first.
     reader = _Reader()
-    reader.faults += _value_faults(session_id, humans, required_acks)
+    reader.faults += _value_faults(session_id, tenant, humans, required_acks)
     people = (*team.humans, *([] if reader.faults else humans))
     reader.faults += _people_faults(team, creator, people)
     is_readable = not reader.faults
@@ -59,6 +69,7 @@ def new_record(
         own = team.expectations
         expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
     variables = reader.read(lambda: canonical({} if context is None else context, "the context"))
+    notes = reader.read(lambda: read_metadata(metadata))
     checks = reader.read(lambda: read_expectations(expectations, members or None))
     ttl_s = reader.read(lambda: seconds_of("ttl", ttl))
     timeout_s = reader.read(lambda: seconds_of("invite_timeout", invite_timeout))
@@ -88,6 +99,8 @@ def new_record(
         supervisor=team.supervisor_name if team.supervising_agent is not None else None,
         parent=parent,
         secret=new_id(),
+        tenant=tenant,
+        metadata=notes or {},
     )
 
 
@@ -105,14 +118,37 @@ class _Reader:
             return None
 
 
-def _value_faults(session_id: object, humans: object, required_acks: object) -> Iterator[str]:
+def _value_faults(
+    session_id: object, tenant: object, humans: object, required_acks: object
+) -> Iterator[str]:
     """Yield the values of a wrong type: callers may ignore the annotations."""
     if not isinstance(session_id, str) or not session_id:
         yield f"id={short(session_id)}: give a string"
+    yield from tenant_faults(tenant)
     if isinstance(humans, str) or not isinstance(humans, Iterable):
         yield f"participants={short(humans)}: give a list of names"
     if required_acks is not None and (type(required_acks) is not int or required_acks < 1):
         yield f"required_acks={short(required_acks)}: give a number from 1 on, or None for all"
+
+
+def read_metadata(metadata: object) -> Mapping[str, Any]:
+    """Return the metadata of a session as JSON; every list of sessions shows them."""
+    if metadata is None:
+        return {}
+    values = canonical(metadata, "metadata")
+    size = len(encode_json(values))
+    if len(values) > _MOST_METADATA or size > _MAX_METADATA_BYTES:
+        raise ConfigurationError(
+            f"metadata has {len(values)} entries of {size} bytes: at most {_MOST_METADATA} entries "
+            f"of {_MAX_METADATA_BYTES} bytes are listed with a session, so keep them elsewhere"
+        )
+    return values
+
+
+def tenant_faults(tenant: object) -> Iterator[str]:
+    """Yield what is wrong with the name of a tenant."""
+    if not isinstance(tenant, str) or not TENANT_NAME.fullmatch(tenant):
+        yield f"tenant={short(tenant)}: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
 
 
 def _people_faults(team: TeamSpec, creator: object, people: Sequence[object]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.draft import Content
-from agentgraph.sessions.state.record import Parent
+from agentgraph.sessions.state.record import DEFAULT_TENANT, Parent, session_key
 from agentgraph.sessions.team.graph import TeamState
 from agentgraph.sessions.team.inner_id import inner_id, is_inner_of, path_of
 from agentgraph.sessions.team.inner_session import (
@@ -90,33 +90,34 @@ class PrivateSessions:
         log, record = outer.session.log, outer.session.record
         for attempt in count(1):
             session_id = await inner_id(log, record, parent, attempt, self.team.name)
-            stored_session = await log.load(session_id)
+            stored_session = await log.load(session_key(record.tenant, session_id))
             # A failed attempt is followed by a new session; any other session of the place is
             # resumed, and one that has ended has its answer in the log.
             if stored_session is None or not _has_failed(stored_session):
                 break
         return await self._inner(outer, session_id, parent)
 
-    async def _resume(self, session_id: str, outer: RoundLedger | None) -> OwnedSession:
+    async def _resume(self, key: str, outer: RoundLedger | None) -> OwnedSession:
         """Return the session that a run was in before it was interrupted.
 
         An inner session is returned only inside the round that it serves.
         """
-        session = self.sessions.get(session_id)
+        session = self.sessions.get(key)
         if session is not None and (session.outer is None or _is_inside(session, outer)):
             return session
         if outer is not None:
-            stored_session = await outer.session.log.load(session_id)
+            stored_session = await outer.session.log.load(key)
             path = path_of(stored_session.record) if stored_session is not None else ""
             parent = _parent(outer, path)
             if stored_session is not None and is_inner_of(
                 stored_session.record, parent, self.team.name
             ):
+                session_id = stored_session.record.session_id
                 session = await self._inner(outer, session_id, parent)
                 session.outer_input = self._outer_input(path, outer)
                 return session
         raise SessionError(
-            f"the session {session_id!r} of the team {self.team.name!r} was in the memory of "
+            f"the session {key!r} of the team {self.team.name!r} was in the memory of "
             "another process: hold it on a hub, or have its agent speak in a team that is",
             code="session_lost",
         )
@@ -129,14 +130,14 @@ class PrivateSessions:
         if session is None or (session.state.is_ended and begins_anew):
             first = name = name or key[0]
             attempt = 1
-            while await self.log.load(name) is not None:
+            while await self.log.load(session_key(DEFAULT_TENANT, name)) is not None:
                 attempt += 1
                 name = f"{first}~{attempt}"
             record = new_record(self.team, name, creator="user")
             session = await open_session(self.log, self.team, record)
             session.is_in_graph = True
             self._remember(session)
-            self.latest_ids[key] = name
+            self.latest_ids[key] = session.id
         return session
 
     async def _inner(self, outer: RoundLedger, session_id: str, parent: Parent) -> OwnedSession:
@@ -166,7 +167,7 @@ class PrivateSessions:
 
 def _parent(outer: RoundLedger, path: str) -> Parent:
     """Return the parent of an inner session that serves the round of a ledger."""
-    return Parent(outer.session.id, outer.round, outer.speaker, path=path)
+    return Parent(outer.session.record.session_id, outer.round, outer.speaker, path=path)
 
 
 def _is_inside(session: OwnedSession, outer: RoundLedger | None) -> bool:

@@ -260,7 +260,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
     state = replace(round.state, summary=round.session.state.summary)
     reach = speaker.view.reach(state)
     if reach is None:
-        history = await log.read(state.session_id)
+        history = await log.read(state.key)
         past = [envelope for envelope in history if envelope.sequence <= state.round_began]
         envelopes: Sequence[Envelope] = [envelope for envelope in past if envelope.is_substantive]
     else:

@@ -21,9 +21,7 @@ async def read_window(
     parallel round is cut in the order of its list.
     """
     reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
-    visible_messages = _VisibleMessages(
-        log, state.session_id, reader_spans, None if sees_all else reader
-    )
+    visible_messages = _VisibleMessages(log, state.key, reader_spans, None if sees_all else reader)
     window = await visible_messages.last(count, state.round_began)
     speaker_count = speakers_of(window[0]) if window else 1
     if speaker_count > 1:
@@ -39,7 +37,7 @@ class _VisibleMessages:
     """The messages of a log that one reader may see."""
 
     log: Log
-    session_id: str
+    key: str
     spans: Sequence[Span]
     reader: str | None
     """None for a supervisor, who sees all that is said."""
@@ -51,7 +49,7 @@ class _VisibleMessages:
             position = min(end, before)
             while position >= start and len(result) < count:
                 limit = min(count - len(result), position - start + 1)
-                batch = await self.log.tail(self.session_id, limit, position)
+                batch = await self.log.tail(self.key, limit, position)
                 result = [*(item for item in batch if self._may_see(item, start)), *result]
                 position = batch[0].sequence - 1 if batch else 0
         return result
@@ -68,7 +66,7 @@ async def as_round_began(log: Log, state: SessionState) -> SessionState:
     counts = dict(state.said)
     shares = state.visibility.items()
     hidden_counts = {name: dict(share["hidden"]) for name, share in shares}
-    for envelope in await log.read(state.session_id, state.round_began):
+    for envelope in await log.read(state.key, state.round_began):
         if not envelope.is_substantive or envelope.sequence > state.sequence:
             continue
         counts[envelope.sender_id] -= 1

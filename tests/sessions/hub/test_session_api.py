@@ -458,6 +458,54 @@ async def test_sessions_are_listed_by_status_the_oldest_first() -> None:
             await hub.sessions("sleeping")
 
 
+async def test_sessions_are_listed_by_what_is_served_and_by_metadata(log_url: str) -> None:
+    other = Team([agent("b")], sequence(["b"]), name="other")
+    async with await Hub.open(log_url, serve=[team := desk(), other]) as hub:
+        await hub.session(team, id="one", metadata={"kind": "chat", "tags": ["a"]})
+        await hub.session(other, id="two", creator="ann", metadata={"kind": "chat"})
+        listed = await hub.sessions()
+        assert [one.metadata for one in listed] == [
+            {"kind": "chat", "tags": ["a"]},
+            {"kind": "chat"},
+        ]
+        cases: list[tuple[dict[str, Any], list[str]]] = [
+            ({"served": team}, ["one"]),
+            ({"served": "other"}, ["two"]),
+            ({"creator": "ann"}, ["two"]),
+            ({"metadata": {"kind": "chat"}}, ["one", "two"]),
+            ({"metadata": {"kind": "chat", "tags": ["a"]}}, ["one"]),
+            ({"metadata": {"kind": "chat"}, "limit": 1, "after": "one"}, ["two"]),
+            ({"metadata": {"kind": "mail"}}, []),
+        ]
+        for filters, ids in cases:
+            assert [one.session_id for one in await hub.sessions(**filters)] == ids
+        with pytest.raises(SessionError) as refused:
+            await hub.sessions(after="three")
+        assert refused.value.code == "unknown_session"
+
+
+async def test_filters_that_no_session_can_meet_are_refused_all_at_once() -> None:
+    async with await Hub.open(serve=[desk()]) as hub:
+        filters: Any = {"status": "x", "served": 1, "creator": 2, "tenant": "/", "limit": 0}
+        filters |= {"after": 3, "metadata": 4}
+        with pytest.raises(ConfigurationError) as refused:
+            await hub.sessions(**filters)
+        assert len(refused.value.faults) == 7
+
+
+async def test_a_session_keeps_its_metadata() -> None:
+    async with await Hub.open(serve=[desk()]) as hub:
+        session = await hub.session("desk", metadata={"who": "ann"})
+        assert session.record.metadata == {"who": "ann"}
+        fork = await session.fork(1)
+        assert fork.record.metadata == {"who": "ann"}
+        many = dict.fromkeys(map(str, range(33)))
+        wrong: list[Any] = [[], {1: 2}, {"a": object()}, {"a": "x" * 9_000}, many]
+        for metadata in wrong:
+            with pytest.raises(ConfigurationError, match="metadata"):
+                await hub.session("desk", metadata=metadata)
+
+
 async def test_a_session_is_got_by_its_id_as_the_same_handle() -> None:
     async with await Hub.open(serve=[desk()]) as hub:
         session = await hub.session("desk", id="mine")

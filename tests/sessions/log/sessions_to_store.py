@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agentgraph.sessions.log import InboxEntry, Log
 from agentgraph.sessions.state.draft import Draft, text_envelope
@@ -25,17 +26,27 @@ AWKWARD = 'nul \0 half \ud800 quote " back \\ umlaut ü \U0001f600'
 """What not every store can hold."""
 
 
-def record(session_id: str = "s", *, created_at: float = 1.5, team: str = "team") -> SessionRecord:
+def record(
+    session_id: str = "s",
+    *,
+    created_at: float = 1.5,
+    team: str = "team",
+    creator: str = "user",
+    tenant: str = "default",
+    metadata: Mapping[str, Any] | None = None,
+) -> SessionRecord:
     return SessionRecord(
         session_id=session_id,
         team=team,
-        creator="user",
+        creator=creator,
         agents=("a", "b"),
         humans=(),
         graph={"version": 1, "transitions": []},
         created_at=created_at,
         context={"tier": "gold"},
         parent=Parent("origin", 2, "a", 7) if session_id == "child" else None,
+        tenant=tenant,
+        metadata=metadata or {},
     )
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agentgraph.errors import SessionError
-from agentgraph.sessions.log import Log, MemoryLog
+from agentgraph.sessions.log import Log, MemoryLog, SessionQuery
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.state.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.state import SessionState
-from tests.sessions.log.sessions_to_store import envelope, record, waiting
+from tests.sessions.log.sessions_to_store import AWKWARD, envelope, record, waiting
 
 SESSIONS = st.sampled_from(["s", "s", "t", "child"])
 OWNERS = st.sampled_from(["a", "b"])
@@ -26,6 +26,21 @@ SENDERS = st.sampled_from(["a", "user"])
 KEYS = st.sampled_from([None, "k", "l"])
 TIMES = st.integers(0, 6).map(float)
 SMALL = st.integers(-1, 9)
+TENANTS = st.sampled_from(["default", "acme", "s"])
+SESSION_IDS = st.sampled_from(["u", "acme/u", "acme/acme/u", "/u", "a b/u"])
+VALUES = st.sampled_from([1, 1.0, True, "1", None, [1, {"ü": 2.0}], [1.0, {"ü": 2}]])
+METADATA = st.dictionaries(st.sampled_from(["a", "b", AWKWARD]), VALUES, max_size=2)
+QUERIES = st.builds(
+    SessionQuery,
+    status=st.sampled_from([None, "pending", "closed"]),
+    team=st.sampled_from([None, "team", "other"]),
+    creator=st.sampled_from([None, "user", "ann"]),
+    tenant=st.none() | TENANTS,
+    metadata=METADATA,
+    after=st.sampled_from([None, "s", "acme/u", "u", "nobody"]),
+    limit=st.none() | st.integers(1, 4),
+    newest_first=st.booleans(),
+)
 
 
 class Twins(RuleBasedStateMachine):
@@ -171,9 +186,16 @@ class Twins(RuleBasedStateMachine):
         self.both(lambda log: log.unfinished_sessions(now))
         self.both(lambda log: log.next_due())
 
-    @rule(status=st.sampled_from([None, "pending", "closed"]))
-    def sessions(self, status: str | None) -> None:
-        self.both(lambda log: log.sessions(status))
+    @rule(
+        tenant=TENANTS, creator=st.sampled_from(["user", "ann"]), metadata=METADATA, id=SESSION_IDS
+    )
+    def create_of(self, tenant: str, creator: str, metadata: dict[str, Any], id: str) -> None:
+        made = record(id, tenant=tenant, creator=creator, metadata=metadata)
+        self.both(lambda log: log.create(made, [], SessionState.initial(made)))
+
+    @rule(query=QUERIES)
+    def sessions(self, query: SessionQuery) -> None:
+        self.both(lambda log: log.sessions(query))
 
     @invariant()
     def same(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
-from agentgraph.sessions.log import InboxConflict, Log, SessionSummary
+from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary
 from agentgraph.sessions.state.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
@@ -84,8 +84,57 @@ async def test_sessions_are_listed_the_oldest_first(log: Log) -> None:
 
     assert [one.session_id for one in listed] == ["z", "child", "closed"]
     assert listed[1] == SessionSummary("child", "team", "pending", "user", 1.5, 1, "origin")
-    assert [one.session_id for one in await log.sessions("closed")] == ["closed"]
-    assert await log.sessions("expired") == []
+    assert [one.session_id for one in await log.sessions(SessionQuery(status="closed"))] == [
+        "closed"
+    ]
+    assert await log.sessions(SessionQuery(status="expired")) == []
+
+
+async def test_sessions_are_listed_by_what_they_have(log: Log) -> None:
+    for made in (
+        record("one", metadata={"kind": "chat", "n": 1}),
+        record("two", tenant="acme", creator="ann", metadata={"kind": "chat", "n": 1.0}),
+        record("one", tenant="acme", metadata={"kind": AWKWARD}),
+        record("three", tenant="acme", creator="ann", team="other", metadata={"n": True}),
+    ):
+        assert await log.create(made, [], SessionState.initial(made))
+
+    for query, keys in [
+        (SessionQuery(tenant="acme"), ["acme/two", "acme/one", "acme/three"]),
+        (SessionQuery(tenant="acme", creator="ann"), ["acme/two", "acme/three"]),
+        (SessionQuery(creator="user"), ["one", "acme/one"]),
+        (SessionQuery(team="other"), ["acme/three"]),
+        (SessionQuery(metadata={"kind": "chat"}), ["one", "acme/two"]),
+        (SessionQuery(metadata={"n": 1, "kind": "chat"}), ["one", "acme/two"]),
+        (SessionQuery(metadata={"n": 1}, tenant="acme"), ["acme/two"]),
+        (SessionQuery(metadata={"n": True}, creator="ann"), ["acme/three"]),
+        (SessionQuery(metadata={"kind": AWKWARD}), ["acme/one"]),
+        (SessionQuery(metadata={"kind": "none"}), []),
+        (SessionQuery(status="closed"), []),
+        (SessionQuery(limit=2), ["one", "acme/two"]),
+        (SessionQuery(limit=2, after="acme/two"), ["acme/one", "acme/three"]),
+        (SessionQuery(limit=2, newest_first=True), ["acme/three", "acme/one"]),
+        (SessionQuery(newest_first=True, after="acme/two"), ["one"]),
+        (SessionQuery(tenant="acme", after="one", limit=1), ["acme/two"]),
+        (SessionQuery(metadata={"kind": "chat"}, after="one"), ["acme/two"]),
+    ]:
+        assert [summary.key for summary in await log.sessions(query)] == keys, query
+
+
+async def test_listed_sessions_show_their_tenant_and_metadata(log: Log) -> None:
+    made = record("one", tenant="acme", metadata={"kind": AWKWARD})
+    await log.create(made, [], SessionState.initial(made))
+
+    (summary,) = await log.sessions()
+
+    assert (summary.session_id, summary.tenant) == ("one", "acme")
+    assert summary.metadata == {"kind": AWKWARD}
+
+
+async def test_list_after_an_unknown_session_is_refused(log: Log) -> None:
+    with pytest.raises(SessionError) as caught:
+        await log.sessions(SessionQuery(after="nobody"))
+    assert caught.value.code == "unknown_session"
 
 
 async def test_append_stores_envelopes_and_state(opened: OpenLog) -> None:

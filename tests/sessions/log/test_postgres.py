@@ -302,10 +302,10 @@ async def test_database_of_a_saver_is_brought_up_to_date(postgres: Database) -> 
 
 async def test_database_of_a_newer_version_is_refused(postgres: Database) -> None:
     execute(postgres, "CREATE TABLE agentgraph_migrations (version INTEGER PRIMARY KEY)")
-    execute(postgres, "INSERT INTO agentgraph_migrations VALUES (2)")
+    execute(postgres, "INSERT INTO agentgraph_migrations VALUES (99)")
     log = PostgresLog(postgres.url)
 
-    with pytest.raises(StorageError, match=r"newer agentgraph \(version 2; this one knows 1\)"):
+    with pytest.raises(StorageError, match=r"newer agentgraph \(version 99; this one knows \d+\)"):
         await log.open()
 
     assert execute(postgres, "SELECT to_regclass('agentgraph_sessions')") == [(None,)]

@@ -19,9 +19,11 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from agentgraph.clock import SystemClock, use_clock
 from agentgraph.errors import Quarantined, RoundConflict, StorageError
-from agentgraph.sessions.log import Log, sqlite_file, sqlite_sql
+from agentgraph.sessions.log import Log, SessionQuery, sqlite_file, sqlite_sql
+from agentgraph.sessions.log.listing import listing
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.sqlite_file import SessionFile
+from agentgraph.sessions.log.tables import SQLITE
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage import LazySaver, open_saver
 from tests.sessions.log.sessions_to_store import (
@@ -219,7 +221,8 @@ async def test_file_of_a_saver_is_brought_up_to_date(path: str) -> None:
     await log.open()
 
     await Writer(log).begin(envelope(1))
-    assert execute(path, "SELECT version FROM agentgraph_migrations") == [(1,)]
+    versions = execute(path, "SELECT version FROM agentgraph_migrations")
+    assert versions == [(n,) for n in range(1, len(SQLITE) + 1)]
     await saver.aclose()
     await log.close()
 
@@ -236,10 +239,10 @@ async def test_half_done_migration_is_done(path: str) -> None:
 
 async def test_file_of_a_newer_version_is_refused_and_left_alone(path: str) -> None:
     execute(path, "CREATE TABLE agentgraph_migrations (version INTEGER PRIMARY KEY)")
-    execute(path, "INSERT INTO agentgraph_migrations VALUES (2)")
+    execute(path, "INSERT INTO agentgraph_migrations VALUES (99)")
     log = SQLiteLog(path)
 
-    with pytest.raises(StorageError, match=r"newer agentgraph \(version 2; this one knows 1\)"):
+    with pytest.raises(StorageError, match=r"newer agentgraph \(version 99; this one knows \d+\)"):
         await log.open()
 
     tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -517,3 +520,30 @@ def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
     ]
     assert sorted(walks) == (partial if name == "UNFINISHED_SESSIONS" else [])
     assert name == "UNFINISHED_SESSIONS" or not [step for step in plan if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        SessionQuery(limit=9, newest_first=True),
+        SessionQuery(tenant="acme", limit=9),
+        SessionQuery(creator="ann", limit=9),
+        SessionQuery(creator="ann", tenant="acme", metadata={"a": 1}, limit=9),
+        SessionQuery(tenant="acme", metadata={"a": 1, "b": 2}, limit=9, newest_first=True),
+        SessionQuery(tenant="acme", status="active", team="team", limit=9),
+    ],
+)
+@pytest.mark.parametrize("after", [None, 7])
+def test_lists_read_no_session_of_others(path: str, query: SessionQuery, after: int | None) -> None:
+    SessionFile(path).close()
+    statement, values = listing(query, after, ":{}".format)
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        plan = [row[3] for row in rows]
+
+    assert not [step for step in plan if "TEMP B-TREE" in step]
+    assert (query.tenant is None and query.creator is None) or "SCAN" not in plan[0]
+    if query.tenant is not None:
+        assert "tenant=?" in plan[0]
+    if query.creator is not None:
+        assert "creator=?" in plan[0]

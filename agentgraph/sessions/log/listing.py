@@ -1,0 +1,81 @@
+"""The list of a store's sessions as one statement, for both kinds of SQL databases.
+
+Metadata are looked up by labels: each of their entries has a digest, by which an index finds it, of
+whatever length and type the value is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from agentgraph.sessions.log.protocol import SessionQuery
+from agentgraph.sessions.log.rows import to_ascii
+
+_COLUMNS = ["session_id", "team", "status", "creator", "created_at", "head", "parent", "metadata"]
+"""What `rows.read_summary` reads."""
+
+
+def labels_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the digest of each entry; entries that are equal as JSON have the same one."""
+    entries = [json.dumps([key, _plain(value)], sort_keys=True) for key, value in metadata.items()]
+    return [blake2b(entry.encode("ascii"), digest_size=20).hexdigest() for entry in entries]
+
+
+def listing(
+    query: SessionQuery, after: int | None, mark: Callable[[str], str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the statement of a query and its values, by name; `mark` writes a parameter.
+
+    `after` is the ordinal of the session that `query.after` names.
+    """
+    values: dict[str, Any] = {}
+
+    def given(name: str, value: object) -> str:
+        values[name] = value
+        return mark(name)
+
+    columns = {
+        "status": query.status,
+        "team": query.team,
+        "creator": query.creator,
+        "tenant": query.tenant,
+    }
+    conditions = [
+        f"s.{column} = {given(column, to_ascii(value))}"
+        for column, value in columns.items()
+        if value is not None
+    ]
+    tables, order = ["agentgraph_sessions s"], "s.ordinal"
+    for number, label in enumerate(labels_of(query.metadata)):
+        name = f"l{number}"
+        tables.append(f"agentgraph_labels {name}")
+        conditions.append(f"{name}.digest = {given(name, label)} AND {name}.tenant = s.tenant")
+        conditions.append(f"{name}.ordinal = s.ordinal")
+    if len(tables) > 1 and query.creator is None:
+        # SQLite joins in this order: the sessions of a label are found without reading the others.
+        tables[:2], order = [tables[1], tables[0]], "l0.ordinal"
+        if query.tenant is not None:
+            conditions.append(f"l0.tenant = {mark('tenant')}")
+    if after is not None:
+        beyond = "<" if query.newest_first else ">"
+        conditions.append(f"{order} {beyond} {given('after', after)}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    limit = "" if query.limit is None else f" LIMIT {given('limit', query.limit)}"
+    names = ", ".join(f"s.{column}" for column in _COLUMNS)
+    direction = " DESC" if query.newest_first else ""
+    joined = " CROSS JOIN ".join(tables)
+    return f"SELECT {names} FROM {joined}{where} ORDER BY {order}{direction}{limit}", values
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value in which equal numbers are written alike: 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
