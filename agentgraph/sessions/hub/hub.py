@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Default
 from agentgraph.routing import TransitionGraph
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.routing.values import short
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
