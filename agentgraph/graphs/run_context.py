@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -25,12 +26,87 @@ def inherited_context(graph: object, config: RunnableConfig | None = None) -> di
     It is empty where the graph declares no schema, where there is no context, or where the context
     fits as it is. Raises `ConfigurationError` where it cannot be fitted.
     """
-    schema = graph.context_schema if isinstance(graph, Pregel) else None
-    if schema is None:
+    if _schema_of(graph) is None:
         return {}
     runtime = ensure_config(config)[CONF].get(CONFIG_KEY_RUNTIME)
-    context = getattr(runtime, "context", None)
-    if context is None or (not is_typeddict(schema) and isinstance(context, schema)):
+    return _fitted(graph, getattr(runtime, "context", None))
+
+
+def given_context(graph: object, context: object) -> dict[str, Any]:
+    """Return the setting `context` of a run that is given one, fitted to what the graph declares.
+
+    It is empty for None. Raises `ConfigurationError` where the context cannot be fitted.
+    """
+    return {} if context is None else _fitted(graph, context) or {"context": context}
+
+
+def context_faults(graph: object, context: object) -> list[str]:
+    """Return which graphs a context would not fit, of a graph and all those inside it."""
+    if not isinstance(graph, Pregel):
+        return []
+    try:
+        own = given_context(graph, context).get("context")
+    except ConfigurationError as error:
+        return list(error.faults)
+    inner = (context_faults(inner, own) for _, inner in graph.get_subgraphs())
+    return list(dict.fromkeys(chain(*inner)))
+
+
+def plain_context(context: object) -> dict[str, Any]:
+    """Return a context by the names of its fields, as plain values where it has such.
+
+    Raises `ConfigurationError` where it has no fields, or a model cannot be read back from JSON.
+    """
+    values = _plain(context)
+    if isinstance(values, dict):
+        return values
+    raise ConfigurationError(
+        f"run_context: a {type(context).__name__} cannot be stored: give a mapping, a dataclass or "
+        "a pydantic model, of JSON values",
+        code="context",
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return _plain_model(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+
+
+def _plain_model(model: BaseModel) -> dict[str, Any]:
+    try:
+        values = model.model_dump(mode="json", by_alias=True)
+        if type(model).model_validate(values) == model:  # it is not where a secret is masked
+            return values
+    except ValueError as error:
+        raise _unstorable(model) from error
+    raise _unstorable(model)
+
+
+def _unstorable(model: BaseModel) -> ConfigurationError:
+    return ConfigurationError(
+        f"run_context: what a {type(model).__name__} holds is not JSON, and cannot be read back "
+        "from JSON: give it by fields that can",
+        code="context",
+    )
+
+
+def _schema_of(graph: object) -> Any:
+    return graph.context_schema if isinstance(graph, Pregel) else None
+
+
+def _fitted(graph: object, context: object) -> dict[str, Any]:
+    """Return the setting of a context as a graph declares it; empty where it fits as it is."""
+    schema = _schema_of(graph)
+    if (
+        schema is None
+        or context is None
+        or (not is_typeddict(schema) and isinstance(context, schema))
+    ):
         return {}
     names = _names_of(schema)
     if names is None:  # a schema that LangGraph does not fit either

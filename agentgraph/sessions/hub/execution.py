@@ -236,6 +236,7 @@ class Execution:
                     self._config,
                     durability=durability,
                     version="v2",
+                    context=thaw(session.record.run_context),
                 )
             )
         try:

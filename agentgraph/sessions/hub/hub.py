@@ -188,6 +188,7 @@ class Hub:
         invite_timeout: str | float | None = "10m",
         tenant: str = DEFAULT_TENANT,
         metadata: Mapping[str, Any] | None = None,
+        run_context: object = None,
     ) -> Session:
         """Open a session of a team, or of the one with this name; or return the one of this id.
 
@@ -198,7 +199,10 @@ class Hub:
         nobody speaks, unless `expectations` say so.
 
         An `id` is of one `tenant`: the sessions of two tenants never meet. `metadata` are what you
-        note about the session, as JSON: `sessions` shows them, and selects by them.
+        note about the session, as JSON: `sessions` shows them, and selects by them. `run_context`
+        is LangGraph's context of each of its runs (`context_schema`, `runtime.context`), a mapping,
+        a dataclass or a pydantic model: it is stored as JSON, so it is no place for secrets, and
+        reaches each agent as the agent declares it. `context` are the session's variables.
 
         Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
         team and for an id that another team's session or an inner session has.
@@ -222,6 +226,7 @@ class Hub:
             required_acks=required_acks,
             tenant=tenant,
             metadata=metadata,
+            run_context=run_context,
         )
         return await self._create(team, record)
 

@@ -63,9 +63,11 @@ class SessionRecord:
     """Whose session it is: an id names one session of each tenant."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the caller notes about the session: lists show it, and select by it."""
+    run_context: Mapping[str, Any] | None = field(default=None, repr=False)
+    """LangGraph's context of each run of the session, None if it has none."""
 
     def __post_init__(self) -> None:
-        names = ("graph", "context", "handoffs", "metadata", "expectations")
+        names = ("graph", "context", "handoffs", "metadata", "run_context", "expectations")
         values = freeze({name: getattr(self, name) for name in names})
         for name in names[:-1]:
             object.__setattr__(self, name, values[name])

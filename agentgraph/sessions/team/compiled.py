@@ -6,6 +6,7 @@ import copy
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -17,6 +18,7 @@ from langgraph.types import Command, StateSnapshot
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.graphs.public_graph import publish
+from agentgraph.graphs.run_context import context_faults
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign_graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
@@ -114,10 +116,17 @@ class CompiledTeam(TeamSpec):
     def record(self, session_id: str, **fields: Any) -> SessionRecord:
         """Return the record of a new session; takes the parameters of `new_record`.
 
-        Compiles the supervisor now, so that its faults show here and not in a round.
+        Compiles the supervisor now, so that its faults show here and not in a round. Raises
+        `ConfigurationError` if an agent would not get the context of runs that it declares.
         """
-        _ = self.supervisor_speaker
-        return new_record(self, session_id, **fields)
+        supervisor = self.supervisor_speaker
+        record = new_record(self, session_id, **fields)
+        if record.run_context is not None:
+            graphs = [self.graph, *([] if supervisor is None else [supervisor.graph])]
+            faults = chain(*(context_faults(graph, record.run_context) for graph in graphs))
+            if misfits := list(dict.fromkeys(faults)):
+                raise ConfigurationError(misfits, code="context")
+        return record
 
     def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
         """Return the open questions of a suspended run, for the envelopes that ask them."""

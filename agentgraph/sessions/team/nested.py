@@ -65,7 +65,8 @@ class TeamSpeaker(Speaker):
             try:
                 with inside_session(inner):
                     config = config_with(round.session.listeners())
-                    await run_whole(self.graph, {"round": inner.state.round}, config)
+                    graph_input = {"round": inner.state.round}
+                    await run_whole(self.graph, graph_input, config, **self.own_context(round))
             finally:
                 # One that has not ended waits for a human; its round resumes it.
                 await release_inner(inner)

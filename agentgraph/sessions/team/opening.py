@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.run_context import plain_context
 from agentgraph.guards import Default
 from agentgraph.phases import ConversationPipeline
 from agentgraph.routing.protocols import HUMAN
@@ -53,6 +54,7 @@ def new_record(
     parent: Parent | None = None,
     tenant: str = DEFAULT_TENANT,
     metadata: Mapping[str, Any] | None = None,
+    run_context: object = None,
 ) -> SessionRecord:
     """Return the record of a new session; `expectations` default to those of the team.
 
@@ -70,6 +72,7 @@ def new_record(
         expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
     variables = reader.read(lambda: canonical({} if context is None else context, "the context"))
     notes = reader.read(lambda: read_metadata(metadata))
+    runs = reader.read(lambda: read_run_context(run_context))
     checks = reader.read(lambda: read_expectations(expectations, members or None))
     ttl_s = reader.read(lambda: seconds_of("ttl", ttl))
     timeout_s = reader.read(lambda: seconds_of("invite_timeout", invite_timeout))
@@ -101,6 +104,7 @@ def new_record(
         secret=new_id(),
         tenant=tenant,
         metadata=notes or {},
+        run_context=runs,
     )
 
 
@@ -143,6 +147,11 @@ def read_metadata(metadata: object) -> Mapping[str, Any]:
             f"of {_MAX_METADATA_BYTES} bytes are listed with a session, so keep them elsewhere"
         )
     return values
+
+
+def read_run_context(context: object) -> Mapping[str, Any] | None:
+    """Return LangGraph's context of a session's runs as JSON, None for none."""
+    return None if context is None else canonical(plain_context(context), "run_context")
 
 
 def tenant_faults(tenant: object) -> Iterator[str]:

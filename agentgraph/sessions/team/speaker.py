@@ -26,12 +26,13 @@ from agentgraph.errors import (
 )
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
-from agentgraph.graphs.run_context import inherited_context
+from agentgraph.graphs.run_context import given_context, inherited_context
 from agentgraph.guards import AuditTrail
 from agentgraph.history import repair
 from agentgraph.interception import recorded_in
 from agentgraph.outcomes import NOTES
 from agentgraph.participant import Graph, split_stop
+from agentgraph.routing.frozen_json import thaw
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
 from agentgraph.sessions.log import Log
@@ -112,12 +113,12 @@ class Speaker:
             await summarise(session, self.summarize, reach)
         history = await view_of(session.log, self, round)
         if not self.takes_history:
-            return await self._run_on_input(repair(history), session.listeners())
+            return await self._run_on_input(repair(history), round)
         active = session.state.active.get(self.name)
         graph_input: dict[str, Any] = {"messages": [], "current_active_agent": active}
         with handed_over(history):
             config = config_with(session.listeners())
-            result = await run_whole(self.graph, graph_input, config)
+            result = await run_whole(self.graph, graph_input, config, **self.own_context(round))
         # `past` holds the participant's own messages that a middleware removed from the
         # conversation.
         known_ids = {message.id for message in history}
@@ -133,11 +134,18 @@ class Speaker:
             _transfers(result, round),
         )
 
-    async def _run_on_input(
-        self, messages: Sequence[AnyMessage], listeners: Sequence[BaseCallbackHandler]
-    ) -> TurnOutput:
+    def own_context(self, round: Round) -> dict[str, Any]:
+        """Return the setting `context` of a run that no run of the session surrounds.
+
+        Speakers inherit it from the team's graph; a supervisor runs beside that.
+        """
+        context = round.session.record.run_context
+        return given_context(self.graph, thaw(context)) if self.sees_all else {}
+
+    async def _run_on_input(self, messages: Sequence[AnyMessage], round: Round) -> TurnOutput:
         with handed_over(()):
-            config, settings = config_with(listeners), inherited_context(self.graph)
+            config = config_with(round.session.listeners())
+            settings = self.own_context(round) or inherited_context(self.graph)
             if isinstance(self.graph, CompiledStateGraph):
                 settings["output_keys"] = _output_keys(self.graph)
             result = await self.graph.ainvoke({"messages": messages}, config, **settings)
