@@ -19,7 +19,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Default
 from agentgraph.routing import TransitionGraph
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.routing.values import short
+from agentgraph.routing.values import json_equal, short
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
@@ -192,6 +192,10 @@ class Hub:
     ) -> Session:
         """Open a session of a team, or of the one with this name; or return the one of this id.
 
+        A session of this id is returned where it is one of this team and `creator`; a `context` or
+        `run_context` that is given must be its own too. It keeps all else that it was opened with,
+        its `metadata` too.
+
         `participants` are further humans. They and those of the team are invited; the session
         opens when all of them, or `required_acks`, have accepted within `invite_timeout`. It
         expires after `ttl`, which is a number of seconds or a text such as "30m"; None is never. By
@@ -205,7 +209,7 @@ class Hub:
         reaches each agent as the agent declares it. `context` are the session's variables.
 
         Raises `ConfigurationError` with every fault of the values, `SessionError` for an unknown
-        team and for an id that another team's session or an inner session has.
+        team, and with the code `session_exists` for the id of a session that differs.
         """
         self.check_open()
         if isinstance(id, str) and is_reserved(id):
@@ -228,7 +232,16 @@ class Hub:
             metadata=metadata,
             run_context=run_context,
         )
-        return await self._create(team, record)
+        session = await self._create(team, record)
+        if session is None:
+            session = await self.get(record.session_id, tenant=tenant)
+            if differences := [*_differences(session.record, record, context, run_context)]:
+                raise SessionError(
+                    f"session {session.id!r} exists, and {', and '.join(differences)}: open it as "
+                    "it is, or choose another id",
+                    code="session_exists",
+                )
+        return session
 
     async def get(self, id: str, *, tenant: str = DEFAULT_TENANT) -> Session:
         """Return a session of the store; `SessionError` if the tenant has none of this id."""
@@ -305,24 +318,13 @@ class Hub:
         await handle.refresh()
         return handle
 
-    async def _create(self, team: CompiledTeam, record: SessionRecord) -> Session:
+    async def _create(self, team: CompiledTeam, record: SessionRecord) -> Session | None:
+        """Begin a session; return None if its tenant has one of this id."""
         page = Page(SessionState.initial(record), team.rules_of(record))
         self._context.copy().run(begin_log, page, record)
         due_at = next_due(record, page.state)
         if not await self.log.create(record, page.envelopes, page.state, due_at=due_at):
-            session = await self.get(record.session_id, tenant=record.tenant)
-            if session.record.serves:
-                raise SessionError(
-                    f"session {record.session_id!r} serves a round of another session, which "
-                    "alone runs it: open a session with another id",
-                    code="session_exists",
-                )
-            if session.record.team != team.name:
-                raise SessionError(
-                    f"session {record.session_id!r} is one of the team {session.record.team!r}",
-                    code="other_team",
-                )
-            return session
+            return None
         session = self.handle(record)
         session.update(page.state)
         self._sweep.schedule(due_at)
@@ -486,6 +488,27 @@ class Hub:
             names = ", ".join(self._teams) or "none"
             raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
+
+
+def _differences(
+    present: SessionRecord, record: SessionRecord, context: object, run_context: object
+) -> Iterator[str]:
+    """Yield how a session differs from what its caller asks for; values that are None ask nothing.
+
+    The values of variables are not told: whoever asks may have no right to know them.
+    """
+    if present.serves:
+        yield "serves a round of another session, which alone runs it"
+    if present.team != record.team:
+        yield f"is one of the team {present.team!r}"
+    if present.creator != record.creator:
+        yield f"has the creator {present.creator!r}"
+    if not present.graph:
+        return  # the record is damaged, and read in part
+    if context is not None and not json_equal(present.context, record.context):
+        yield "has another context"
+    if run_context is not None and not json_equal(present.run_context, record.run_context):
+        yield "has another run_context"
 
 
 def _key(id: str, tenant: str) -> str:

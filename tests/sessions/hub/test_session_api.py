@@ -524,7 +524,50 @@ async def test_an_id_given_twice_is_one_session_however_it_is_asked_for() -> Non
         assert len(await found[0].history()) == 1
         with pytest.raises(SessionError) as refused:
             await hub.session("other", id="mine")
-        assert refused.value.code == "other_team"
+        assert refused.value.code == "session_exists"
+
+
+def once() -> Team:
+    """Return a team whose rules name no human."""
+    return Team([agent("a")], sequence(["a"]), name="desk")
+
+
+async def test_an_existing_session_is_returned_as_it_was_opened(log_url: str) -> None:
+    opened: dict[str, Any] = {"creator": "ann", "context": {"n": 1}, "run_context": {"who": "ann"}}
+    async with await Hub.open(log_url, serve=[once()]) as hub:
+        first = await hub.session("desk", id="mine", metadata={"a": 1}, **opened)
+        for more in (
+            {},
+            {"context": {"n": 1.0}},
+            {"run_context": {"who": "ann"}},
+            {"metadata": {"a": 2}, "ttl": "1m"},
+        ):
+            again: dict[str, Any] = more
+            assert await hub.session("desk", id="mine", creator="ann", **again) is first
+        assert first.record.metadata == {"a": 1}
+
+
+async def test_an_existing_session_that_differs_is_refused_with_each_difference(
+    log_url: str,
+) -> None:
+    other = Team([agent("b")], sequence(["b"]), name="other")
+    opened: dict[str, Any] = {"context": {"secret": "x"}, "run_context": {"who": "ann"}}
+    async with await Hub.open(log_url, serve=[once(), other]) as hub:
+        await hub.session("desk", id="mine", **opened)
+        cases: list[tuple[str, dict[str, Any], list[str]]] = [
+            ("other", {}, ["the team 'desk'"]),
+            ("desk", {"creator": "ann"}, ["the creator 'user'"]),
+            ("desk", {"context": {}}, ["another context"]),
+            ("desk", {"context": {"secret": True}}, ["another context"]),
+            ("desk", {"run_context": {}}, ["another run_context"]),
+            ("other", {"creator": "ann", "context": {}}, ["'desk'", "'user'", "another context"]),
+        ]
+        for served, given, words in cases:
+            with pytest.raises(SessionError) as refused:
+                await hub.session(served, id="mine", **given)
+            assert refused.value.code == "session_exists"
+            assert all(word in str(refused.value) for word in words)
+            assert "'x'" not in str(refused.value)
 
 
 async def test_an_unknown_team_is_refused() -> None:
