@@ -24,8 +24,8 @@ from agentgraph import (
     TransitionGraph,
     sequence,
 )
-from agentgraph.outcomes import Interrupt
 from agentgraph.display import code, escaped, event_line, panel, prose, row
+from agentgraph.outcomes import Interrupt
 from agentgraph.sessions import EV_PACKET, EV_TEXT
 from agentgraph.stream import (
     AIMessageEvent,

@@ -108,8 +108,9 @@ class Session(SessionReader):
         """Say something, in a text or in content blocks; it is durable when this returns.
 
         A text decides who speaks next if its sender has the floor, else it is an interjection. The
-        same sender and `idempotency_key` are accepted once. `admitted=True` waits until it has its
-        place in the log and returns its envelope; a round cannot wait for its own session.
+        same sender and `idempotency_key` are accepted once: the same again is answered with the
+        first receipt, also after the end. `admitted=True` waits until it has its place in the log
+        and returns its envelope; a round cannot wait for its own session.
 
         Without an `audience` all see it; in the turn of a private round, those who see that round.
 
@@ -126,11 +127,18 @@ class Session(SessionReader):
             metadata=metadata,
             priority=None if priority == Priority.NORMAL else priority,  # None keeps a draft's own
         )
-        self._check(sender, draft)
         if admitted and self._is_inside():
             raise InsideRound()
-        draft = replace(draft, audience=self._audience_of(draft))
-        envelope_id = await self._put_in_inbox(sender, draft)
+        try:
+            self._check(sender, draft)
+            own_draft = replace(draft, audience=self._audience_of(draft))
+            envelope_id = await self._put_in_inbox(sender, own_draft)
+        except (ConfigurationError, Quarantined):
+            # What was accepted once stays so, though its sender may have left since.
+            earlier_id = await self._accepted_id(sender, draft)
+            if earlier_id is None:
+                raise
+            envelope_id = earlier_id
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
     async def ask(
@@ -327,7 +335,8 @@ class Session(SessionReader):
     async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._hub.check_open()
         fault = await self._present_quarantine()
-        if fault is not None and draft.event_type not in REQUESTS:
+        # After the end the log decides: it knows what it has accepted before.
+        if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:
             raise fault
         if draft.blobs:  # first, as nothing may refer to what is not stored
             await self._hub.log.store_blobs(self.key, draft.blobs)
@@ -447,8 +456,13 @@ class Session(SessionReader):
             )
         if faults:
             raise ConfigurationError(faults, code="draft")
-        if self._now.is_ended:
-            raise SessionClosed(f"session {self.id!r} is {self._now.status}")
+
+    async def _accepted_id(self, sender: str, draft: Draft) -> str | None:
+        """Return the id of what the same sender has sent with the same key, None if nothing."""
+        if draft.idempotency_key is None or not isinstance(sender, str):
+            return None
+        self._hub.check_open()
+        return await self._hub.log.accepted_id(self.key, sender, draft.idempotency_key)
 
     def _sender_faults(self, sender: str) -> list[str]:
         senders = self._senders

@@ -214,6 +214,9 @@ class MemoryLog:
         self._listeners.notify(session_id)
         return entry.envelope_id
 
+    async def accepted_id(self, session_id: str, sender_id: str, key: str) -> str | None:
+        return self._session(session_id).keys.get((sender_id, key))
+
     async def inbox(self, session_id: str) -> list[InboxEntry]:
         return list(self._session(session_id).inbox.values())
 

@@ -200,6 +200,11 @@ class PostgresLog:
             self._notify(session_id)
         return r.from_ascii(entry_id)
 
+    async def accepted_id(self, session_id: str, sender_id: str, key: str) -> str | None:
+        values = {"digest": r.digest(sender_id, key)}
+        ((entry_id,),) = await self._rows_of(session_id, sql.FIND_KEY, values)
+        return None if entry_id is None else r.from_ascii(entry_id)
+
     async def inbox(self, session_id: str) -> list[InboxEntry]:
         return r.read_inbox(session_id, await self._rows_of(session_id, sql.INBOX, {}))
 

@@ -101,7 +101,7 @@ class LogConnection:
             # A separate statement: ENQUEUE does not see a key that another process inserted while
             # ENQUEUE waited for that process to commit.
             earlier = await self.ask(sql.FIND_KEY, values)
-            if earlier:
+            if earlier and earlier[0][0] is not None:
                 return str(earlier[0][0])
         if status in FINAL_STATUSES:
             raise r.session_ended(session_id, status)

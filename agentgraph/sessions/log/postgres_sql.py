@@ -117,8 +117,10 @@ SELECT target.status,
 FROM target
 """
 FIND_KEY = """
-SELECT envelope_id FROM agentgraph_keys
-WHERE session_id = %(session_id)s AND digest = %(digest)s::text
+SELECT k.envelope_id
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_keys k ON k.session_id = s.session_id AND k.digest = %(digest)s::text
+WHERE s.session_id = %(session_id)s
 """
 # Tells whether an ENQUEUE whose answer was lost was carried out: the entry is in the inbox, or has
 # been admitted since.

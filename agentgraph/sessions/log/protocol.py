@@ -251,6 +251,10 @@ class Log(Protocol):
         """
         ...
 
+    async def accepted_id(self, session_id: str, sender_id: str, key: str) -> str | None:
+        """Return the id of the entry that a sender has sent with this idempotency key, if any."""
+        ...
+
     async def inbox(self, session_id: str) -> list[InboxEntry]:
         """Return the entries that wait to be admitted, in the order of arrival."""
         ...

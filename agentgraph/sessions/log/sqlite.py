@@ -216,6 +216,10 @@ class SQLiteLog:
 
         return r.from_ascii(await self._submit(work))
 
+    async def accepted_id(self, session_id: str, sender_id: str, key: str) -> str | None:
+        entry_id = await self._ask(lambda file: file.find_key(session_id, r.digest(sender_id, key)))
+        return None if entry_id is None else r.from_ascii(entry_id)
+
     async def inbox(self, session_id: str) -> list[InboxEntry]:
         rows = await self._ask(lambda file: file.inbox(session_id))
         return r.read_inbox(session_id, rows)

@@ -134,13 +134,9 @@ class SessionFile:
             if row is None:
                 raise r.unknown_session(session_id)
             if entry.digest is not None:
-                earlier = self._row(
-                    "SELECT envelope_id FROM agentgraph_keys WHERE session_id = ? AND digest = ?",
-                    stored_id,
-                    entry.digest,
-                )
-                if earlier is not None:
-                    return str(earlier[0])
+                earlier_id = self.find_key(session_id, entry.digest)
+                if earlier_id is not None:
+                    return earlier_id
             if row[0] in FINAL_STATUSES:
                 raise r.session_ended(session_id, row[0])
             if entry.digest is not None:
@@ -166,6 +162,11 @@ class SessionFile:
         query = "SELECT digest, data FROM agentgraph_blobs WHERE session_id = ? AND digest = ?"
         rows = (self._row(query, r.to_ascii(session_id), digest) for digest in digests)
         return {row[0]: row[1] for row in rows if row is not None}
+
+    def find_key(self, session_id: str, digest: str) -> str | None:
+        """Return the id of the entry that has an idempotency key, None if there is none."""
+        ((entry_id,),) = self._rows(session_id, sql.FIND_KEY, (digest, r.to_ascii(session_id)))
+        return None if entry_id is None else str(entry_id)
 
     def lease(self, session_id: str) -> r.Lease:
         return r.Lease(*self._rows(session_id, sql.LEASE, (r.to_ascii(session_id),))[0])

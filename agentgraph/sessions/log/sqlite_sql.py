@@ -56,6 +56,12 @@ FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.envelope_id = ?
 WHERE s.session_id = ?
 """
+FIND_KEY = """
+SELECT k.envelope_id
+FROM agentgraph_sessions s
+LEFT JOIN agentgraph_keys k ON k.session_id = s.session_id AND k.digest = ?
+WHERE s.session_id = ?
+"""
 INBOX = """
 SELECT i.arrival, i.data
 FROM agentgraph_sessions s LEFT JOIN agentgraph_inbox i ON i.session_id = s.session_id

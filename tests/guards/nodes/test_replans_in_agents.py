@@ -9,10 +9,10 @@ from langchain_core.messages import AIMessage, ToolMessage
 from pydantic import BaseModel
 
 from agentgraph import Agent, Guards, Team, sequence
-from agentgraph.outcomes import Interrupt
 from agentgraph.guards import Cell, CircuitBreaker, CostBudget, DecisionTable, Gate, Subject
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.mechanisms.gates.grounding import numbers_found
+from agentgraph.outcomes import Interrupt
 from agentgraph.stream import AIMessageEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
 from agentgraph.testing.answers import Scripted

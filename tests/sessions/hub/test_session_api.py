@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from agentgraph import Agent
-from agentgraph.errors import ConfigurationError, RoutingWarning, SessionClosed, SessionError
+from agentgraph.errors import (
+    ConfigurationError,
+    Quarantined,
+    RoutingWarning,
+    SessionClosed,
+    SessionError,
+)
 from agentgraph.outcomes import Handoff
 from agentgraph.routing import (
     AgentTarget,
@@ -434,6 +440,52 @@ async def test_context_set_from_outside_lands_at_once_and_is_an_envelope() -> No
         await session.delete_context("never there")
         assert session.state.context_vars == {"y": {"z": [1]}}
         assert len(await of_type(session, EV_CONTEXT_SET)) == 3
+
+
+# Sending the same again.
+
+
+async def test_the_same_again_gets_the_first_receipt_after_the_end(log_url: str) -> None:
+    async with await Hub.open(log_url, serve=[desk()]) as hub:
+        session = await hub.session("desk", id="s")
+        receipt = await session.send("user", "pay", idempotency_key="k")
+        envelope = await session.send("user", "pay", idempotency_key="k", admitted=True)
+        assert envelope.envelope_id == receipt.id
+        await session.close()
+        assert await session.send("user", "pay", idempotency_key="k") == receipt
+        assert await session.send("user", "pay", idempotency_key="k", admitted=True) == envelope
+        length = len(await session.history())
+        for sender, key in (("user", "other"), ("user", None)):
+            with pytest.raises(SessionClosed):
+                await session.send(sender, "pay", idempotency_key=key)
+        with pytest.raises(ConfigurationError):
+            await session.send("mallory", "pay", idempotency_key="k")
+        assert len(await session.history()) == length
+
+
+async def test_the_same_again_gets_the_first_receipt_of_who_has_left(log_url: str) -> None:
+    async with await Hub.open(log_url, serve=[desk()]) as hub:
+        session = await hub.session("desk", participants=["ann"])
+        await session.join("ann")
+        receipt = await session.send("ann", "hello", idempotency_key="k")
+        await session.leave("ann")
+        assert await session.send("ann", "hello", idempotency_key="k") == receipt
+        with pytest.raises(ConfigurationError, match="takes no part"):
+            await session.send("ann", "hello", idempotency_key="l")
+
+
+@pytest.mark.parametrize("log_url", ["sqlite", "postgres"], indirect=True)
+async def test_the_same_again_gets_the_first_receipt_where_the_code_is_missing(
+    log_url: str,
+) -> None:
+    async with await Hub.open(log_url, serve=[desk()]) as hub:
+        session = await hub.session("desk", id="s")
+        receipt = await session.send("user", "hello", idempotency_key="k")
+    async with await Hub.open(log_url) as hub:
+        session = await hub.get("s")
+        assert await session.send("user", "hello", idempotency_key="k") == receipt
+        with pytest.raises(Quarantined):
+            await session.send("user", "hello", idempotency_key="l")
 
 
 # The hub's list.

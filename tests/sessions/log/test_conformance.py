@@ -43,6 +43,19 @@ async def test_second_session_of_an_id_is_not_created_and_changes_nothing(log: L
     assert await log.read("s") == writer.envelopes
 
 
+async def test_what_was_accepted_is_known_by_sender_and_key_also_after_the_end(log: Log) -> None:
+    writer = await Writer(log).begin(envelope(1, key="said"))
+    await log.enqueue("s", waiting("w", key=AWKWARD))
+    await log.enqueue("s", waiting("v"))
+    for is_ended in (False, True):
+        assert await log.accepted_id("s", "user", AWKWARD) == "w"
+        assert await log.accepted_id("s", "a", "said") == "s-1"
+        assert await log.accepted_id("s", "a", AWKWARD) is None
+        assert await log.accepted_id("s", "user", "") is None
+        if not is_ended:
+            await writer.add(taken=["w", "v"], closing=True)
+
+
 async def test_fork_brings_thousands_at_once(log: Log) -> None:
     writer = Writer(log)
     envelopes = [envelope(n, key=f"k{n}") for n in range(1, 2_501)]
@@ -63,6 +76,7 @@ async def test_unknown_session_is_refused_by_all_that_needs_one(log: Log) -> Non
         log.tail("nobody", 1),
         log.find("nobody", "x"),
         log.inbox("nobody"),
+        log.accepted_id("nobody", "user", "k"),
         log.enqueue("nobody", waiting("w")),
         log.claim("nobody", "hub", 0),
         log.release("nobody", "hub"),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from langchain_core.messages import AnyMessage, HumanMessage
-from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph import Agent, Hub, Session
+from agentgraph import Agent, Session
 from agentgraph.agents.run.reply import Reply
-from agentgraph.errors import ModelError
 from agentgraph.outcomes import Interrupt
 from agentgraph.sessions import Answer
-from agentgraph.testing import ScriptedModel
 
 
 @dataclass(frozen=True)

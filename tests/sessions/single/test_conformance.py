@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from agentgraph import Agent, Finish, Guards, Hub, Intent, Patcher
 from agentgraph.errors import AgentGraphError
-from agentgraph.testing import Fault, ScriptedModel, bad_call, call
+from agentgraph.testing import ScriptedModel, bad_call, call
 from agentgraph.testing.answers import Scripted, Turn
 from tests.sessions.single.conversations import Conversation, InSession, OnThread, Seen
 

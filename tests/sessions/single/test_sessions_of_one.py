@@ -13,14 +13,14 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.types import interrupt
 
-from agentgraph import Agent, Guards, Hub, Session, Team, effect, sequence, set_context
+from agentgraph import Agent, Guards, Hub, Session, Team, sequence, set_context
 from agentgraph.errors import ConfigurationError, ModelError, SessionError
-from agentgraph.sessions import EV_DECISION, EV_PACKET, EV_ROUND_FAILED, EV_TEXT, Envelope
+from agentgraph.sessions import EV_DECISION, EV_ROUND_FAILED, EV_TEXT, Envelope
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.testing import FakeClock, ScriptedModel, call
-from agentgraph.testing.answers import Fault, Scripted
+from agentgraph.testing.answers import Scripted
 
 
 def desk(*turns: Scripted, **fields: Any) -> Agent[Any]:
