@@ -313,7 +313,7 @@ class Hub:
         run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
         await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)
-        await copy_blobs(self.log, record.session_id, fork.session_id, copies)
+        await copy_blobs(self.log, record.key, fork.key, copies)
         handle = self.handle(fork)
         await handle.refresh()
         return handle

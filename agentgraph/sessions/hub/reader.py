@@ -133,7 +133,7 @@ class SessionReader:
                 f"session {self.id!r} is one of a team, which has no messages: read its history",
                 code="no_messages",
             )
-        return await messages_in(self._hub.log, self.id, await self.history(reader=reader))
+        return await messages_in(self._hub.log, self.key, await self.history(reader=reader))
 
     def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, and new ones until the session ends.
@@ -200,9 +200,9 @@ class SessionReader:
         """Return the envelopes after a sequence; a damaged one quarantines the session."""
         self._hub.check_open()
         try:
-            return await self._hub.log.read(self.id, after, limit)
+            return await self._hub.log.read(self.key, after, limit)
         except DamagedSession as damage:
-            self._hub.quarantine(self.id, damage)
+            self._hub.quarantine(self.key, damage)
             raise
 
     def _sight_of(self, reader: str | None) -> MaySee:

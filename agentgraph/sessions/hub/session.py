@@ -195,9 +195,9 @@ class Session(SessionReader):
         may_see = self._sight_of(reader)
         if self._is_inside():
             raise InsideRound("a round cannot wait for an answer of its own session")
-        entries = await self._hub.log.inbox(self.id)
+        entries = await self._hub.log.inbox(self.key)
         is_waiting = any(entry.envelope_id == run_id for entry in entries)
-        if not is_waiting and await self._hub.log.find(self.id, run_id) is None:
+        if not is_waiting and await self._hub.log.find(self.key, run_id) is None:
             raise SessionError(f"the session has no input {run_id!r}", code="unknown_run")
         return await self._answer_to(run_id, may_see)
 
@@ -412,7 +412,7 @@ class Session(SessionReader):
             await span.read(self._read)  # what was appended before the look at the state
             return True
 
-        await self._hub.subscribers.wait_until(self.id, has_settled)
+        await self._hub.subscribers.wait_until(self.key, has_settled)
         return span
 
     async def _is_taken(self, envelope_id: str) -> bool:

@@ -103,8 +103,8 @@ class _LogReader:
             places.setdefault(sequence, []).append(name)
         values: dict[str, StoredValue] = {}
         for sequence, names in places.items():
-            envelopes = await self.log.read(self.state.session_id, sequence - 1, 1)
-            (envelope,) = await with_blobs(self.log, self.state.session_id, envelopes)
+            envelopes = await self.log.read(self.state.key, sequence - 1, 1)
+            (envelope,) = await with_blobs(self.log, self.state.key, envelopes)
             stored = envelope.event_data["channels"]
             values |= {name: decode_value(stored[name]) for name in names}
         return values
@@ -114,7 +114,7 @@ class _LogReader:
         envelopes: list[Envelope] = []
         position, size = self.state.round_began, count // 2 + 1
         while position >= self.first and sum(map(_message_count, envelopes)) < count:
-            batch = await self.log.tail(self.state.session_id, size, position)
+            batch = await self.log.tail(self.state.key, size, position)
             if not batch:
                 break
             envelopes = [*batch, *envelopes]
@@ -126,10 +126,10 @@ class _LogReader:
 
     async def _read(self, first: int) -> list[Envelope]:
         end = self.state.round_began
-        return await self.log.read(self.state.session_id, first - 1, max(end - first + 1, 0))
+        return await self.log.read(self.state.key, first - 1, max(end - first + 1, 0))
 
     async def _messages(self, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
-        return await messages_in(self.log, self.state.session_id, envelopes)
+        return await messages_in(self.log, self.state.key, envelopes)
 
 
 def _is_whole(messages: list[AnyMessage], size: int) -> bool:

@@ -277,7 +277,7 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
         count = reach if speaker.summarize is None else 2 * reach
         envelopes = await read_window(log, state, speaker.name, count, sees_all=speaker.sees_all)
         envelopes = since_summary(envelopes, state, reach)
-    envelopes = await with_blobs(log, state.session_id, envelopes)
+    envelopes = await with_blobs(log, state.key, envelopes)
     began = await as_round_began(log, state)
     return render_view(envelopes, speaker.name, began, sees_all=speaker.sees_all)
 
