@@ -322,6 +322,8 @@ class Agent(AgentSpec, Generic[Output]):
         """The graph with this agent as its root: an ordinary one, for all of LangGraph's tools.
 
         It has a saver only where the agent has a `checkpointer`: whoever runs the graph brings one.
+        Two agents whose graphs one node's function calls need names of their own: by its name each
+        finds in the messages which of its sub-agents has the conversation.
         """
         return self._graph
 

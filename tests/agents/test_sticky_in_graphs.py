@@ -147,6 +147,26 @@ async def test_two_trees_of_one_name_in_a_graph_each_keep_their_own_sub_agent(
     assert [len(asked(agent)) for agent in (one, two)] == [1, 1]
 
 
+async def test_two_agents_that_one_function_calls_each_keep_their_own_sub_agent() -> None:
+    one = desk([call("transfer_to_mid")], ["one 1", "one 2", "one 3"])
+    two = desk([call("transfer_to_mid")], ["two 1", "two 2"]).replace(name="second")
+
+    async def both(state: MessagesState) -> Any:
+        result = await one.graph.ainvoke(state)
+        if "again" in str(state["messages"]):
+            result = await two.graph.ainvoke(result)
+        return {"messages": result["messages"]}
+
+    graph = StateGraph(MessagesState).add_node("both", both).add_edge(START, "both").compile()
+    messages: list[Any] = []
+    for question in ("first", "again", "and again"):
+        given: Any = {"messages": [*messages, ("user", question)]}
+        messages = (await graph.ainvoke(given))["messages"]
+    said = [text for _, text in spoken(messages)]
+    assert said == ["one 1", "one 2", "two 1", "one 3", "two 2"]
+    assert [len(asked(agent)) for agent in (one, two)] == [1, 1]
+
+
 def test_two_trees_of_one_name_keep_their_own_sub_agent_in_synchronous_runs() -> None:
     one = desk([call("transfer_to_mid")], ["one 1", "one 2"])
     two = desk([call("transfer_to_mid")], ["two 1"])

@@ -27,7 +27,9 @@ M = TypeVar("M", AIMessage, ToolMessage)
 ACTIVE_PATHS = "agentgraph"
 """The key in a message's `response_metadata` of the active path, by the root of its tree.
 
-A root that is a node of a graph of others stands there with its place in it: `support@desk`.
+A root that is a node of a graph of others stands there with its place in it: `support@desk`. Roots
+of one name that the function of one node calls share it: nothing in a later run tells them apart,
+as LangGraph numbers calls and not graphs.
 """
 
 
