@@ -110,8 +110,8 @@ async def with_orphans(
     tasks = [*snapshot.tasks]
     latest = await saver.aget_tuple(snapshot.config) if snapshot.created_at else None
     if latest is not None and not {task.name for task in tasks}.issuperset(_next_nodes(latest)):
-        known_ids = {task.id for task in tasks}
-        tasks += [t async for t in _orphans(graph, saver, latest) if t.id not in known_ids]
+        known = {part for task in tasks for part in (task.id, task.name)}
+        tasks += [task async for task in _orphans(graph, saver, latest) if task.id not in known]
     for number, task in enumerate(tasks):
         state = task.state
         if isinstance(state, StateSnapshot) and _thread_of(state) == _thread_of(snapshot):
@@ -179,10 +179,11 @@ async def _orphans(
         yield PregelTask(task_id, "it", ORPHAN, result={"messages": messages})
     async for namespace in _namespaces_below(saver, latest):
         name, _, task_id = namespace.rpartition("|")[2].partition(":")
-        if task_id and task_id not in results:
+        if task_id not in results:
             config = _config(latest, namespace)
             state = await whole_state(graph, with_saver(config, saver), subgraphs=True)
-            yield PregelTask(task_id, name, ORPHAN, state=state)
+            # The namespace of a graph with a memory names no task.
+            yield PregelTask(task_id or name, name, ORPHAN, state=state)
 
 
 def _messages_by_task(latest: CheckpointTuple) -> Mapping[str, Any]:
@@ -204,7 +205,7 @@ async def _namespaces_below(saver: Saver, latest: CheckpointTuple) -> AsyncItera
         begun_from = (nested.metadata.get("parents") or {}).get(level)
         if is_below and begun_from == latest.checkpoint["id"] and namespace not in known:
             known.add(namespace)
-            if not _is_of_team(nested.checkpoint["channel_versions"]):
+            if not _is_of_team(nested.checkpoint["channel_values"]):
                 yield namespace
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import pytest
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain.agents import create_agent
+from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from agentgraph import Agent
+from agentgraph import Agent, Team, sequence
 from agentgraph.agents.spec.values import Durability
 from agentgraph.errors import RoutingError
-from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.history import OUTCOME_UNKNOWN
+from agentgraph.storage.memory import MemorySaver
 from agentgraph.testing import ScriptedModel, call
 
 Handoff = Literal["sticky", "delegate"]
@@ -171,21 +172,43 @@ async def test_decision_for_an_agent_beside_a_removed_one_brings_the_work_of_bot
     assert answers(model.requests[-1].messages)[-2:] == [REPORT, "other has it"]
 
 
-async def test_work_of_a_removed_foreign_graph_is_taken_over() -> None:
-    async def work(state: MessagesState) -> dict[str, list[AnyMessage]]:
-        return {"messages": [ToolMessage("quick is done", tool_call_id="1", id="2")]}
+def foreign(checkpointer: bool | None = None) -> Any:
+    """Return a graph of others that works, and then waits for a human."""
+    model = ScriptedModel([[call("quick"), call("ask")]])
+    return create_agent(model, [quick, ask], name="foreign", checkpointer=checkpointer)
 
-    def wait(state: MessagesState) -> None:
-        interrupt("sure?")
 
-    builder: AnyGraph = StateGraph(MessagesState).add_node("work", work).add_node("wait", wait)
-    builder.add_edge(START, "work").add_edge("work", "wait").add_edge("wait", END)
+def team() -> Team:
+    members = [worker(), Agent("other", model="offline")]
+    return Team(members, sequence(["worker", "other"]), name="foreign")
+
+
+@pytest.mark.parametrize(
+    ("make", "handoff"),
+    [
+        (foreign, "sticky"),
+        (foreign, "delegate"),
+        (partial(foreign, checkpointer=True), "sticky"),
+        (team, "sticky"),
+        (team, "delegate"),
+    ],
+)
+async def test_a_removed_graph_of_others_leaves_what_it_leaves_when_it_is_there(
+    make: Any, handoff: Handoff
+) -> None:
     saver = InMemorySaver()
-    foreign = builder.compile(name="foreign")
-    first = root(ScriptedModel([call("transfer_to_foreign")]), saver, foreign)
-    await first.ainvoke("go", thread_id="t")
-    shown = [m.text for m in await first.ahistory("t")]
+    above = ScriptedModel([call("transfer_to_foreign")])
+    first = root(above, saver, make(), handoff=handoff)
+    assert (await first.ainvoke("go", thread_id="t")).interrupts
 
-    later = root(ScriptedModel([]), other_process(saver))
-    assert [m.text for m in await later.ahistory("t")] == shown
-    assert "quick is done" in shown
+    told = []
+    for agents in ([make()], []):
+        model, copy = ScriptedModel(["I see"]), MemorySaver()
+        copy.storage, copy.writes, copy.blobs = saver.storage, saver.writes, saver.blobs
+        await copy.acopy_thread("t", f"{len(agents)}")
+        later = root(model, copy, *agents, handoff=handoff)
+        shown = [m.text for m in await later.ahistory(f"{len(agents)}")]
+        await later.ainvoke("@root so?", thread_id=f"{len(agents)}")
+        told.append((shown, [m.text for m in model.requests[-1].messages]))
+    assert told[0] == told[1]
+    assert ("quick is done" in told[1][1]) == (make is not team)
