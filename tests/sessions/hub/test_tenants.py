@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Team
 from agentgraph.errors import ConfigurationError, SessionError
-from agentgraph.routing import HumanTarget, TransitionGraph, sequence
+from agentgraph.routing import sequence
 from agentgraph.sessions import Hub, Session, open_log
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.tables import POSTGRES, SQLITE, VERSIONS
@@ -24,7 +24,7 @@ from agentgraph.sessions.state.record import id_of, session_key, tenant_of
 from agentgraph.testing import call
 from tests.postgres import Database
 from tests.sessions.log.sessions_to_store import Writer, envelope
-from tests.sessions.talk import after, agent, settled, talk
+from tests.sessions.talk import after, agent, dialogue, settled, talk
 
 TENANTS = st.sampled_from(["default", "acme", "a"]) | st.from_regex(
     r"[a-zA-Z0-9_-]{1,52}", fullmatch=True
@@ -33,8 +33,7 @@ IDS = st.lists(st.sampled_from(["default", "acme", "a", "/", "ü", " "]), min_si
 
 
 def desk(*turns: Any, **fields: Any) -> Team:
-    rules = TransitionGraph("a", default_target=HumanTarget())
-    return Team([agent("a", *turns, **fields)], rules, name="desk")
+    return Team([agent("a", *turns, **fields)], dialogue("a"), name="desk")
 
 
 def ask(what: str) -> str:

@@ -19,7 +19,7 @@ class Seen:
     """What a person sees of an answer, without ids."""
 
     text: str
-    agent: str
+    agent: str | None
     asked: tuple[object, ...] = ()
     output: object = None
     close_reason: str | None = None

@@ -14,7 +14,7 @@ from langchain.agents.middleware import (
     ModelCallLimitMiddleware,
     SummarizationMiddleware,
 )
-from langchain_core.messages import AnyMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState
@@ -70,7 +70,7 @@ def program(function: Program) -> Program:
 
 @program
 def tools() -> Any:
-    calls = [call("add", a=1, b=2), call("add", a=3, b=4)]
+    calls: list[Any] = [call("add", a=1, b=2), call("add", a=3, b=4)]
     return agent("desk", calls, "3 and 7", "again", tools=[add]), turns("go", "once more")
 
 
@@ -91,14 +91,14 @@ def mentions() -> Any:
 @program
 def help_is_requested() -> Any:
     billing = agent("billing", call("request_help", reason="who is it?"), default_tools=True)
-    calls = [call("transfer_to_billing"), "It is Bob.", "Bob again."]
+    calls: list[Any] = [call("transfer_to_billing"), "It is Bob.", "Bob again."]
     return agent("root", *calls, agents=[billing]), turns("pay", "who?")
 
 
 @program
 def delegates() -> Any:
     one, two = agent("one", "one is done"), agent("two", call("add", a=1, b=1), "two", tools=[add])
-    calls = [call("transfer_to_one"), call("transfer_to_two")]
+    calls: list[Any] = [call("transfer_to_one"), call("transfer_to_two")]
     root = agent("root", calls, "both done", "yes", agents=[one, two], handoff="delegate")
     return root, turns("go", "sure?")
 
@@ -106,7 +106,7 @@ def delegates() -> Any:
 @program
 def agents_as_tools() -> Any:
     clerk = agent("clerk", "spam", "ham")
-    calls = [call("clerk", request="is it spam?")]
+    calls: list[Any] = [call("clerk", request="is it spam?")]
     return agent("root", calls, "it is spam", "bye", agents=[clerk.as_tool()]), turns("a", "b")
 
 
@@ -142,7 +142,7 @@ def two_questions_after_each_other() -> Any:
 
 @program
 def two_questions_at_once() -> Any:
-    calls = [call("ask", question="a?"), call("ask", question="b?")]
+    calls: list[Any] = [call("ask", question="a?"), call("ask", question="b?")]
     desk = agent("desk", calls, "done", "bye", tools=[ask])
 
     async def talk(conversation: Conversation) -> None:
@@ -155,14 +155,14 @@ def two_questions_at_once() -> Any:
 
 @program
 def a_question_that_is_left_open() -> Any:
-    calls = [call("add", a=1, b=2), call("ask", question="pay?")]
+    calls: list[Any] = [call("add", a=1, b=2), call("ask", question="pay?")]
     desk = agent("desk", calls, "as you like", "bye", tools=[ask, add])
     return desk, turns("pay", "never mind", "bye")
 
 
 @program
 def a_question_of_a_sub_agent_that_is_left_open() -> Any:
-    calls = [call("add", a=1, b=2), call("ask", question="pay?")]
+    calls: list[Any] = [call("add", a=1, b=2), call("ask", question="pay?")]
     billing = agent("billing", calls, "as you like", tools=[ask, add])
     root = agent("root", call("transfer_to_billing"), agents=[billing])
     return root, turns("pay", "never mind")
@@ -170,7 +170,7 @@ def a_question_of_a_sub_agent_that_is_left_open() -> Any:
 
 @program
 def a_model_that_fails() -> Any:
-    calls = [call("add", a=1, b=2), ValueError("no")]
+    calls: list[Any] = [call("add", a=1, b=2), ValueError("no")]
     desk = agent("desk", *calls, "three, then", "bye", tools=[add], guards=Guards(retry=None))
     return desk, turns("go", "and?", "bye")
 
@@ -200,7 +200,13 @@ def state_of_patchers() -> Any:
         """Say what was counted."""
         return f"{state.get('count')} {state.get('last')} {state.get('seen')}"
 
-    calls = [call("count", word="a"), "ok", call("count", word="b"), call("counted"), "ok"]
+    calls: list[Any] = [
+        call("count", word="a"),
+        "ok",
+        call("count", word="b"),
+        call("counted"),
+        "ok",
+    ]
     desk = agent(
         "desk",
         *calls,
@@ -297,7 +303,11 @@ def large_results() -> Any:
         """Read."""
         return "é" * size
 
-    calls = [call("read", size=70_000), call("read", size=50_000), call("read", size=400_000)]
+    calls: list[Any] = [
+        call("read", size=70_000),
+        call("read", size=50_000),
+        call("read", size=400_000),
+    ]
     desk = agent("desk", calls, "much", "bye", tools=[read], guards=None)
     return desk, turns("go", "and?")
 
@@ -373,7 +383,7 @@ def the_end_of_a_turn() -> Any:
 
 @program
 def guards_that_end_a_run() -> Any:
-    calls = [call("add", a=number, b=1) for number in range(3)]
+    calls: list[Any] = [call("add", a=number, b=1) for number in range(3)]
     desk = agent("desk", *calls, "hello again", tools=[add], guards=Guards(steps=2))
     return desk, turns("go", "and?")
 
@@ -439,7 +449,7 @@ async def held(
     return recorded.seen, shapes(await conversation.history())
 
 
-def shapes(messages: Sequence[AnyMessage]) -> list[Any]:
+def shapes(messages: Sequence[BaseMessage]) -> list[Any]:
     """Return messages without ids and times."""
     ids: dict[Any, int] = {}
     return [

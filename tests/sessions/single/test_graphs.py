@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -191,9 +192,8 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
     unnamed.add_edge(START, "answer")
 
     async def open_hub() -> None:
-        await Hub.open(serve=[graph.compile(name="numbers"), unnamed.compile(), "desk"])
-
-    import asyncio
+        served: list[Any] = [graph.compile(name="numbers"), unnamed.compile(), "desk"]
+        await Hub.open(serve=served)
 
     with pytest.raises(ConfigurationError) as raised:
         asyncio.run(open_hub())

@@ -177,7 +177,8 @@ async def test_a_fork_has_the_conversation_and_its_large_parts(log_url: str) -> 
         fork = await session.fork(session.state.sequence)
         assert shape(await fork.messages()) == shape(before)
         await fork.ask("and?")
-        assert model.requests[-1].messages[1].content[1]["base64"] == image["base64"]
+        content: Any = model.requests[-1].messages[1].content
+        assert content[1]["base64"] == image["base64"]
         assert len(await session.messages()) == 2
 
 
@@ -238,8 +239,8 @@ async def test_a_team_has_no_messages() -> None:
 
 
 async def test_live_state_is_that_of_the_log(log_url: str) -> None:
-    calls = [call("ask", question="a?"), call("ask", question="b?"), "done", ValueError("no"), "ok"]
-    agent = desk(*calls, tools=[ask], guards=Guards.interactive(retry=None))
+    calls: list[Scripted] = [call("ask", question="a?"), call("ask", question="b?"), "done"]
+    agent = desk(*calls, ValueError("no"), "ok", tools=[ask], guards=Guards.interactive(retry=None))
     async with await Hub.open(log_url, serve=[agent]) as hub:
         session = await hub.session(agent)
         first = await session.ask("go")
@@ -280,9 +281,10 @@ async def envelopes_read_by_a_turn(log: MemoryLog, session: Session) -> int:
         count += len(envelopes)
         return envelopes
 
-    log.read, log.tail = counted_read, counted_tail  # type: ignore[method-assign]
+    own: Any = log
+    own.read, own.tail = counted_read, counted_tail
     try:
         await session.ask("hi")
     finally:
-        log.read, log.tail = log_read, log_tail  # type: ignore[method-assign]
+        own.read, own.tail = log_read, log_tail
     return count
