@@ -24,6 +24,8 @@ from agentgraph.errors import AgentGraphError
 from agentgraph.history import KnownHistory
 from agentgraph.timeouts import paused_limits, without_limits
 
+Journal: TypeAlias = dict[str | None, list[AnyMessage]]
+"""Messages by the id of the call that a delegate serves, None for those of no delegate."""
 CallEnd: TypeAlias = Callable[[bool], None]
 """A callback at the end of a tool call; the argument says whether the call succeeded."""
 
@@ -60,9 +62,9 @@ class Run:
     began_at: float = field(default_factory=lambda: clock().wall())
     usage: dict[str, UsageMetadata] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
-    journal: dict[str | None, list[AnyMessage]] = field(default_factory=dict)
-    """All messages as soon as they exist, by the id of the call that a delegate serves, None at
-    the root: a run that is cut off may have made messages that are in no checkpoint yet."""
+    journal: Journal = field(default_factory=dict)
+    """All messages as soon as they exist: a run that is cut off may have made messages that are in
+    no checkpoint yet."""
     results: dict[str, ToolMessage] = field(default_factory=dict)
     """The results of tools, by task: a resume that was cut off must not run the tools again."""
     reports: Mapping[str, ToolMessage] = field(default_factory=dict)
@@ -108,8 +110,10 @@ class Run:
     def record_messages(self, messages: Iterable[AnyMessage]) -> None:
         """Enter new messages in the journal, under each delegation around this code."""
         new = list(messages)
-        for call_id in _delegations.get() or (None,):
-            self.journal.setdefault(call_id, []).extend(new)
+        turn_journal = _turn_journal.get()
+        for journal in (self.journal,) if turn_journal is None else (self.journal, turn_journal):
+            for call_id in _delegations.get() or (None,):
+                journal.setdefault(call_id, []).extend(new)
 
     def record_usage(self, agent: str, usage: UsageMetadata | None, model: str) -> None:
         """Add the usage of a model call to the figures of its agent."""
@@ -158,6 +162,7 @@ _inherited_messages: ContextVar[tuple[AnyMessage, ...]] = ContextVar(
 _delegations: ContextVar[tuple[str, ...]] = ContextVar("agentgraph_delegations", default=())
 _part: ContextVar[str] = ContextVar("agentgraph_part", default="")
 _round: ContextVar[str | None] = ContextVar("agentgraph_round", default=None)
+_turn_journal: ContextVar[Journal | None] = ContextVar("agentgraph_turn_journal", default=None)
 _in_tool: ContextVar[bool] = ContextVar("agentgraph_in_tool", default=False)
 _tool_task: ContextVar[str | None] = ContextVar("agentgraph_tool_task", default=None)
 """The task whose tool runs: a graph that the tool runs has tasks of its own."""
@@ -203,10 +208,12 @@ def outer_run() -> Run | None:
 def inside_run(run: Run) -> Iterator[None]:
     """Make a run the current one, without the history that an outer run handed over."""
     tokens = _run.set(run), _inherited_messages.set(()), _delegations.set(()), _in_tool.set(False)
+    token = _turn_journal.set(None)
     try:
         with without_limits():
             yield
     finally:
+        _turn_journal.reset(token)
         _run.reset(tokens[0])
         _inherited_messages.reset(tokens[1])
         _delegations.reset(tokens[2])
@@ -246,6 +253,7 @@ def leave_run() -> None:
     _run.set(None)
     _inherited_messages.set(())
     _delegations.set(())
+    _turn_journal.set(None)
     _in_tool.set(False)
     _history.set(None)
     _call_key.set(None)
@@ -278,13 +286,17 @@ def inside_part(place: str) -> scope[str]:
 
 
 @contextmanager
-def inside_round(key: str | None) -> Iterator[None]:
-    """Set the key of the team's round in here; the keys of its tool calls are made from it."""
-    token = _round.set(key)
+def inside_round(key: str | None, journal: Journal | None = None) -> Iterator[None]:
+    """Set the key of the team's round in here; the keys of its tool calls are made from it.
+
+    New messages are entered in this journal too: other turns share the journal of the run.
+    """
+    tokens = _round.set(key), _turn_journal.set(journal)
     try:
         yield
     finally:
-        _round.reset(token)
+        _round.reset(tokens[0])
+        _turn_journal.reset(tokens[1])
 
 
 def current_round_key() -> str | None:

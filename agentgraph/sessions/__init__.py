@@ -10,6 +10,7 @@ from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, re
 from agentgraph.sessions.state.draft import Draft, packet_envelope, text_envelope
 from agentgraph.sessions.state.envelope import (
     EV_AUDIT,
+    EV_CANCELLED,
     EV_CONTEXT_SET,
     EV_DECISION,
     EV_EXPECTATION_VIOLATED,
@@ -18,6 +19,7 @@ from agentgraph.sessions.state.envelope import (
     EV_INTERRUPT,
     EV_PACKET,
     EV_PHASE,
+    EV_REWOUND,
     EV_ROUND_FAILED,
     EV_SESSION_CLOSED,
     EV_SESSION_EXPIRED,
@@ -55,6 +57,7 @@ from agentgraph.sessions.tools import (
 __all__ = [
     "DEFAULT_EXPECTATIONS",
     "EV_AUDIT",
+    "EV_CANCELLED",
     "EV_CONTEXT_SET",
     "EV_DECISION",
     "EV_EXPECTATION_VIOLATED",
@@ -63,6 +66,7 @@ __all__ = [
     "EV_INTERRUPT",
     "EV_PACKET",
     "EV_PHASE",
+    "EV_REWOUND",
     "EV_ROUND_FAILED",
     "EV_SESSION_CLOSED",
     "EV_SESSION_EXPIRED",

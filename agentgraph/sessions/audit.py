@@ -76,6 +76,11 @@ class _Reader:
         """Yield the records of an envelope; each input from outside begins a run."""
         before, self._state = self._state, fold(self._state, envelope)
         self._at, self._sequence = _instant(envelope.created_at), envelope.sequence
+        if envelope.event_type == ev.EV_REWOUND:
+            self._run, self._steps = f"{envelope.session_id}@{envelope.sequence}", 0
+            data = {"from": envelope.event_data.get("by"), "to": envelope.event_data.get("to")}
+            yield self._record("input", data=data)
+            return
         if self._state.input != before.input:
             self._run, self._steps = f"{self._state.key}@{envelope.sequence}", 0
             data = {"from": envelope.sender_id, "text": envelope.text}
@@ -90,9 +95,9 @@ class _Reader:
             case ev.EV_PACKET:
                 yield from self._read_turn(envelope.sender_id, data)
             case ev.EV_ROUND_FAILED:
-                yield from self._read_turn(str(data.get("speaker")), data)
-                if data.get("code") != "guard":  # the guard's decision has a record already
-                    yield self._decision(str(data.get("speaker")), _failure(data))
+                yield from self._read_failure(data)
+            case ev.EV_CANCELLED:
+                yield from self._read_cancelled(data)
             case ev.EV_AUDIT:
                 yield from self._read_audit(data)
             case ev.EV_HANDOFF:
@@ -129,6 +134,20 @@ class _Reader:
             self.usages.append(usage)
         for path, figures in usage.items():
             yield self._record("settled", path, _spend(path, figures), parent=first_calls.get(path))
+
+    def _read_failure(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        yield from self._read_turn(str(data.get("speaker")), data)
+        if data.get("code") != "guard":  # the guard's decision has a record already
+            yield self._decision(str(data.get("speaker")), _failure(data))
+
+    def _read_cancelled(self, data: Mapping[str, Any]) -> Iterator[Record]:
+        """Yield the records of a cancelled round: what its turns have come to, and who did it."""
+        steps = data.get("steps")
+        by_speaker = steps if isinstance(steps, Mapping) else {}
+        turns = [step for name in by_speaker for step in _objects(by_speaker[name])]
+        yield from self._read_turn(", ".join(by_speaker), {**data, "steps": turns})
+        cancelled = {"cancelled": data.get("speakers"), "reason": data.get("reason")}
+        yield self._record("human", data={**cancelled, "reviewer": data.get("by")})
 
     def _calls_by_path(self, data: Mapping[str, Any]) -> Iterator[Record]:
         """Yield the model calls of a turn whose packet has a path: the agents and their calls."""

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -35,11 +35,22 @@ from agentgraph.routing import (
     Transition,
     TransitionGraph,
 )
-from agentgraph.sessions import Hub, Log, Session, open_log
+from agentgraph.sessions import EV_CANCELLED, EV_REWOUND, Hub, Log, Session, open_log
 from agentgraph.storage import open_saver
 from agentgraph.testing import ScriptedModel, call
 
-KINDS = ("turns", "parallel", "asked", "asked-parallel", "once", "once-parallel")
+KINDS = (
+    "turns",
+    "parallel",
+    "asked",
+    "asked-parallel",
+    "once",
+    "once-parallel",
+    "cancelled",
+    "rewound",
+)
+STOPS = {"cancelled": EV_CANCELLED, "rewound": EV_REWOUND}
+"""By kind, what ends the first round of bob, who asks for it himself."""
 REASON = "all is paid"
 SAID = ("pay, please", "and once more")
 PURCHASES = {"alice": ("tea", "milk"), "bob": ("bread",), "carol": ("jam",)}
@@ -112,6 +123,8 @@ def team_of(
     asks = {"bob"} if kind.startswith("asked") else set()
     once = kind.startswith("once")
     agents = [payer(name, ledger, hazards, asks=name in asks, once=once) for name in PURCHASES]
+    if kind in STOPS:
+        agents[1] = stopping(agents[1], STOPS[kind])
     rules = in_parallel() if kind.endswith("parallel") else in_turns()
     return Team(agents, rules, name=kind, durability=durability, expectations=())
 
@@ -175,6 +188,26 @@ def payer(name: str, ledger: Ledger, hazards: Hazards, *, asks: bool, once: bool
     if once:
         tools = [effect(lookup=ledger.receipt)(pay), note]
     return Agent(name, model=ScriptedModel(turn), tools=tools, default_tools=False)
+
+
+def stopping(agent: Agent, event_type: str) -> Agent:
+    """Return an agent that first has its own round ended instead of paying."""
+    (tool,) = agent.tools
+    assert callable(tool)
+
+    async def pay(item: str) -> str:
+        """Pay for something."""
+        session = current_session()
+        if event_type in [one.event_type for one in await session.history()]:
+            return str(tool(item))
+        if event_type == EV_CANCELLED:
+            await session.cancel()
+        else:
+            await session.rewind(2)
+        await asyncio.Event().wait()
+        return "never"
+
+    return replace(agent, tools=[pay])
 
 
 class DeadlyLog:

@@ -23,9 +23,11 @@ import psycopg
 
 from agentgraph.clock import SystemClock
 from agentgraph.sessions import (
+    EV_CANCELLED,
     EV_DECISION,
     EV_INTERRUPT,
     EV_PACKET,
+    EV_REWOUND,
     EV_ROUND_FAILED,
     EV_TEXT,
     Envelope,
@@ -34,7 +36,7 @@ from agentgraph.sessions import (
 )
 from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.state.fold import fold_all
-from tests.sessions.crashing import PURCHASES, REASON, SAID, Ledger
+from tests.sessions.crashing import PURCHASES, REASON, SAID, STOPS, Ledger
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 50
@@ -262,6 +264,10 @@ def _wrong_log(stored: StoredSession, envelopes: list[Envelope]) -> Iterator[str
 
 def turns_of(kind: str) -> list[tuple[int, tuple[str, ...]]]:
     """Return who speaks in which rounds."""
+    if kind == "cancelled":  # the second round is, and the third one is the user's
+        return list(enumerate([("alice",), (), (), *_LAP], 1))
+    if kind == "rewound":  # from the second round to before the first one
+        return list(enumerate([("alice",), (), (), *_LAP, (), *_LAP], 1))
     if not kind.endswith("parallel"):
         return list(enumerate([("alice",), ("bob",), ("carol",), (), *_LAP], 1))
     return list(enumerate([("alice",), ("bob", "carol"), ("alice",), (), *_BOTH], 1))
@@ -284,6 +290,9 @@ def _wrong_rounds(result: Played, envelopes: list[Envelope]) -> Iterator[str]:
     counts = Counter(one.event_type for one in envelopes)
     if (counts[EV_INTERRUPT], counts[EV_DECISION]) != (questions, questions):
         yield f"asked {counts[EV_INTERRUPT]}, decided {counts[EV_DECISION]} of {questions}"
+    stops = (counts[EV_CANCELLED], counts[EV_REWOUND])
+    if stops != (result.kind in STOPS, result.kind == "rewound"):
+        yield f"cancelled and rewound: {stops}"
     if counts[EV_ROUND_FAILED]:
         told = [one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED]
         yield f"rounds failed: {told}"

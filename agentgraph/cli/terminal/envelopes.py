@@ -147,6 +147,11 @@ def _round_failure(envelope: Envelope, data: Mapping[str, Any]) -> str:
     return f"{round} at attempt {data.get('attempt')}: {cause}; {after}"
 
 
+def _cancelled_round(envelope: Envelope, data: Mapping[str, Any]) -> str:
+    speakers = _list(data.get("speakers"))
+    return f"round {data.get('round')} of {speakers} was cancelled by {data.get('by')}{_why(data)}"
+
+
 def _violation(envelope: Envelope, data: Mapping[str, Any]) -> str:
     violators = f" by {_list(data.get('violators'))}" if data.get("violators") else ""
     action = data.get("on_violation")
@@ -213,6 +218,11 @@ _LINES: Mapping[str, tuple[_LineOf, str]] = {
     ev.EV_HANDOFF_REJECTED: (_handoff_rejection, WRONG),
     ev.EV_PHASE: (lambda envelope, data: f"phase {data.get('from')} → {data.get('to')}", ""),
     ev.EV_ROUND_FAILED: (_round_failure, WRONG),
+    ev.EV_CANCELLED: (_cancelled_round, WRONG),
+    ev.EV_REWOUND: (
+        lambda envelope, data: f"{data.get('by')} rewinds to {data.get('to')}",
+        "bold",
+    ),
     ev.EV_INTERRUPT: (
         lambda envelope, data: (
             f"{data.get('speaker')} asks for a decision on {data.get('id')}: "

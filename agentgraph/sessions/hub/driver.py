@@ -25,7 +25,7 @@ from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.rounds.round import RETRIES
-from agentgraph.sessions.state.envelope import EV_ROUND_FAILED, Envelope
+from agentgraph.sessions.state.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
@@ -108,7 +108,7 @@ class SessionDriver:
             self._task.add_done_callback(lambda _: self._on_rest())
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
-        """Show new envelopes to the supervisor; wake the inner sessions of a failed round."""
+        """Show new envelopes to the supervisor; wake the inner sessions of a round that is over."""
         if self._execution is not None and self._execution.supervisor is not None:
             self._execution.supervisor.notice(envelopes)
         if self.session is None:
@@ -117,6 +117,8 @@ class SessionDriver:
             data = envelope.event_data
             if envelope.event_type == EV_ROUND_FAILED and data.get("final") is True:
                 self._wake_inner(self.session.record, [data["speaker"]], data["round"])
+            elif envelope.event_type == EV_CANCELLED:
+                self._wake_inner(self.session.record, data["speakers"], data["round"])
 
     def suspend(self, damage: DamagedSession) -> None:
         """Run no more rounds until the damage is repaired."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -22,8 +23,13 @@ from agentgraph.sessions.hub.subscribers import Subscribers
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
+from agentgraph.sessions.rounds.unfinished_turns import end_cancelled_input, unfinished_turn
+from agentgraph.sessions.state.envelope import EV_REWOUND
+from agentgraph.sessions.state.input_account import add_usage
+from agentgraph.sessions.state.packet import UnfinishedTurn
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.team.compiled import CompiledTeam
+from agentgraph.sessions.team.inner_session import usage_in_inner
 from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
 from agentgraph.sessions.team.supervisor import Supervisor
 
@@ -81,6 +87,8 @@ class Execution:
         self._has_looked_back = False
         self._is_clean = False
         """Whether the store is known to have no checkpoint of the session."""
+        self._cancelled_run: Run | None = None
+        """The last run that was cancelled: its journal has what it had come to."""
         self._answered_ids: set[str] = set()
         """The interrupts whose decisions have been given to the graph."""
 
@@ -104,10 +112,13 @@ class Execution:
             if session.state.is_ended:
                 await self._clear_away()
                 return True
+            if session.stop_request is not None:
+                await self._stop_round()
+                continue
             graph_input = await self._next_input()
             if graph_input is not None:
                 await self._run_graph(graph_input)
-            elif session.state.is_ended:
+            elif session.state.is_ended or session.stop_request is not None:
                 continue
             elif not self._news.is_set():
                 return False
@@ -253,6 +264,10 @@ class Execution:
         if result is None:
             # The run was cancelled: its interrupted tasks have not received the decisions.
             self._answered_ids.clear()
+            self._cancelled_run = run
+            for name in session.state.due:
+                usage = usage_of_waiting(run, session.state.participant_order, name)
+                session.unfinished_usage[name] = usage
         elif result.interrupts:
             is_single = session.state.is_single
             snapshot = await whole_state(graph, self._config, subgraphs=is_single)
@@ -266,6 +281,42 @@ class Execution:
             if not self._is_clean:
                 await self._delete_checkpoints()
 
+    async def _stop_round(self) -> None:
+        """Carry out a stop request: what is known of the turns under way goes to the log."""
+        session = self.session
+        await self._verify()
+        request = session.stop_request
+        is_rewind = request is not None and request.draft.event_type == EV_REWOUND
+        if is_rewind and self.supervisor is not None:
+            await self.supervisor.forget()
+        was_under_way, input = session.state.is_under_way, session.state.input
+        turns = await self._unfinished_turns() if was_under_way else {}
+        await session.stop_round(turns)
+        end_cancelled_input(session, input)
+        if was_under_way and not self._is_clean:
+            await self._delete_checkpoints()
+
+    async def _unfinished_turns(self) -> dict[str, UnfinishedTurn]:
+        """Return what is known of the turns under way, by speaker."""
+        session, snapshot = self.session, None
+        if not self._is_clean:
+            graph = self._hub.graph_of(session.record)
+            snapshot = await whole_state(graph, self._config, subgraphs=True)
+            if snapshot.values.get("round") != session.state.round:
+                snapshot = None
+        turns = {}
+        for name in session.state.due:
+            turn = await unfinished_turn(session, name, snapshot)
+            inner_usage = await usage_in_inner(session.log, [*session.inner_ids], name)
+            turns[name] = replace(turn, usage=add_usage(inner_usage, turn.usage))
+        if session.state.is_single:  # its run leaves whole messages, and the channels of its graph
+            run = self._cancelled_run or Run(new_id(), session.id)
+            with inside_run(run):
+                remains = await self.team.remains_of(session, snapshot, is_over=True)
+            for name, turn in turns.items():
+                turns[name] = replace(turn, messages=(), fields={**turn.fields, **remains})
+        return turns
+
     async def _accompany(self, task: asyncio.Future[Any]) -> Any:
         """Wait for a run; meanwhile admit what may enter, and cancel the run if that ends it."""
         session = self.session
@@ -278,7 +329,7 @@ class Execution:
                     await self._verify()
                     await session.catch_up()
                     is_over = any(name not in session.state.due for name in session.busy_speakers)
-                    if session.state.is_ended or is_over:
+                    if session.state.is_ended or is_over or session.stop_request is not None:
                         return None
                     news = asyncio.ensure_future(self._news.wait())
             return task.result()

@@ -80,5 +80,5 @@ class InputSpan:
         return decision_of(envelope) is not None and envelope.sender_id not in self.record.agents
 
 
-_TYPES_THAT_TELL = frozenset({ev.EV_INTERRUPT, ev.EV_SESSION_CLOSED})
+_TYPES_THAT_TELL = frozenset({ev.EV_INTERRUPT, ev.EV_REWOUND, ev.EV_SESSION_CLOSED})
 """The types of notes after which the state tells who is due, without a decision."""

@@ -12,11 +12,13 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.sessions.log import InboxEntry, Log, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.admission import admit_all
+from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, EV_SESSION_LEFT
 from agentgraph.sessions.state.expectations import expire, expires_at
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rewind import is_live
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState, with_fields
 
@@ -61,10 +63,15 @@ async def check_records(
     stored_session = await log.load(session_id)
     if stored_session is None:
         return None
-    await log.read(session_id, max(0, stored_session.head - _CHECKED_ENVELOPES))
+    state, checked_after = stored_session.state, max(0, stored_session.head - _CHECKED_ENVELOPES)
+    if state is not None and state.live:
+        await Branch(log, state).read(checked_after)
+    else:
+        await log.read(session_id, checked_after)
     if isinstance(known_damage, DamagedSession):
         await log.inbox(session_id)  # else the next admission reads it
-        if known_damage.sequence is not None:
+        was_live = state is None or is_live(state, known_damage.sequence)
+        if known_damage.sequence is not None and was_live:
             await log.read(known_damage.session_id, known_damage.sequence - 1, 1)
     return stored_session
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from typing import Protocol
 
@@ -17,8 +18,9 @@ from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.memory import messages_in
-from agentgraph.sessions.state.envelope import Envelope, visible_to
+from agentgraph.sessions.state.envelope import Envelope, for_participant, visible_to
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rewind import is_live, live_envelopes
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.stream import AnyEvent
@@ -120,7 +122,9 @@ class SessionReader:
         """
         may_see = self._sight_of(reader)
         envelopes = await self._read(_sequence(after))
-        return envelopes if reader is None else [*filter(may_see, envelopes)]
+        if reader is None:
+            return envelopes
+        return [for_participant(envelope) for envelope in envelopes if may_see(envelope)]
 
     async def messages(self, *, reader: str | None = None) -> list[AnyMessage]:
         """Return the conversation of a session of one, as a thread of its agent would have it.
@@ -133,7 +137,8 @@ class SessionReader:
                 f"session {self.id!r} is one of a team, which has no messages: read its history",
                 code="no_messages",
             )
-        return await messages_in(self._hub.log, self.key, await self.history(reader=reader))
+        envelopes = live_envelopes(await self.history(reader=reader))
+        return await messages_in(self._hub.log, self.key, envelopes)
 
     def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, and new ones until the session ends.
@@ -141,7 +146,8 @@ class SessionReader:
         `reader` is as for `history`.
         """
         hub, may_see = self._hub, self._sight_of(reader)
-        return watch(hub.log, hub.subscribers, self.key, _sequence(after), may_see)
+        envelopes = watch(hub.log, hub.subscribers, self.key, _sequence(after), may_see)
+        return envelopes if reader is None else _for_participant(envelopes)
 
     def stream(
         self, after: int = 0, *, reader: str | None = None
@@ -159,7 +165,8 @@ class SessionReader:
         state = self._now
         if state.is_ended or state.status in ("pending", "closing"):
             return False
-        return name in state.due or (state.round == 0 and name == state.creator_id)
+        is_opening = state.decision is None and not state.speakers
+        return name in state.due or (is_opening and name == state.creator_id)
 
     async def explain(self, sequence: int, *, reader: str | None = None) -> SessionExplanation:
         """Explain the decision on an envelope, and why no earlier rule made it.
@@ -202,7 +209,8 @@ class SessionReader:
         try:
             return await self._hub.log.read(self.key, after, limit)
         except DamagedSession as damage:
-            self._hub.quarantine(self.key, damage)
+            if is_live(self._now, damage.sequence):
+                self._hub.quarantine(self.key, damage)
             raise
 
     def _sight_of(self, reader: str | None) -> MaySee:
@@ -228,6 +236,14 @@ class SessionReader:
                 f"there is no envelope {sequence!r}: there are 1 to {self._now.sequence}",
                 code="unknown_sequence",
             )
+
+
+async def _for_participant(
+    envelopes: AsyncGenerator[Envelope, None],
+) -> AsyncGenerator[Envelope, None]:
+    async with aclosing(envelopes):
+        async for envelope in envelopes:
+            yield for_participant(envelope)
 
 
 def _sequence(after: object) -> int:

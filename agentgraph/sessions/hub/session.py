@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, overload
 
@@ -22,13 +23,19 @@ from agentgraph.sessions.hub.reader import ReaderHub, SessionReader
 from agentgraph.sessions.hub.subscribers import Handler, MaySee
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.admission import may_enter
+from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.rounds.round import current_round
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Content, Draft, draft_faults, make_draft
 from agentgraph.sessions.state.envelope import Envelope, Priority
+from agentgraph.sessions.state.fold import decision_of
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience
+
+_DECISION_NOTES = frozenset({ev.EV_HANDOFF, ev.EV_HANDOFF_REJECTED, ev.EV_PHASE})
+"""The types of the notes that follow the envelope of a decision, in the same append."""
+_MOST_NOTES = 20
 
 
 class SessionHub(ReaderHub, Protocol):
@@ -259,7 +266,7 @@ class Session(SessionReader):
             raise ConfigurationError(faults, code="draft")
         position = self._now.sequence
         try:
-            text = "somebody else has decided it otherwise meanwhile"
+            text = "somebody else has decided it otherwise, or the round was cancelled, meanwhile"
             await self._request(decider, draft, or_else=text)
         except SessionError as error:
             # The inbox may have had the same decision: this caller's, before its process died.
@@ -287,6 +294,56 @@ class Session(SessionReader):
             )
         draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
         await self._request(self.record.creator, draft, or_else="it waits for no human any more")
+
+    async def cancel(self, reason: str = "cancelled") -> None:
+        """End the round under way, keep what is known of it, and wait for a human.
+
+            await session.cancel("not that file")
+
+        The running models and tools are cancelled. An `EV_CANCELLED` has the tool calls of each
+        speaker with their results, and the usage; effects are not undone. The creator has the
+        floor: what it says next goes to those who were interrupted, unless a rule decides
+        otherwise. Open questions are withdrawn: a decision on them is refused.
+
+        Does nothing if no round is under way, or the session has ended: it may have come to its
+        end meanwhile. A message that was sent before counts as begun. Inside of a round of the same
+        session it returns before the round is cancelled.
+        """
+        if not isinstance(reason, str):
+            raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
+        await self._stop(Draft(ev.EV_CANCELLED, {"reason": reason}, priority=Priority.URGENT))
+
+    async def rewind(self, to: int) -> None:
+        """Go back to the state after the envelope `to`, and go on from there.
+
+            await session.rewind(packet.sequence - 1)  # the answer is given again
+            await session.rewind(text.sequence - 1)  # to edit: the text is taken back
+            await session.send("user", "what I meant")
+
+        If a speaker had the floor then, it speaks again; what it asked a human is asked again. A
+        round under way is cancelled. The log keeps everything: `history` and `watch` have both
+        branches, while views, summaries and results have the live one only. Effects are not undone:
+        the `EV_REWOUND` lists them. What was spent stays spent, keys are not used again, and time
+        limits begin anew. Of a session that was never rewound all of the log up to `to` is read.
+
+        Raises `SessionClosed` after the end, where a `fork` is the way to go on, and `SessionError`
+        if there is no such envelope, or the session was not open then.
+        """
+        self._hub.check_open()
+        state = await self.refresh()
+        if state.is_ended:
+            text = f"session {self.id!r} is {state.status}: go on in a fork of it, by fork({to!r})"
+            raise SessionClosed(text)
+        self._check_sequence(to)
+        to = await self._end_of_decision(to)
+        then = await state_at(self._hub.log, self.record, state.rewound, to)
+        if then.status == "pending":
+            raise SessionError(
+                f"the session was not open at {to}: rewind to a later envelope", code="not_open"
+            )
+        draft = Draft(ev.EV_REWOUND, {"to": to}, priority=Priority.URGENT)
+        or_else = f"the session ended meanwhile: go on in a fork of it, by fork({to})"
+        await self._request(self.record.creator, draft, or_else=or_else)
 
     async def fork(self, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
@@ -373,6 +430,28 @@ class Session(SessionReader):
         draft = Draft(ev.EV_CONTEXT_SET, updates)
         self._check(self.record.creator, draft)
         await self._request(self.record.creator, draft)
+
+    async def _stop(self, draft: Draft) -> None:
+        """Request that the round under way is ended; do nothing after the end of the session."""
+        self._hub.check_open()
+        await self.refresh()
+        if not self._now.is_ended:
+            with suppress(SessionClosed):  # it ended first
+                await self._request(self.record.creator, draft)
+
+    async def _end_of_decision(self, sequence: int) -> int:
+        """Return the sequence up to which the notes on the decision on an envelope reach."""
+        log = self._hub.log
+        (envelope,) = await log.read(self.key, sequence - 1, 1)
+        if decision_of(envelope) is None:
+            return sequence
+        notes = await log.read(self.key, sequence, _MOST_NOTES)
+        for note in notes:
+            # Without a cause it is of the next turn.
+            if note.event_type not in _DECISION_NOTES or note.causation_id is None:
+                break
+            sequence = note.sequence
+        return sequence
 
     async def _answer(self, name: str, event_type: str) -> None:
         if name not in self.record.invited:

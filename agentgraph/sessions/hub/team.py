@@ -17,6 +17,7 @@ from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rewind import live_envelopes
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_session import outcome_of, usage_records
@@ -126,7 +127,7 @@ class TeamResult:
         cls, envelopes: Sequence[Envelope], record: SessionRecord, state: SessionState
     ) -> TeamResult:
         """Summarise a session's envelopes and state."""
-        last = outcome_of(envelopes, record).last
+        last = outcome_of(live_envelopes(envelopes), record).last
         reason = state.pending_close_reason if state.is_ended else None
         usage = Usage.of_records(usage_records(envelopes))
         text = last.text if last is not None else words_of_end(reason, envelopes)

@@ -39,8 +39,8 @@ class _MemorySession:
     due_at: float | None
     """The instant of the session's next timer."""
     envelopes: list[Envelope] = field(default_factory=list)
-    substantive: list[int] = field(default_factory=list)
-    """The indexes of the substantive envelopes in `envelopes`."""
+    in_views: list[int] = field(default_factory=list)
+    """The indexes of those `envelopes` that views show."""
     by_id: dict[str, Envelope] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     """Envelope ids by sender and idempotency key."""
@@ -53,8 +53,8 @@ class _MemorySession:
 
     def add(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
-            if envelope.is_substantive:
-                self.substantive.append(len(self.envelopes))
+            if envelope.is_in_views:
+                self.in_views.append(len(self.envelopes))
             self.envelopes.append(envelope)
             self.by_id[envelope.envelope_id] = envelope
             if envelope.idempotency_key is not None:
@@ -182,7 +182,7 @@ class MemoryLog:
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         session = self._session(session_id)
         newest_first: list[Envelope] = []
-        for place in reversed(session.substantive):
+        for place in reversed(session.in_views):
             if len(newest_first) >= count:
                 break
             if before is None or place < before:

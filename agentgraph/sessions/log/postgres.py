@@ -149,7 +149,7 @@ class PostgresLog:
             **arrays_of(r.to_ascii(session_id), rows, r.keys_of(envelopes)),
             "head": head,
             "count": len(rows),
-            "said": r.substantive_count(rows),
+            "said": r.view_count(rows),
             "epoch": epoch,
             "attempts": attempts,
             "admitted_ids": [r.to_ascii(entry_id) for entry_id in admitted_ids],

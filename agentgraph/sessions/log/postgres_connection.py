@@ -52,7 +52,7 @@ class LogConnection:
         rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
         session_id = columns["session_id"]
         async with self.connection.transaction():
-            counts = {"head": len(rows), "said": r.substantive_count(rows)}
+            counts = {"head": len(rows), "said": r.view_count(rows)}
             created = await self.ask(sql.CREATE, {**columns, **counts})
             if not created:
                 return False
@@ -153,7 +153,7 @@ def arrays_of(
         "session_id": session_id,
         "sequences": [row.sequence for row in rows],
         "ids": [row.envelope_id for row in rows],
-        "numbers": [row.substantive_number for row in rows],
+        "numbers": [row.view_number for row in rows],
         "data": [row.data for row in rows],
         "digests": list(keys),
         "key_ids": list(keys.values()),

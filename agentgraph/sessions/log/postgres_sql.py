@@ -6,7 +6,7 @@ CHANNEL = "agentgraph_sessions"
 """The channel of change notifications; `postgres_listener.payload_of` makes the payload."""
 
 # Envelopes and keys are passed as arrays, one per column: any number of rows is then one statement,
-# which is prepared once. `said` numbers the substantive envelopes of a session, so that a reader of
+# which is prepared once. `said` numbers the envelopes that views show, so that a reader of
 # TAIL can tell that none is missing.
 _ENVELOPES = """
     SELECT %(session_id)s::text, e.sequence, e.envelope_id, {said} + e.said, e.data FROM {origin}
@@ -153,7 +153,7 @@ FROM agentgraph_sessions s LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.session_id = %(session_id)s ORDER BY e.sequence
 """
-# LATERAL, so that the index on substantive envelopes is read backwards, and only as far as needed.
+# LATERAL, so that the index on what views show is read backwards, and only as far as needed.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s LEFT JOIN LATERAL (

@@ -223,7 +223,7 @@ class Log(Protocol):
         ...
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
-        """Return the last substantive envelopes up to `before`, in order, reading no others."""
+        """Return the last envelopes up to `before` that views show, reading no others."""
         ...
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:

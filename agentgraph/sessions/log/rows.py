@@ -48,8 +48,8 @@ class EnvelopeRow(NamedTuple):
 
     sequence: int
     envelope_id: str
-    substantive_number: int | None
-    """The number among the substantive envelopes of its append; None if it is not substantive."""
+    view_number: int | None
+    """The number among those envelopes of its append that views show; None if they do not."""
     data: str
 
 
@@ -102,16 +102,16 @@ def envelope_rows(envelopes: Iterable[Envelope], head: int) -> list[EnvelopeRow]
     rows: list[EnvelopeRow] = []
     count = 0
     for sequence, envelope in enumerate(envelopes, head + 1):
-        count += envelope.is_substantive
-        number = count if envelope.is_substantive else None
+        count += envelope.is_in_views
+        number = count if envelope.is_in_views else None
         data = encode_object(envelope.stored_fields())
         rows.append(EnvelopeRow(sequence, to_ascii(envelope.envelope_id), number, data))
     return rows
 
 
-def substantive_count(rows: Sequence[EnvelopeRow]) -> int:
-    """Return how many of the rows hold substantive envelopes."""
-    return sum(row.substantive_number is not None for row in rows)
+def view_count(rows: Sequence[EnvelopeRow]) -> int:
+    """Return how many of the rows hold envelopes that views show."""
+    return sum(row.view_number is not None for row in rows)
 
 
 def keys_of(envelopes: Iterable[Envelope]) -> dict[str, str]:
@@ -258,13 +258,13 @@ def read_rows(
 def tail_rows(
     session_id: str, rows: Sequence[Row], before: int | None, count: int
 ) -> list[Envelope]:
-    """Read substantive counts, numbers, sequences and data, the newest first.
+    """Read counts of what views show, numbers, sequences and data, the newest first.
 
     `Quarantined` if one of the numbers is missing.
     """
     if count <= 0:
         return []
-    # The newest substantive envelope has the session's total as its number. With `before` the
+    # The newest envelope that views show has the session's total as its number. With `before` the
     # expected number is unknown, so counting begins at the newest row that is there.
     due = rows[0][0] if before is None else rows[0][1] or 0
     envelopes: list[Envelope] = []

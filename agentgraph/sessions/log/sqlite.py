@@ -171,7 +171,7 @@ class SQLiteLog:
             **r.state_columns(state, due_at),
             "head": head,
             "count": len(rows),
-            "said": r.substantive_count(rows),
+            "said": r.view_count(rows),
             "epoch": epoch,
             "attempts": attempts,
         }

@@ -60,7 +60,7 @@ class SessionFile:
     ) -> bool:
         """Create a session with its first envelopes; False if a session of this id exists."""
         session_id = columns["session_id"]
-        values = {**columns, "head": len(rows), "said": r.substantive_count(rows)}
+        values = {**columns, "head": len(rows), "said": r.view_count(rows)}
         with self._transaction() as ask:
             created = ask(sql.CREATE, values)
             if created.rowcount < 1:
@@ -261,7 +261,7 @@ class SessionFile:
                 session_id,
                 row.sequence,
                 row.envelope_id,
-                row.substantive_number and base + row.substantive_number,
+                row.view_number and base + row.view_number,
                 row.data,
             )
             for row in rows

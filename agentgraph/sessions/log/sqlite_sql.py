@@ -13,7 +13,7 @@ VALUES
 ON CONFLICT DO NOTHING
 """
 # Moves the head of a session if the head is where the caller expects it, and returns the number of
-# substantive envelopes before; no row means a conflict, which `rows.refusal` explains.
+# envelopes before that views show; no row means a conflict, which `rows.refusal` explains.
 UPDATE_HEAD = """
 UPDATE agentgraph_sessions SET
     status = :status, runnable = :runnable, due_at = :due_at, snapshot = :snapshot,
@@ -41,8 +41,8 @@ FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.sequence > :after
 WHERE s.session_id = :session_id ORDER BY e.sequence LIMIT :limit
 """
-# Counts of substantive envelopes, their numbers, sequences and data, the newest first. The numbers
-# show whether an envelope is missing, without reading the envelopes between them.
+# Counts of the envelopes that views show, their numbers, sequences and data, the newest first. The
+# numbers show whether an envelope is missing, without reading the envelopes between them.
 TAIL = """
 SELECT s.said, e.said, e.sequence, e.data
 FROM agentgraph_sessions s

@@ -19,7 +19,9 @@ from agentgraph.sessions.state.visibility import round_audience
 
 _REQUESTS = frozenset(
     {
+        ev.EV_CANCELLED,
         ev.EV_DECISION,
+        ev.EV_REWOUND,
         ev.EV_SESSION_CLOSED,
         ev.EV_SESSION_INVITE_ACK,
         ev.EV_SESSION_INVITE_REJECT,
@@ -28,6 +30,31 @@ _REQUESTS = frozenset(
     }
 )
 """The types of requests to the session; they are not the words of a participant."""
+
+
+_STOP_REQUESTS = frozenset({ev.EV_CANCELLED, ev.EV_REWOUND})
+
+
+def admissible(
+    state: SessionState, entries: Sequence[InboxEntry], *, at_boundary: bool
+) -> tuple[list[InboxEntry], InboxEntry | None]:
+    """Return the entries that may be admitted now, and the first stop request, which they precede.
+
+    `entries` are in the order of arrival.
+    """
+    earlier, request = before_stop(entries)
+    return [entry for entry in earlier if may_enter(state, entry, at_boundary=at_boundary)], request
+
+
+def before_stop(entries: Sequence[InboxEntry]) -> tuple[list[InboxEntry], InboxEntry | None]:
+    """Return the entries before the first stop request, in the order of arrival, and the request.
+
+    A stop request ends the round under way: `Stop` carries it out, once the round is cancelled.
+    """
+    for place, entry in enumerate(entries):
+        if entry.draft.event_type in _STOP_REQUESTS:
+            return [*entries[:place]], entry
+    return [*entries], None
 
 
 def may_enter(state: SessionState, entry: InboxEntry, *, at_boundary: bool = True) -> bool:
@@ -122,10 +149,12 @@ def _say(page: Page, entry: InboxEntry) -> None:
 def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
     """Return the agent that goes on when a human releases the conversation.
 
-    The preferred agent, else the one that had the conversation or spoke last, else the first one.
+    The preferred agent, else the one that was interrupted, had the conversation or spoke last, else
+    the first one.
     """
     state = page.state
-    candidates = [preferred_agent, state.conversation.previous_agent_id, state.last_speaker_id]
+    candidates = [preferred_agent, *(state.cancelled_decision or {}).get("speakers", ())]
+    candidates += [state.conversation.previous_agent_id, state.last_speaker_id]
     candidates += [page.rules.graph.initial_speaker, *state.participant_order]
     agents = [name for name in state.participant_order if name not in state.humans]
     return next((name for name in candidates if name is not None and name in agents), None)

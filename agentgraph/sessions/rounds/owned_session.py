@@ -13,17 +13,28 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
-from agentgraph.sessions.log import InboxConflict, Log, StoredSession
-from agentgraph.sessions.rounds.admission import admit_all, admit_rest, may_enter
+from agentgraph.running import Journal
+from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
+from agentgraph.sessions.rounds.admission import (
+    admissible,
+    admit_all,
+    admit_rest,
+    before_stop,
+    may_enter,
+)
+from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.outer_input import OuterInput
+from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Content, Draft, text_envelope
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
 from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.packet import UnfinishedTurn
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
+from agentgraph.sessions.state.rewind import effect_list
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience
@@ -81,9 +92,15 @@ class OwnedSession:
     """How often the present round has been begun."""
     may_have_inbox: bool = True
     """Whether the inbox may have entries: if not, it is not read."""
+    stop_request: InboxEntry | None = None
+    """The stop request that is to be carried out next, as far as the inbox was read."""
     on_appended: AppendHook = lambda session, envelopes: None
     busy_speakers: set[str] = field(default_factory=set)
     """The speakers whose rounds are under way."""
+    journals: dict[str, tuple[int, Journal]] = field(default_factory=dict)
+    """By speaker of the present round, its attempt and the messages that this process has made."""
+    unfinished_usage: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By speaker of the present round, what its turn had used when its run was cancelled."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     owner: str | None = None
     is_in_graph: bool = False
@@ -126,8 +143,8 @@ class OwnedSession:
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The agents that have the floor and have not spoken."""
-        if self.state.status != "active":
+        """The agents that have the floor and have not spoken; none once they are to stop."""
+        if self.state.status != "active" or self.stop_request is not None:
             return ()
         return tuple(name for name in self.state.due if name not in self.state.humans)
 
@@ -146,8 +163,12 @@ class OwnedSession:
         async with self.lock:
             self.may_have_inbox = False  # before the read: it may miss a new entry
             entries = await self.log.inbox(self.id)
-            state = self.state
-            ready = [entry for entry in entries if may_enter(state, entry, at_boundary=at_boundary)]
+            self.stop_request = None
+            if not entries:
+                return
+            ready, request = admissible(self.state, entries, at_boundary=at_boundary)
+            if request is not None and not self.is_undoing:  # what is undone is undone to its end
+                self.stop_request = request
             self.may_have_inbox |= len(ready) < len(entries)
             if ready:
                 await self._write(lambda page: admit_all(page, ready))
@@ -158,6 +179,37 @@ class OwnedSession:
         entries = await self.log.inbox(self.id) if self.may_have_inbox else ()
         said = [entry for entry in entries if entry.draft.event_type in ev.SUBSTANTIVE]
         return any(may_enter(self.state, entry) for entry in said)
+
+    @property
+    def is_undoing(self) -> bool:
+        """Whether the effects of the present input are being undone in this round."""
+        return self.state.undoing.get("round") == self.state.round and self.is_running
+
+    async def stop_round(self, turns: Mapping[str, UnfinishedTurn]) -> None:
+        """Carry out the stop request that arrived first, as the round is not running any more.
+
+        `turns` is what is known of its turns, by speaker.
+        """
+        async with self.lock:
+            entries = await self.log.inbox(self.id)
+            earlier, request = before_stop(entries)
+            self.stop_request, self.may_have_inbox = None, True
+            if request is None or self.state.is_ended:
+                return
+            rewind = None
+            if request.draft.event_type == ev.EV_REWOUND:
+                rewind = await self._rewind_to(request.draft.event_data["to"])
+                # The supervisor remarks on what it has seen, however late its remark arrives.
+                supervisor = self.record.supervisor
+                late = [entry for entry in entries if entry.order > request.order]
+                earlier += [entry for entry in late if entry.sender_id == supervisor]
+            stop = Stop(request, earlier, turns, self.attempts, rewind)
+            await self._write(stop.carry_out)
+
+    async def _rewind_to(self, sequence: int) -> Rewind:
+        then = await state_at(self.log, self.record, self.state.rewound, sequence)
+        since = await Branch(self.log, self.state).read(sequence)
+        return Rewind(then, effect_list(since))
 
     async def catch_up(self) -> None:
         """Admit entries that need no boundary, and append what overdue timers cause."""
@@ -317,6 +369,9 @@ class OwnedSession:
             attempts=attempts if attempts != self.attempts else None,
         )
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
+        if is_new_round:
+            self.journals.clear()
+            self.unfinished_usage.clear()
         self.on_appended(self, page.envelopes)
 
 

@@ -50,7 +50,10 @@ class Round:
         if speaker not in state.due or state.is_ended:
             return None
         session.busy_speakers.add(speaker)
-        return cls(session, speaker, state.round, max(session.attempts, 1), state)
+        attempt = max(session.attempts, 1)
+        if session.journals.get(speaker, (0, {}))[0] != attempt:  # else it was interrupted
+            session.journals[speaker] = (attempt, {})
+        return cls(session, speaker, state.round, attempt, state)
 
     @property
     def key(self) -> str:
@@ -147,7 +150,8 @@ class Round:
         if audit is None or session.audited_input == self.input_id or session.counts_in_outer:
             return
         session.audited_input = self.input_id
-        is_first = self.attempt == 1 and state.round_began == state.input
+        is_begun_by_input = state.input == state.round_began or 0 < state.rewound == state.input
+        is_first = self.attempt == 1 and is_begun_by_input
         if is_first and not state.interrupts:
             sender = state.asked_by
             run_began(audit, self.input_id, session.id, sequence=state.input, sender=sender)

@@ -18,6 +18,7 @@ from agentgraph.history import unknown_outcomes, window
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
+from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.single.messages import (
     Change,
     decode_message,
@@ -114,7 +115,10 @@ class _LogReader:
         envelopes: list[Envelope] = []
         position, size = self.state.round_began, count // 2 + 1
         while position >= self.first and sum(map(_message_count, envelopes)) < count:
-            batch = await self.log.tail(self.state.key, size, position)
+            if self.state.live:  # a part of the log is not
+                batch = await Branch(self.log, self.state).tail(size, position, self.first)
+            else:
+                batch = await self.log.tail(self.state.key, size, position)
             if not batch:
                 break
             envelopes = [*batch, *envelopes]
@@ -125,8 +129,7 @@ class _LogReader:
         return [item for item in envelopes if item.sequence >= self.first]
 
     async def _read(self, first: int) -> list[Envelope]:
-        end = self.state.round_began
-        return await self.log.read(self.state.key, first - 1, max(end - first + 1, 0))
+        return await Branch(self.log, self.state).read(first - 1, self.state.round_began)
 
     async def _messages(self, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
         return await messages_in(self.log, self.state.key, envelopes)

@@ -102,10 +102,11 @@ class SingleTeam(CompiledTeam):
         return replace(super().record(session_id, **fields), is_single=True)
 
     async def remains_of(
-        self, session: OwnedSession, snapshot: StateSnapshot, *, is_over: bool
+        self, session: OwnedSession, snapshot: StateSnapshot | None, *, is_over: bool
     ) -> Mapping[str, Any]:
         """Return what the run around this code leaves to later ones, for an envelope's data."""
-        return await self._own_speaker.remains(session, self._state_in(snapshot), is_over=is_over)
+        state = None if snapshot is None else self._state_in(snapshot)
+        return await self._own_speaker.remains(session, state, is_over=is_over)
 
     def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
         """Return the open questions of a suspended run, each with the path of its agent."""

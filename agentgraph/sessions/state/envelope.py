@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ EV_SESSION_INVITE_REJECT: Final = "ag.session.invite.reject"
 EV_SESSION_OPENED: Final = "ag.session.opened"
 EV_SESSION_LEFT: Final = "ag.session.left"
 EV_SESSION_RELEASED: Final = "ag.session.released"
+EV_REWOUND: Final = "ag.session.rewound"
 EV_SESSION_CLOSED: Final = "ag.session.closed"
 EV_SESSION_EXPIRED: Final = "ag.session.expired"
 EV_EXPECTATION_VIOLATED: Final = "ag.session.expectation_violated"
@@ -26,6 +27,7 @@ EV_HANDOFF: Final = "ag.handoff"
 EV_HANDOFF_REJECTED: Final = "ag.handoff.rejected"
 EV_PHASE: Final = "ag.phase"
 EV_ROUND_FAILED: Final = "ag.round.failed"
+EV_CANCELLED: Final = "ag.round.cancelled"
 EV_INTERRUPT: Final = "ag.interrupt"
 EV_DECISION: Final = "ag.decision"
 EV_AUDIT: Final = "ag.audit"
@@ -37,7 +39,8 @@ EV_TASK_FAILED: Final = "ag.task.failed"
 EV_TASK_EXPIRED: Final = "ag.task.expired"
 
 SUBSTANTIVE: Final = frozenset({EV_TEXT, EV_PACKET})
-"""The types that participants send as a turn or an interjection, and that views show."""
+"""The types that participants send as a turn or an interjection."""
+_IN_VIEWS = SUBSTANTIVE | {EV_CANCELLED}
 
 SYSTEM: Final = "ag.hub"
 """The sender of the session's own notes; no participant can have this name."""
@@ -91,6 +94,11 @@ class Envelope:
     def is_substantive(self) -> bool:
         """Whether it is a text or a packet of a participant, and not a note of the session."""
         return self.event_type in SUBSTANTIVE
+
+    @property
+    def is_in_views(self) -> bool:
+        """Whether views show it: what participants say, and that a round was cancelled."""
+        return self.event_type in _IN_VIEWS
 
     def to_dict(self) -> dict[str, Any]:
         """Return the envelope as a JSON object, which may be changed."""
@@ -167,3 +175,11 @@ def visible_to(envelope: Envelope, participant: str) -> bool:
     if envelope.audience is None or envelope.sender_id == participant:
         return True
     return participant in envelope.audience
+
+
+def for_participant(envelope: Envelope) -> Envelope:
+    """Return an envelope as participants see it: the state of a rewind is not for all of them."""
+    if envelope.event_type != EV_REWOUND:
+        return envelope
+    data = {key: envelope.event_data[key] for key in ("to", "by") if key in envelope.event_data}
+    return replace(envelope, event_data=data)

@@ -180,7 +180,8 @@ def _occasion(
         case "max_silence":
             if state.status == "pending":
                 return None
-            return _Occasion(_instant(state.spoke_at or state.opened_at), state.spoke, [])
+            anchor = max(state.spoke, state.rewound)
+            return _Occasion(_instant(state.spoke_at or state.opened_at), anchor, [])
         case "acks_within":
             if state.status != "pending":
                 return None

@@ -21,6 +21,7 @@ from agentgraph.sessions.state.input_account import (
     charge_turn,
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
+from agentgraph.sessions.state.rewind import apply_rewind
 from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
 from agentgraph.sessions.state.thread import thread_after
 from agentgraph.sessions.state.visibility import next_audience, visibility_after
@@ -87,6 +88,8 @@ def apply_decision(
         turns={},
         failures={},
         decision=decision.to_dict(),
+        rewound_round=None,
+        cancelled_decision=state.decision if envelope.event_type == ev.EV_CANCELLED else None,
         audience=None if envelope.audience is None else next_audience(state, envelope, decision),
         round_began=envelope.sequence,
         floor_at=envelope.created_at,
@@ -403,6 +406,26 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
     return with_fields(after, status=_status(after, after.interrupts, after.due))
 
 
+def _on_cancelled(state: SessionState, envelope: Envelope) -> SessionState:
+    """End the turns that are under way: no failure is counted, and nobody is asked any more."""
+    changes = {**charge_turn(state, "", envelope)}
+    if "account" in changes:
+        changes["held"] = {name: held for name, held in state.held.items() if name not in state.due}
+    return with_fields(
+        state,
+        **changes,
+        interrupts={},
+        active=_active_after(state, state.expected_next_speaker, envelope),
+        visibility=visibility_after(state, envelope),
+        spoke_at=envelope.created_at,
+        spoke=envelope.sequence,
+        # Whoever has asked for an answer does not wait for it any more.
+        asked_by=None,
+        asked_at="",
+        asked=0,
+    )
+
+
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
     """Suspend a turn until a human has decided."""
     data = envelope.event_data
@@ -466,9 +489,13 @@ _STEPS: Mapping[str, Step] = {
     ev.EV_HANDOFF: _on_handoff,
     ev.EV_PHASE: _on_phase,
     ev.EV_ROUND_FAILED: _on_round_failed,
+    ev.EV_CANCELLED: _on_cancelled,
+    ev.EV_REWOUND: apply_rewind,
     ev.EV_INTERRUPT: _on_interrupt,
     ev.EV_DECISION: _on_human_decision,
     ev.EV_SUMMARY: _on_summary,
     ev.EV_AUDIT: apply_audit,
 }
-_DECISION_TYPES = frozenset({ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED})
+_DECISION_TYPES = frozenset(
+    {ev.EV_TEXT, ev.EV_PACKET, ev.EV_SESSION_RELEASED, ev.EV_ROUND_FAILED, ev.EV_CANCELLED}
+)

@@ -37,7 +37,7 @@ def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mappin
     data = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
     usage, hops = data.get("usage"), data.get("hops")
     if usage and isinstance(usage, Mapping):
-        changes["used"] = _add_usage(state.used, usage)
+        changes["used"] = add_usage(state.used, usage)
     account, lost_share = envelope.event_data.get("account"), envelope.event_data.get("lost")
     if isinstance(account, Mapping):
         changes["account"] = account
@@ -71,6 +71,23 @@ def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
     return state
 
 
+def add_usage(
+    totals: Mapping[str, Mapping[str, Any]], usage: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the sums of usage by the path of an agent."""
+    sums = dict(totals)
+    for path, figures in usage.items():
+        if isinstance(figures, Mapping):
+            before = sums.get(path, {})
+            sums[path] = {
+                key: figure + (previous if _is_count(previous := before.get(key)) else 0)
+                if _is_count(figure)
+                else figure
+                for key, figure in figures.items()
+            }
+    return sums
+
+
 def _effects_of_round(state: SessionState) -> Mapping[str, Any]:
     """Return the effects of the present round; nothing if only humans are due in it."""
     if set(state.due).issubset(state.humans):
@@ -90,22 +107,6 @@ def _reserve(
 
 def _is_share(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def _add_usage(
-    totals: Mapping[str, Mapping[str, Any]], usage: Mapping[str, Any]
-) -> Mapping[str, Mapping[str, Any]]:
-    sums = dict(totals)
-    for path, figures in usage.items():
-        if isinstance(figures, Mapping):
-            before = sums.get(path, {})
-            sums[path] = {
-                key: figure + (previous if _is_count(previous := before.get(key)) else 0)
-                if _is_count(figure)
-                else figure
-                for key, figure in figures.items()
-            }
-    return sums
 
 
 def _is_count(value: object) -> bool:

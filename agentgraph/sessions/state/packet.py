@@ -1,5 +1,7 @@
 """The data that a speaker's run leaves in the log: a packet at its end, or its interrupts.
 
+Of a round that is cancelled it is what is known of its turns.
+
 A packet is made of the run's messages and notes. Its size is limited, as it must fit into the log:
 it has the last steps if there are too many, and the beginning of texts that are too long.
 """
@@ -53,6 +55,17 @@ class TurnOutput:
     """Why the guard ended the run of an inner team, "" where the round's own account knows it."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedTurn:
+    """What is known of a turn that did not come to its end."""
+
+    messages: Sequence[AnyMessage] = ()
+    """The messages of its models and tools, in order."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The guards' counts and the agents' path, as the turn's packet would have had them."""
+
+
 def packet_of(
     turn: TurnOutput,
     routing_tools: Collection[str],
@@ -65,7 +78,7 @@ def packet_of(
 
     It has no `steps` where it will have the messages themselves.
     """
-    answers = {m.tool_call_id: m for m in turn.messages if isinstance(m, ToolMessage)}
+    answers = _answers_in(turn.messages)
     return {
         "routing": _routing(turn, answers, routing_tools),
         "context_updates": _updates(turn.notes),
@@ -77,6 +90,32 @@ def packet_of(
         "usage": dict(turn.usage),
         **({"hops": turn.hops} if turn.hops else {}),
         **_output(turn),
+    }
+
+
+def cancelled_round(
+    turns: Mapping[str, UnfinishedTurn], round: int, attempt: int, reason: str, by: str
+) -> dict[str, Any]:
+    """Return the data of an `EV_CANCELLED`; `turns` are those of its speakers, in their order.
+
+    A call that had no result yet is listed too: it may have had its effect.
+    """
+    room = _MAX_STEPS_BYTES // max(1, len(turns))
+    counts = [turn.fields for turn in turns.values()]
+    path = [visit for fields in counts for visit in fields.get("path", ())]
+    return {
+        "speakers": [*turns],
+        "round": round,
+        "attempt": attempt,
+        "reason": clip(reason, _MAX_TEXT),
+        "by": by,
+        "steps": {
+            name: _steps(turn.messages, _answers_in(turn.messages), room)
+            for name, turn in turns.items()
+        },
+        "usage": {path: figures for turn in turns.values() for path, figures in turn.usage.items()},
+        **{key: value for fields in counts for key, value in fields.items()},
+        **({"path": path} if path else {}),
     }
 
 
@@ -141,12 +180,18 @@ def _output(turn: TurnOutput) -> dict[str, Any]:
     return {"output": from_json(text)} if len(text) <= _MAX_OUTPUT_BYTES else {}
 
 
+def _answers_in(messages: Iterable[AnyMessage]) -> dict[str, ToolMessage]:
+    return {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
+
+
 def _calls(messages: Iterable[AnyMessage]) -> Iterable[ToolCall]:
     return (call for m in messages if isinstance(m, AIMessage) for call in m.tool_calls)
 
 
 def _steps(
-    messages: Iterable[AnyMessage], answers: Mapping[str, ToolMessage]
+    messages: Iterable[AnyMessage],
+    answers: Mapping[str, ToolMessage],
+    max_bytes: int = _MAX_STEPS_BYTES,
 ) -> list[dict[str, Any]]:
     """Return the last messages with calls, and their results; as many as there is room for.
 
@@ -154,7 +199,7 @@ def _steps(
     """
     with_calls = [m for m in messages if isinstance(m, AIMessage) and m.tool_calls]
     steps: list[dict[str, Any]] = []
-    room = _MAX_STEPS_BYTES
+    room = max_bytes
     for message in reversed(with_calls[-_MAX_STEPS:]):
         sizes = (_step(message, answers, limit) for limit in (_MAX_TEXT, _MAX_TEXT_IF_TIGHT))
         step = next((step for step in sizes if len(encode_json(step)) <= room), None)

@@ -15,6 +15,7 @@ from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import WITHDRAWN, apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
+from agentgraph.sessions.state.rewind import rewound_data
 from agentgraph.sessions.state.rules import Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience, with_names
@@ -85,6 +86,26 @@ class Page:
         is_over = final and not after.due and after.given_up
         decision = self.rules.after_failure(self.state, after) if is_over else None
         self._decide(envelope, after, decision)
+
+    def cancel(self, data: Mapping[str, Any], *, envelope_id: str | None = None) -> None:
+        """Cancel the round under way: the creator has the floor."""
+        state = self.state
+        audience = with_names(state.audience, state.due)
+        envelope = self._stamp(
+            ev.SYSTEM, Draft(ev.EV_CANCELLED, data, audience=audience), envelope_id
+        )
+        decision = TransitionDecision.wait(state.creator_id)
+        self._decide(envelope, apply_event(state, envelope), decision)
+
+    def rewind(
+        self, data: Mapping[str, Any], then: SessionState, *, envelope_id: str | None = None
+    ) -> None:
+        """Go back to the state `then`; who was asked something in it is asked again."""
+        envelope = self._stamp(ev.SYSTEM, Draft(ev.EV_REWOUND, {}), envelope_id)
+        # Beside the draft: what the states hold has no limit of size.
+        envelope = replace(envelope, event_data={**data, **rewound_data(self.state, then)})
+        self._append(envelope, fold(self.state, envelope))
+        ask_again(self)
 
     def close(self, reason: str) -> None:
         """End the session with this page; of several reasons the first one counts."""

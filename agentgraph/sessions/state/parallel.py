@@ -54,6 +54,8 @@ def stamp_of(state: SessionState, speaker: str, data: Mapping[str, Any]) -> Mapp
     if len(state.speakers) < 2 or speaker not in state.due:
         return {}
     stamp: dict[str, Any] = {"place": state.speakers.index(speaker), "of": len(state.speakers)}
+    if state.rewound_round is not None:
+        stamp["round"] = state.rewound_round
     if len(state.due) == 1:
         turns = {**state.turns, speaker: {"context_updates": data.get("context_updates")}}
         stamp["context_updates"] = _merge_updates(
@@ -100,7 +102,9 @@ def in_list_order(envelopes: Sequence[Envelope]) -> list[Envelope]:
             group = []
             result.append(envelope)
             continue
-        if group and _round(group[0]) != _round(envelope):  # a reader may not see all of a round
+        if group and round_of(group[0]) != round_of(
+            envelope
+        ):  # a reader may not see all of a round
             result += sorted(group, key=_key)
             group = []
         group.append(envelope)
@@ -114,6 +118,14 @@ def speakers_of(envelope: Envelope) -> int:
     """Return how many speak in the round of an envelope, 1 if its sender is alone."""
     count = 1 if _place(envelope) is None else envelope.event_data[STAMP].get("of")
     return count if isinstance(count, int) else 1
+
+
+def round_of(envelope: Envelope) -> object:
+    """Return the number under which the speakers of an envelope's round got the floor."""
+    data, stamp = envelope.event_data, envelope.event_data.get(STAMP)
+    return (
+        stamp.get("round", data.get("round")) if isinstance(stamp, Mapping) else data.get("round")
+    )
 
 
 def _has_turn(state: SessionState, name: str) -> bool:
@@ -148,10 +160,6 @@ def _place(envelope: Envelope) -> int | None:
     stamp = envelope.event_data.get(STAMP)
     is_stamp = isinstance(stamp, Mapping) and isinstance(stamp.get("place"), int)
     return int(stamp["place"]) if is_stamp and stamp is not None else None
-
-
-def _round(envelope: Envelope) -> object:
-    return envelope.event_data.get("round")
 
 
 def _key(envelope: Envelope) -> int:

@@ -42,14 +42,15 @@ class Rules:
         routing_input = RoutingInput.of(envelope)
         if before.is_single:
             return _wait_instead_of_close(before, self.graph.resolve(after, routing_input))
-        if before.round == 0 and envelope.sender_id == before.creator_id:
+        is_opening = before.decision is None and not before.speakers
+        if is_opening and envelope.sender_id == before.creator_id:
             return self.graph.resolve(after, routing_input)
         if envelope.sender_id == self.supervisor and envelope.event_type == ev.EV_PACKET:
             return _intervention(envelope, before)
         if envelope.sender_id not in before.due or after.due:
             return None
         if len(before.speakers) == 1:
-            return _give_back_to_asker(before, self.graph.resolve(after, routing_input))
+            return _give_back(before, self.graph.resolve(after, routing_input))
         if after.given_up:
             return self.after_failure(before, after)
         return self._join(before, after) or self.graph.join(
@@ -114,9 +115,16 @@ def _wait_instead_of_close(
     return TransitionDecision("wait", (before.creator_id,), rule=decision.rule)
 
 
-def _give_back_to_asker(before: SessionState, decision: TransitionDecision) -> TransitionDecision:
-    """Return the floor to the agent that asked a human, unless a rule decides otherwise."""
+def _give_back(before: SessionState, decision: TransitionDecision) -> TransitionDecision:
+    """Give the floor back to the agent that asked a human, or to those that one has interrupted.
+
+    A rule that decides otherwise counts.
+    """
     previous = before.decision or {}
+    if before.cancelled_decision is not None and decision.rule == "default":
+        again = TransitionDecision.from_dict(before.cancelled_decision)
+        is_possible = again.speakers and {*again.speakers}.issubset(before.participant_order)
+        return replace(again, phase=None) if is_possible else decision
     was_asked = previous.get("action") == "wait" and previous.get("rule") == "handoff"
     asker = before.last_speaker_id
     if not was_asked or decision.rule != "default" or asker not in before.participant_order:

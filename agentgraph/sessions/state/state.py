@@ -16,13 +16,23 @@ from agentgraph.sessions.state.record import DEFAULT_TENANT, SessionRecord, sess
 from agentgraph.sessions.state.thread import NEW_THREAD
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
-__all__ = ["FINAL_STATUSES", "SessionState", "Status", "fold_in_place", "with_fields"]
+__all__ = [
+    "FINAL_STATUSES",
+    "Range",
+    "SessionState",
+    "Status",
+    "fold_in_place",
+    "state_fields",
+    "with_fields",
+]
 
 T = TypeVar("T")
 
 Status: TypeAlias = Literal[
     "pending", "active", "waiting_human", "waiting_decision", "closing", "closed", "expired"
 ]
+Range: TypeAlias = tuple[int, int | None]
+"""The first and the last sequence of a range; None is the present end of the log."""
 FINAL_STATUSES = frozenset({"closed", "expired"})
 
 
@@ -65,6 +75,10 @@ class SessionState:
     """Of a round with several speakers, what is known of each turn that has ended, by speaker."""
     decision: Mapping[str, Any] | None = None
     """The decision that gave the speakers the floor."""
+    cancelled_decision: Mapping[str, Any] | None = None
+    """The decision before that one, if its round was cancelled."""
+    rewound_round: int | None = None
+    """The round in which these speakers got the floor, if a rewind has given it another number."""
     audience: tuple[str, ...] | None = None
     """Who may see what is said in this round, beside its speakers; None means everybody."""
     round_began: int = 0
@@ -94,6 +108,11 @@ class SessionState:
     many texts and packets it may not see, by sender. Empty while all was said to all."""
     summary: Mapping[str, Any] | None = None
     """The last summary of the log: `text`, covering envelopes up to the sequence `upto`."""
+    live: tuple[Range, ...] = ()
+    """The last ranges of sequences that rewinds have left live, the present one without an end;
+    empty if all of the log is live. The module `rewind` tells more."""
+    rewound: int = 0
+    """The sequence of the last rewind, 0 if there was none."""
     acks: tuple[str, ...] = ()
     """The invited participants that have accepted."""
     violated: tuple[str, ...] = ()
@@ -175,6 +194,11 @@ class SessionState:
         return self.status == "active" and any(name not in self.humans for name in self.due)
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a round of an agent is under way, or waits for a decision."""
+        return self.status == "waiting_decision" or (self.status == "active" and self.is_runnable)
+
+    @property
     def decisions(self) -> Mapping[str, Any]:
         """The decisions to carry out, by interrupt id, of speakers without open interrupts."""
         suspended_speakers = [
@@ -229,10 +253,16 @@ class SessionState:
         values["conversation"] = ConversationState.from_dict(data["conversation"])
         values["audience"] = None if data["audience"] is None else tuple(data["audience"])
         values["visibility"] = data["visibility"]
+        values["live"] = tuple([(start, end) for start, end in data.get("live", ())])
         return cls(**values)
 
 
 _FIELDS = fields(SessionState)
+
+
+def state_fields() -> list[str]:
+    """Return the names of the fields of a state."""
+    return [item.name for item in _FIELDS]
 
 
 class _Private(SessionState):

@@ -54,5 +54,5 @@ def _counts(thread: Mapping[str, Any], envelope: Envelope) -> Mapping[str, int]:
     return counts if is_packet or not messages else {**counts, "partial": envelope.sequence}
 
 
-RUN_ENDS = frozenset({ev.EV_PACKET, ev.EV_ROUND_FAILED, ev.EV_DECISION})
+RUN_ENDS = frozenset({ev.EV_PACKET, ev.EV_ROUND_FAILED, ev.EV_CANCELLED, ev.EV_DECISION})
 """The types whose `messages` are all that a run has added; of a decision, if it is withdrawn."""

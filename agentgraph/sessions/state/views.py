@@ -18,9 +18,15 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.state.envelope import EV_PACKET, EV_TEXT, Envelope, visible_to
+from agentgraph.sessions.state.envelope import (
+    EV_CANCELLED,
+    EV_PACKET,
+    EV_TEXT,
+    Envelope,
+    visible_to,
+)
 from agentgraph.sessions.state.fold import decision_of
-from agentgraph.sessions.state.parallel import STAMP, in_list_order
+from agentgraph.sessions.state.parallel import STAMP, in_list_order, round_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import visible_counts
 
@@ -31,7 +37,8 @@ CONTINUE = "Continue."
 _LINE_START = r"(^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])([\s\u200b-\u200f\u2060\ufeff]*)"
 _NAME_MARK = re.compile(_LINE_START + r"\[([^\]\n]*)\](?=\s*[:\uff1a])")
 _NOTICE = re.compile(
-    _LINE_START + r"\[(Earlier in this conversation[^\]\n]*|[^\]\n]* handed over to [^\]\n]*)\]"
+    _LINE_START + r"\[(Earlier in this conversation[^\]\n]*|"
+    r"[^\]\n]* (?:handed over to [^\]\n]*|was interrupted))\]"
 )
 
 
@@ -75,9 +82,9 @@ def render_view(
 ) -> list[AnyMessage]:
     """Return envelopes as messages for the model of `reader`.
 
-    The envelopes must be substantive and in order; for those before the first one that the reader
-    may see, a summary line is shown. `sees_all` is for a supervisor, who also sees envelopes that
-    are not addressed to it.
+    The envelopes must be such as views show, and in order; for those before the first one that the
+    reader may see, a summary line is shown. `sees_all` is for a supervisor, who also sees envelopes
+    that are not addressed to it.
     """
     envelopes = in_list_order(envelopes)
     visible = [envelope for envelope in envelopes if sees_all or visible_to(envelope, reader)]
@@ -87,7 +94,9 @@ def render_view(
     transcript.add_line(f"before_{first_id}", _summary_line(visible, counts, state))
     latest = next((item for item in reversed(visible) if decision_of(item) is not None), None)
     for envelope in visible:
-        if envelope.sender_id == reader:
+        if envelope.event_type == EV_CANCELLED:
+            transcript.add_cancelled(envelope)
+        elif envelope.sender_id == reader:
             transcript.add_own(envelope)
         else:
             line = _line(envelope, reader, gives_floor=_gives_floor(envelope, latest))
@@ -99,8 +108,9 @@ def _gives_floor(envelope: Envelope, latest: Envelope | None) -> bool:
     """Tell whether an envelope's handoff has given the floor: in a round of several, whose did."""
     stamp = latest.event_data.get(STAMP) if latest is not None else None
     if latest is not None and isinstance(stamp, Mapping) and STAMP in envelope.event_data:
-        same_round = envelope.event_data.get("round") == latest.event_data.get("round")
-        return same_round and stamp.get("decided_by") == envelope.sender_id
+        return (
+            round_of(envelope) == round_of(latest) and stamp.get("decided_by") == envelope.sender_id
+        )
     return envelope is latest
 
 
@@ -182,6 +192,14 @@ class _Transcript:
             self._end_human_turn(f"before_{envelope.envelope_id}")
             self.messages += own
 
+    def add_cancelled(self, envelope: Envelope) -> None:
+        """Add that a round was cancelled, and to the reader what its own turn had come to."""
+        speakers = envelope.event_data["speakers"]
+        lines = [f"[{name} was interrupted]" for name in speakers if name != self.reader]
+        self.add_line(envelope.envelope_id, "\n".join(lines))
+        if self.reader in speakers:
+            self.add_own(envelope)
+
     def finish(self, last_id: str) -> list[AnyMessage]:
         self._end_human_turn(f"after_{last_id}")
         return self.messages
@@ -207,11 +225,18 @@ def _content_of(parts: Sequence[str | Block]) -> str | list[str | Block]:
 
 def _own_messages(envelope: Envelope, reader: str) -> list[AnyMessage]:
     key = envelope.envelope_id
-    steps = envelope.event_data.get("steps") if envelope.event_type == EV_PACKET else None
+    is_cancelled = envelope.event_type == EV_CANCELLED
+    steps = envelope.event_data.get("steps") if envelope.event_type != EV_TEXT else None
+    if is_cancelled and isinstance(steps, Mapping):
+        steps = steps.get(reader)
     messages: list[AnyMessage] = []
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         messages += _step_messages(step, f"{key[-20:]}_{number}", reader)
-    text = envelope.text.strip() or (_closing_words(envelope) if messages else "")
+    text = envelope.text.strip()
+    if is_cancelled:
+        text = "[I was interrupted]"
+    elif messages and not text:
+        text = _closing_words(envelope)
     if text:
         messages.append(AIMessage(text, id=key, name=reader))
     return messages

@@ -59,7 +59,7 @@ def next_audience(
 
 
 def visibility_after(state: SessionState, envelope: Envelope) -> Mapping[str, Mapping[str, Any]]:
-    """Return `visibility` after a text or packet; `state` is the state before it."""
+    """Return `visibility` after an envelope that views show; `state` is the state before it."""
     if envelope.audience is None and not state.visibility:
         return state.visibility
     visibility = state.visibility or _visibility_of_all(state)
@@ -67,6 +67,8 @@ def visibility_after(state: SessionState, envelope: Envelope) -> Mapping[str, Ma
         name: _with_visible(share, envelope, state.spoke)
         if visible_to(envelope, name)
         else _with_hidden(share, envelope)
+        if envelope.is_substantive
+        else share
         for name, share in visibility.items()
     }
 

@@ -133,12 +133,13 @@ class CompiledTeam(TeamSpec):
         return interrupt_requests(snapshot, round)
 
     async def remains_of(
-        self, session: OwnedSession, snapshot: StateSnapshot, *, is_over: bool
+        self, session: OwnedSession, snapshot: StateSnapshot | None, *, is_over: bool
     ) -> Mapping[str, Any]:
         """Return what the run around this code leaves to later ones, for an envelope's data.
 
         Of a team it is nothing: its rounds leave packets, and what waits has its checkpoint.
-        `snapshot` is the state of the team's graph; `is_over` tells whether the run will not go on.
+        `snapshot` is the state of the team's graph, None where no checkpoint has it. `is_over`
+        tells whether the run will not go on.
         """
         return {}
 

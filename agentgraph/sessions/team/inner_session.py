@@ -17,21 +17,23 @@ from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.envelope import (
+    EV_CANCELLED,
     EV_INTERRUPT,
     EV_PACKET,
     EV_ROUND_FAILED,
     Envelope,
 )
+from agentgraph.sessions.state.input_account import add_usage
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.parallel import in_list_order
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience
-from agentgraph.sessions.team.inner_id import is_inner_of
+from agentgraph.sessions.team.inner_id import is_inner_of, path_of
 from agentgraph.sessions.team.opening import new_record
 from agentgraph.sessions.team.spec import TeamSpec
 
-TURN_ENDS = frozenset({EV_PACKET, EV_ROUND_FAILED, EV_INTERRUPT})
+TURN_ENDS = frozenset({EV_PACKET, EV_ROUND_FAILED, EV_INTERRUPT, EV_CANCELLED})
 """The types with which a turn ends or is suspended: these have its round and its usage."""
 
 _CREATOR = "caller"
@@ -97,6 +99,21 @@ def content_of(message: BaseMessage) -> Content:
         {"type": "text", "text": block} if isinstance(block, str) else block
         for block in message.content
     ]
+
+
+async def usage_in_inner(log: Log, session_ids: Iterable[str], speaker: str) -> Mapping[str, Any]:
+    """Return the usage in open inner sessions of a speaker's turn, by the path of an agent."""
+    totals: Mapping[str, Any] = {}
+    for session_id in session_ids:
+        stored_session = await log.load(session_id)
+        parent = stored_session.record.parent if stored_session is not None else None
+        if stored_session is None or parent is None or parent.speaker != speaker:
+            continue
+        if stored_session.state is None or not stored_session.state.is_ended:
+            usage = _usage_of(await log.read(session_id))
+            path = path_of(stored_session.record)
+            totals = add_usage(totals, {f"{path}/{key}": usage[key] for key in usage})
+    return totals
 
 
 async def close_inner(session: OwnedSession) -> None:

@@ -38,6 +38,7 @@ from agentgraph.running import Run, current_run, handed_over, inside_part, insid
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.envelope import Envelope
@@ -77,7 +78,8 @@ class Speaker:
         round.begin_input(self.audit)
         outer_input = round.session.outer_input
         part = inside_part(outer_input.path if outer_input is not None else "")
-        key = inside_round(round.key)
+        _, journal = round.session.journals[self.name]
+        key = inside_round(round.key, journal)
         with inside(round), inside_session(None), key, recorded_in(ledger), part:
             try:
                 with ledger.intact():
@@ -268,9 +270,8 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
     state = replace(round.state, summary=round.session.state.summary)
     reach = speaker.view.reach(state)
     if reach is None:
-        history = await log.read(state.key)
-        past = [envelope for envelope in history if envelope.sequence <= state.round_began]
-        envelopes: Sequence[Envelope] = [envelope for envelope in past if envelope.is_substantive]
+        past = await Branch(log, state).read(upto=state.round_began)
+        envelopes: Sequence[Envelope] = [envelope for envelope in past if envelope.is_in_views]
     else:
         # Messages without a summary yet are shown, also if a summariser fails; but not without
         # limit.

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from langgraph.errors import GraphBubbleUp
 
 from agentgraph.errors import kind_of
+from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
@@ -68,7 +69,10 @@ async def _summary(summarize: Summarize, before: str, older: Sequence[Envelope])
 
 async def _said_after(session: OwnedSession, after: int, count: int) -> list[Envelope]:
     messages: list[Envelope] = []
-    while len(messages) < count and (batch := await session.log.read(session.id, after, _BATCH)):
+    branch = Branch(session.log, session.state)
+    while len(messages) < count and after < session.state.sequence:
+        upto = after + _BATCH
+        batch = await branch.read(after, upto)
         messages += [envelope for envelope in batch if envelope.is_substantive]
-        after = batch[-1].sequence
+        after = upto
     return messages[:count]

@@ -60,6 +60,11 @@ class Supervisor:
             self.task.cancel()
             await asyncio.wait({self.task})
 
+    async def forget(self) -> None:
+        """Remark on nothing that was said until now: the session goes back."""
+        self.news.clear()
+        await self.stop()
+
     async def _run_on_news(self) -> None:
         while self.news and not self.session.state.is_ended:
             readers = next(iter(self.news))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.state.envelope import Envelope, visible_to
-from agentgraph.sessions.state.parallel import in_list_order, speakers_of
+from agentgraph.sessions.state.parallel import in_list_order, round_of, speakers_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Span, spans_of
 
@@ -21,13 +22,13 @@ async def read_window(
     parallel round is cut in the order of its list.
     """
     reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
-    visible_messages = _VisibleMessages(log, state.key, reader_spans, None if sees_all else reader)
+    visible_messages = _VisibleMessages(log, state, reader_spans, None if sees_all else reader)
     window = await visible_messages.last(count, state.round_began)
     speaker_count = speakers_of(window[0]) if window else 1
     if speaker_count > 1:
         earlier = await visible_messages.last(speaker_count - 1, window[0].sequence - 1)
-        number = window[0].event_data.get("round")
-        same = [item for item in earlier if item.event_data.get("round") == number]
+        number = round_of(window[0])
+        same = [item for item in earlier if round_of(item) == number]
         window = in_list_order([*same, *window])[-count:]
     return window
 
@@ -37,7 +38,7 @@ class _VisibleMessages:
     """The messages of a log that one reader may see."""
 
     log: Log
-    key: str
+    state: SessionState
     spans: Sequence[Span]
     reader: str | None
     """None for a supervisor, who sees all that is said."""
@@ -49,7 +50,10 @@ class _VisibleMessages:
             position = min(end, before)
             while position >= start and len(result) < count:
                 limit = min(count - len(result), position - start + 1)
-                batch = await self.log.tail(self.key, limit, position)
+                if self.state.live:  # a part of the log is not
+                    batch = await Branch(self.log, self.state).tail(limit, position, start)
+                else:
+                    batch = await self.log.tail(self.state.key, limit, position)
                 result = [*(item for item in batch if self._may_see(item, start)), *result]
                 position = batch[0].sequence - 1 if batch else 0
         return result
@@ -66,8 +70,8 @@ async def as_round_began(log: Log, state: SessionState) -> SessionState:
     counts = dict(state.said)
     shares = state.visibility.items()
     hidden_counts = {name: dict(share["hidden"]) for name, share in shares}
-    for envelope in await log.read(state.key, state.round_began):
-        if not envelope.is_substantive or envelope.sequence > state.sequence:
+    for envelope in await Branch(log, state).read(state.round_began):
+        if not envelope.is_substantive:
             continue
         counts[envelope.sender_id] -= 1
         for name, hidden in hidden_counts.items():

@@ -143,6 +143,10 @@ LINES = [
         ),
         "round 2 of a failed at attempt 2: silent: a said nothing; it is given up",
     ),
+    (
+        noted(ev.EV_CANCELLED, speakers=["a", "b"], round=2, by="user", reason="enough"),
+        "round 2 of a, b was cancelled by user: enough",
+    ),
     (noted(ev.EV_AUDIT, what="it"), 'audit {"what": "it"}'),
     (
         noted(ev.EV_AUDIT, kind="decision", agent="a", guard="g", action="deny", cause="no"),

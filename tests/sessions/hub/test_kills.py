@@ -38,7 +38,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("kind", ["turns", "parallel", "asked-parallel", "once"])
+@pytest.mark.parametrize(
+    "kind", ["turns", "parallel", "asked-parallel", "once", "cancelled", "rewound"]
+)
 async def test_a_session_survives_the_kills_of_its_processes(
     kept: Pen, url: str, tmp_path: Path, kind: str, durability: str
 ) -> None:

@@ -35,12 +35,14 @@ from agentgraph.routing import (
 )
 from agentgraph.sessions import (
     EV_AUDIT,
+    EV_CANCELLED,
     EV_CONTEXT_SET,
     EV_DECISION,
     EV_EXPECTATION_VIOLATED,
     EV_HANDOFF,
     EV_INTERRUPT,
     EV_PACKET,
+    EV_REWOUND,
     EV_ROUND_FAILED,
     EV_SESSION_CLOSED,
     EV_SESSION_LEFT,
@@ -87,6 +89,8 @@ STEPS = {
     "decide": 3,
     "leave": 0.3,
     "release": 0.6,
+    "cancel": 0.7,
+    "rewind": 0.7,
     "pause": 4,
     "settle": 2,
     "crash": 1.5,
@@ -122,6 +126,8 @@ def _step(name: str, random: Random) -> tuple[Any, ...]:
             return (name, random.choice(["b", "guest"]))
         case "release":
             return (name, random.choice([None, "b", "mallory"]))
+        case "rewind":
+            return (name, random.random())
         case "pause":
             return (name, random.randint(0, 120))
         case "pass time":
@@ -278,6 +284,10 @@ class World:
                 await session.leave(name)
             case ("release", name):
                 await session.release(name)
+            case ("cancel",):
+                await session.cancel()
+            case ("rewind", part):
+                await session.rewind(1 + round(part * (session.state.sequence - 1)))
             case ("pause", turns):
                 for _ in range(turns):
                     await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, no wait
@@ -417,6 +427,10 @@ PLAYED: list[tuple[list[str], list[tuple[Any, ...]]]] = [
     (["human"], [SEND, ("settle",), ("release", "b"), ("settle",), SEND]),
     (["fail", "fail"], [SEND, SEND, ("settle",), SEND]),
     (["ask"], [SEND, ("settle",), ("pass time", 700)]),
+    (["ask"], [SEND, ("settle",), ("cancel",), ("settle",), SEND]),
+    (["ask"], [SEND, ("settle",), ("rewind", 1.0), ("decide", "yes"), ("settle",)]),
+    (["write"], [SEND, ("pause", 40), ("rewind", 0.7), ("crash",), SEND, ("settle",)]),
+    (["act"], [SEND, ("pause", 60), ("cancel",), ("crash",), SEND, ("settle",)]),
     (["act", "circle"], [SEND, ("pause", 40), ("crash",), SEND, ("settle",), SEND]),
     (
         [],
@@ -454,7 +468,7 @@ def test_in_a_file_it_is_so_for_random_interleavings(durability: str, seed: int)
 def test_the_interleavings_reach_what_they_are_meant_to() -> None:
     """Guard the tests above: a script in which nothing happens shows nothing."""
     reached: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(80):
         world = played("memory", "round", *scripted(seed))
         log = asyncio.run(world.memory.read("s"))
         reached.update(one.event_type for one in log)
@@ -467,6 +481,8 @@ def test_the_interleavings_reach_what_they_are_meant_to() -> None:
         EV_INTERRUPT,
         EV_DECISION,
         EV_ROUND_FAILED,
+        EV_CANCELLED,
+        EV_REWOUND,
         EV_EXPECTATION_VIOLATED,
         EV_SESSION_RELEASED,
         EV_SESSION_LEFT,
