@@ -7,6 +7,7 @@ guards graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self, Unpack
 
@@ -88,6 +89,8 @@ class Policy:
         """The policy at each agent that is a stage, by the agent's path."""
         self._outermost: Self | None = None
         """The policy around this one, None where it is the outermost."""
+        self._origin: Self | None = None
+        """The policy that this one was derived from for a number of turns, None for any other."""
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         """The budgets of inner policies and of stages, by their paths."""
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
@@ -124,6 +127,18 @@ class Policy:
             self._prices = {name: price for prices in price_lists for name, price in prices.items()}
         return self._prices
 
+    def for_turns(self, turns: int) -> Self:
+        """Return this policy for a team of so many turns: its own steps do not end it before.
+
+        A step limit that was given holds as it is. Breakers, budgets and the audit are shared.
+        """
+        if self.steps is None or "steps" in self.override_names:
+            return self
+        policy = self._copy()
+        policy.steps = replace(self.steps, steps=self.steps.steps * max(turns, 1))
+        policy._origin = self
+        return policy
+
     def within(self, outer: Self | None, path: str = "") -> Self:
         """Return the policy that applies where this one is inside of `outer`.
 
@@ -132,6 +147,8 @@ class Policy:
         """
         if outer is None or outer is self:
             return self
+        if outer._origin is self:
+            return outer
         inner = outer._copy()
         inner._outermost = outer.outermost
         if self.budget is not None and "budget" in self.override_names:

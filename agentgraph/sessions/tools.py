@@ -11,7 +11,7 @@ from agentgraph.routing.values import short
 from agentgraph.running import idempotency_key
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.rounds.round import Round, current_round
-from agentgraph.sessions.state.payload import canonical
+from agentgraph.sessions.state.payload import canonical, check_context
 
 
 def current_session() -> Session:
@@ -32,8 +32,10 @@ def set_context(key: str, value: Any, *, public: bool = False) -> None:
     All participants may see context variables. So a round that answers a private message may set
     one only with `public=True`; without it `AgentGraphError` says so to the model.
     """
-    _check_public(_round("set_context()"), f"set_context({key!r}, …, public=True)", public)
+    round = _round("set_context()")
+    _check_public(round, f"set_context({key!r}, …, public=True)", public)
     variables = canonical({key: value}, "the context")
+    check_context({**round.session.state.context_vars, **variables})
     _note("set", key, variables[key])
 
 

@@ -26,9 +26,16 @@ from agentgraph.sessions.rounds.admission import may_enter
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.rounds.round import current_round
 from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Content, Draft, draft_faults, make_draft
+from agentgraph.sessions.state.draft import (
+    Content,
+    Draft,
+    draft_faults,
+    is_reserved,
+    make_draft,
+)
 from agentgraph.sessions.state.envelope import Envelope, Priority
-from agentgraph.sessions.state.fold import decision_of
+from agentgraph.sessions.state.fold import decision_of, net_context
+from agentgraph.sessions.state.payload import check_context
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience
@@ -136,8 +143,11 @@ class Session(SessionReader):
         )
         if admitted and self._is_inside():
             raise InsideRound()
+        if sender in self.record.invited and sender not in self._now.acks:
+            await self.refresh()  # it may have accepted by another hub
         try:
             self._check(sender, draft)
+            await self._check_cause(draft)
             own_draft = replace(draft, audience=self._audience_of(draft))
             envelope_id = await self._put_in_inbox(sender, own_draft)
         except (ConfigurationError, Quarantined):
@@ -232,19 +242,23 @@ class Session(SessionReader):
         await self._hub.subscribers.wait_until(self.key, self._has_settled)
         return self.state
 
-    async def set_context(self, key: str, value: Any, *, public: bool = False) -> None:
+    async def set_context(
+        self, key: str, value: Any, *, sender: str | None = None, public: bool = False
+    ) -> None:
         """Set a context variable at once, also while a round is under way.
 
-        All participants may see it: in the turn of a private round this needs `public=True`, else
-        it raises `SessionError`.
+        `sender` is who sets it, by default the creator. All participants may see it: in the turn of
+        a private round this needs `public=True`, else it raises `SessionError`.
         """
         if not isinstance(key, str):
             raise ConfigurationError(f"key={key!r}: give a string", code="draft")
-        await self._request_context({"set": {key: value}, "delete": []}, public)
+        await self._request_context({"set": {key: value}, "delete": []}, sender, public)
 
-    async def delete_context(self, key: str, *, public: bool = False) -> None:
-        """Delete a context variable at once; `public` is as for `set_context`."""
-        await self._request_context({"set": {}, "delete": [key]}, public)
+    async def delete_context(
+        self, key: str, *, sender: str | None = None, public: bool = False
+    ) -> None:
+        """Delete a context variable at once; `sender` and `public` are as for `set_context`."""
+        await self._request_context({"set": {}, "delete": [key]}, sender, public)
 
     async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
         """Send a human's decision on an interrupt; the interrupted round resumes.
@@ -352,11 +366,11 @@ class Session(SessionReader):
         return await self._hub.fork(self, at)
 
     async def join(self, name: str) -> None:
-        """Accept an invitation."""
+        """Accept an invitation, also once the session is open."""
         await self._answer(name, ev.EV_SESSION_INVITE_ACK)
 
     async def reject(self, name: str) -> None:
-        """Decline an invitation, which ends the session."""
+        """Decline an invitation; it ends a session that too few others can accept."""
         await self._answer(name, ev.EV_SESSION_INVITE_REJECT)
 
     async def leave(self, name: str) -> None:
@@ -376,14 +390,18 @@ class Session(SessionReader):
         return self._hub.on(self, event_type, handler)
 
     async def close(self, reason: str = "explicit_close") -> None:
-        """End the session; a round under way is cancelled."""
+        """End the session; a round under way is cancelled.
+
+        In a round of the session it ends after that round, whose packet is kept.
+        """
         if not isinstance(reason, str):
             raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
         self._hub.check_open()
         await self.refresh()
         if self._now.is_ended:
             return
-        draft = Draft(ev.EV_SESSION_CLOSED, {"reason": reason}, priority=Priority.URGENT)
+        data = {"reason": reason, **self._own_round()}
+        draft = Draft(ev.EV_SESSION_CLOSED, data, priority=Priority.URGENT)
         try:
             await self._request(self.record.creator, draft)
         except SessionClosed:
@@ -420,7 +438,9 @@ class Session(SessionReader):
         if or_else and await self._hub.log.find(self.key, envelope_id) is None:
             raise SessionError(or_else, code="too_late")
 
-    async def _request_context(self, updates: Mapping[str, Any], is_public: bool) -> None:
+    async def _request_context(
+        self, updates: Mapping[str, Any], sender: str | None, is_public: bool
+    ) -> None:
         if not is_public and self._round_audience() is not None:
             raise SessionError(
                 "this turn is private, and all participants may see context variables: nothing "
@@ -428,8 +448,9 @@ class Session(SessionReader):
                 code="private_round",
             )
         draft = Draft(ev.EV_CONTEXT_SET, updates)
-        self._check(self.record.creator, draft)
-        await self._request(self.record.creator, draft)
+        sender = self.record.creator if sender is None else sender
+        self._check(sender, draft)
+        await self._request(sender, draft)
 
     async def _stop(self, draft: Draft) -> None:
         """Request that the round under way is ended; do nothing after the end of the session."""
@@ -460,6 +481,17 @@ class Session(SessionReader):
         if self.record.required_acks is not None:
             count = min(count, self.record.required_acks)
         await self._request(name, Draft(event_type, {}, metadata={"needed": count}))
+
+    async def _check_cause(self, draft: Draft) -> None:
+        """Refuse a draft that answers to an envelope which the session does not have."""
+        cause, log = draft.causation_id, self._hub.log
+        if cause is None or await log.find(self.key, cause) is not None:
+            return
+        if any(entry.envelope_id == cause for entry in await log.inbox(self.key)):
+            return
+        if await log.find(self.key, cause) is None:  # it may have left the inbox meanwhile
+            text = f"causation_id={cause!r}: the session has no such envelope"
+            raise ConfigurationError(text, code="draft")
 
     async def _admitted(self, envelope_id: str) -> Envelope:
         matches: list[Envelope] = []
@@ -528,13 +560,17 @@ class Session(SessionReader):
         names = (*self._senders, HUMAN)
         strangers = [name for name in draft.audience or () if name not in names]
         faults += [f"audience: {name!r} takes no part in the session" for name in strangers]
-        if draft.audience is not None and _sets_context(draft):
+        if draft.audience is not None and any(_updates_of(draft).values()):
             faults.append(
                 "audience: all participants may see context variables, so what is for some of "
                 "them sets none: use session.set_context"
             )
+        updates = _updates_of(draft)
+        if not faults and updates.get("set"):
+            check_context(net_context(self._now.context_vars, updates))
         if faults:
-            raise ConfigurationError(faults, code="draft")
+            code = "reserved_type" if is_reserved(draft.event_type) else "draft"
+            raise ConfigurationError(faults, code=code)
 
     async def _accepted_id(self, sender: str, draft: Draft) -> str | None:
         """Return the id of what the same sender has sent with the same key, None if nothing."""
@@ -545,6 +581,8 @@ class Session(SessionReader):
 
     def _sender_faults(self, sender: str) -> list[str]:
         senders = self._senders
+        if sender in self.record.invited and sender in senders and sender not in self._now.acks:
+            return [f"{sender!r} has not accepted the invitation: call join({sender!r}) first"]
         if sender in senders or (sender is not None and sender == self.record.supervisor):
             return []
         return [f"{sender!r} takes no part in the session: there are {', '.join(senders)}"]
@@ -570,6 +608,14 @@ class Session(SessionReader):
             return None
         return round.audience if round.session.id == self.key else round.session.outer_audience
 
+    def _own_round(self) -> dict[str, int]:
+        """Return the number of this session's round that this code runs in, under `after_round`."""
+        round = current_round()
+        session = round.session if round is not None else None
+        while session is not None and session.id != self.key:
+            session = session.outer
+        return {} if session is None else {"after_round": session.state.round}
+
     def _is_inside(self) -> bool:
         """Tell whether this code runs inside a round of this session or of its inner sessions."""
         round = current_round()
@@ -579,10 +625,10 @@ class Session(SessionReader):
         return self.key in (round.session.id, handle.key if handle is not None else None)
 
 
-def _sets_context(draft: Draft) -> bool:
-    """Tell whether a draft of a sender changes context variables."""
+def _updates_of(draft: Draft) -> Mapping[str, Any]:
+    """Return the changes of context variables that a sender's draft makes."""
     data = draft.event_data
     if draft.event_type == ev.EV_CONTEXT_SET:
-        return True
+        return data
     updates = data.get("context_updates") if draft.event_type == ev.EV_PACKET else None
-    return isinstance(updates, Mapping) and any(updates.values())
+    return updates if isinstance(updates, Mapping) else {}

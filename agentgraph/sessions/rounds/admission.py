@@ -6,7 +6,7 @@ nothing: `OwnedSession` appends the page.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from agentgraph.sessions.log import InboxEntry
@@ -61,9 +61,13 @@ def may_enter(state: SessionState, entry: InboxEntry, *, at_boundary: bool = Tru
     """Tell whether an entry of the inbox may be admitted now.
 
     Texts and packets enter between rounds only, and not while the session waits for a decision or
-    for its participants. All other entries enter at any time. In a session of one a text enters in
-    place of a decision, and takes the question back.
+    for its participants. A request to close that a round of the session has made enters when that
+    round is over. All other entries enter at any time. In a session of one a text enters in place
+    of a decision, and takes the question back.
     """
+    if _closes(entry) and not at_boundary:
+        own_round = entry.draft.event_data.get("after_round")
+        return own_round != state.round or state.status != "active"
     if entry.draft.event_type not in ev.SUBSTANTIVE:
         return True
     if state.is_single and state.status == "waiting_decision":
@@ -91,11 +95,16 @@ def _is_said(entry: InboxEntry) -> bool:
 
 
 def admit_rest(page: Page, entries: Collection[InboxEntry]) -> None:
-    """Admit the remaining entries before the session ends; requests among them need no envelope."""
+    """Admit the remaining entries before the session ends; requests among them need no envelope.
+
+    If the last round has asked to close the session, its reason is that of the end.
+    """
     for entry in sorted(entries, key=_urgency):
         if entry.envelope_id not in page.admitted_ids:
             page.admitted_ids.add(entry.envelope_id)
-            if entry.draft.event_type not in _REQUESTS:
+            if "after_round" in entry.draft.event_data and _closes(entry):
+                page.close(entry.draft.event_data["reason"])
+            elif entry.draft.event_type not in _REQUESTS:
                 page.add(entry.sender_id, entry.draft, envelope_id=entry.envelope_id)
 
 
@@ -163,21 +172,31 @@ def _agent_after_human(page: Page, preferred_agent: str | None) -> str | None:
 def _answer_invite(page: Page, entry: InboxEntry) -> None:
     """Count an answer to an invitation; it may open or close the session."""
     state, invitee = page.state, entry.sender_id
-    if state.status != "pending" or invitee in state.acks:
+    if invitee in state.acks or invitee not in state.participant_order:
         return
     page.add(invitee, entry.draft, envelope_id=entry.envelope_id)
-    if entry.draft.event_type == ev.EV_SESSION_INVITE_REJECT:
-        page.close("invite_rejected")
-    elif len(page.state.acks) >= int(entry.draft.metadata.get("needed", 0)) or _all_accepted(page):
+    is_rejected = entry.draft.event_type == ev.EV_SESSION_INVITE_REJECT
+    if state.status != "pending":
+        return _leave(page, invitee) if is_rejected else None
+    needed = int(entry.draft.metadata.get("needed", 0))
+    if is_rejected and len(_invitees(page)) - 1 < needed:
+        return page.close("invite_rejected")
+    if is_rejected:
+        page.note(ev.EV_SESSION_LEFT, {"participant": invitee})
+    if len(page.state.acks) >= needed or _all_accepted(page):
         _open(page)
 
 
 def _all_accepted(page: Page) -> bool:
     """Tell whether all invited participants who have not left have accepted."""
+    return all(name in page.state.acks for name in _invitees(page))
+
+
+def _invitees(page: Page) -> list[str]:
+    """Return the invited participants who have not left."""
     state = page.state
     invitees = [name for name in state.humans if name != state.creator_id]
-    present: Sequence[str] = [name for name in invitees if name in state.participant_order]
-    return all(name in state.acks for name in present)
+    return [name for name in invitees if name in state.participant_order]
 
 
 def _open(page: Page) -> None:
@@ -208,5 +227,8 @@ def _leave(page: Page, name: str) -> None:
 
 def _urgency(entry: InboxEntry) -> tuple[bool, int, int]:
     """Return the sort key of an entry: by priority, then arrival; a request to close comes last."""
-    closes = entry.draft.event_type == ev.EV_SESSION_CLOSED
-    return closes, -entry.draft.priority, entry.order
+    return _closes(entry), -entry.draft.priority, entry.order
+
+
+def _closes(entry: InboxEntry) -> bool:
+    return entry.draft.event_type == ev.EV_SESSION_CLOSED

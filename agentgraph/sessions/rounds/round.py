@@ -10,13 +10,14 @@ from typing import Any
 
 from agentgraph.guards import SHARE, AuditTrail
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
-from agentgraph.outcomes import Note
 from agentgraph.phases import HandoffPolicy
 from agentgraph.sessions.rounds.ledger import RoundLedger, roll_back
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.fold import net_context
 from agentgraph.sessions.state.page import Page
+from agentgraph.sessions.state.payload import check_context
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience
 
@@ -82,8 +83,17 @@ class Round:
         names += [name for name in present if name not in names]
         return replace(team_policy, participants=names)
 
-    async def commit(self, packet: Mapping[str, Any], rejections: Sequence[Note]) -> None:
-        """Append the round's packet and its consequences; a second call appends nothing."""
+    async def commit(
+        self, packet: Mapping[str, Any], rejections: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Append the round's packet and its consequences; a second call appends nothing.
+
+        `rejections` are the handoffs that were not made. Raises `ConfigurationError` for what the
+        log cannot store.
+        """
+        updates = packet["context_updates"]
+        if updates["set"]:
+            check_context(net_context(self.session.state.context_vars, updates))
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, "completed")
         data = {**packet, **self.ledger().take_packet_fields()}
         cause = self.state.last_envelope_id
@@ -91,7 +101,7 @@ class Round:
 
         def fill(page: Page) -> None:
             for rejection in rejections:
-                handoff = {"from": self.speaker, **rejection["value"]}
+                handoff = {"from": self.speaker, **rejection}
                 page.note(ev.EV_HANDOFF_REJECTED, handoff, audience=self.audience)
             page.say(self.speaker, draft)
 

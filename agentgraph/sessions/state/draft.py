@@ -240,7 +240,8 @@ def _packet_faults(data: Mapping[str, Any]) -> list[str]:
 def _update_faults(updates: Any, where: str) -> list[str]:
     if not isinstance(updates, Mapping):
         return [f"{where}: give an object with 'set' and 'delete'"]
-    faults = []
+    extra_keys = sorted(set(updates) - {"set", "delete"})
+    faults = [f"{where}: there is no {key!r}: use 'set' and 'delete'" for key in extra_keys]
     if not isinstance(updates.get("set", {}), Mapping):
         faults.append(f"{where}: 'set' is an object of values by key")
     deletions = updates.get("delete", [])
@@ -255,9 +256,16 @@ def type_fault(event_type: object) -> str | None:
         return None
     if not isinstance(event_type, str) or not _CUSTOM_TYPE.fullmatch(event_type):
         return f"the event type {event_type!r} is not dotted, as in 'myapp.review_requested'"
-    if event_type.startswith(_OWN_PREFIX):
+    if is_reserved(event_type):
         return f"{event_type!r} is said by sessions alone: use a prefix of your own"
     return None
+
+
+def is_reserved(event_type: object) -> bool:
+    """Tell whether only sessions say envelopes of this type; the case of letters does not count."""
+    if not isinstance(event_type, str) or event_type in (*ev.SUBSTANTIVE, ev.EV_CONTEXT_SET):
+        return False
+    return event_type.lower().startswith(_OWN_PREFIX)
 
 
 def _field_faults(draft: Draft) -> Iterator[str]:

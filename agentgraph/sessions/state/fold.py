@@ -354,11 +354,20 @@ def _on_handoff(state: SessionState, envelope: Envelope) -> SessionState:
     data = envelope.event_data
     target, phase = data.get("target"), data.get("next_phase")
     reason = data.get("reason")
-    conversation = state.conversation.transition(
-        phase if isinstance(phase, str) else state.conversation.phase,
+    before, actor = state.conversation, data.get("from")
+    conversation = before.transition(
+        phase if isinstance(phase, str) else before.phase,
         target if isinstance(target, str) and target not in ("human", *state.humans) else None,
         reason if isinstance(reason, str) else "",
         at=_instant(envelope),
+    )
+    # Who hands over need not be the active agent: a rule may have given them the floor, and the
+    # receiver may have been active already.
+    is_agent = actor in state.participant_order and actor not in state.humans
+    conversation = dataclasses.replace(
+        _made_by(conversation, actor),
+        previous_agent_id=actor if is_agent else conversation.previous_agent_id,
+        handoff_count=before.handoff_count + 1,
     )
     return with_fields(state, conversation=_trim(conversation), hops=state.hops + 1)
 
@@ -370,7 +379,17 @@ def _on_phase(state: SessionState, envelope: Envelope) -> SessionState:
         return state
     text = reason if isinstance(reason, str) else ""
     conversation = state.conversation.transition(phase, KEEP, text, at=_instant(envelope))
+    conversation = _made_by(conversation, envelope.event_data.get("by"))
     return with_fields(state, conversation=_trim(conversation))
+
+
+def _made_by(conversation: ConversationState, actor: object) -> ConversationState:
+    """Return a conversation whose last step was made by this participant."""
+    if not isinstance(actor, str):
+        return conversation
+    *steps, last = conversation.phase_history
+    steps.append(dataclasses.replace(last, from_agent=actor))
+    return dataclasses.replace(conversation, phase_history=tuple(steps))
 
 
 def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:

@@ -9,7 +9,7 @@ it has the last steps if there are too many, and the beginning of texts that are
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,7 @@ def packet_of(
     """
     answers = _answers_in(turn.messages)
     return {
-        "routing": _routing(turn, answers, routing_tools),
+        "routing": _first_move(turn, answers, routing_tools)[0],
         "context_updates": _updates(turn.notes),
         "body": _body(turn),
         "active": turn.active,
@@ -124,22 +124,40 @@ def is_silent(packet: Mapping[str, Any]) -> bool:
     return not packet["body"].strip() and packet["routing"]["kind"] == "text"
 
 
-def _routing(
+def handoffs_not_made(
+    turn: TurnOutput, routing_tools: Collection[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the handoffs of a turn that were refused, and those beside the move that counts."""
+    answers = _answers_in(turn.messages)
+    _, call_id = _first_move(turn, answers, routing_tools)
+    for note in turn.notes:
+        if note["kind"] == "rejected":
+            yield note["value"]
+        elif note["kind"] == "handoff" and note["call_id"] != call_id:
+            yield {**note["value"], "told": "Not executed: an earlier call decided the turn."}
+
+
+def _first_move(
     turn: TurnOutput, answers: Mapping[str, ToolMessage], routing_tools: Collection[str]
-) -> dict[str, Any]:
-    """Return the first move, in the order of the calls: a handoff, a finish, or a routing tool."""
+) -> tuple[dict[str, Any], str | None]:
+    """Return the first move in the order of the calls, and the id of its call.
+
+    A move is a handoff, a finish, or a call of a routing tool.
+    """
     moves = {note["call_id"]: note for note in turn.notes if note["kind"] in _MOVES}
     for call in _calls(turn.messages):
-        note = moves.get(call["id"] or "")
+        key = call["id"] or ""
+        note = moves.get(key)
         if note is not None:
-            return _move(note)
-        answer = answers.get(call["id"] or "")
+            return _move(note), key
+        answer = answers.get(key)
         if call["name"] in routing_tools and answer is not None and answer.status != "error":
             reason = str(call["args"].get("reason") or "")
-            return {"kind": "handoff", "tool": call["name"], "reason": reason}
+            return {"kind": "handoff", "tool": call["name"], "reason": reason}, key
     # A delegate's calls are not among the messages, but its moves count all the same.
-    note = next(iter(moves.values()), None)
-    return {"kind": "text", "tool": None} if note is None else _move(note)
+    for key, note in moves.items():
+        return _move(note), key
+    return {"kind": "text", "tool": None}, None
 
 
 def _move(note: Note) -> dict[str, Any]:

@@ -174,12 +174,14 @@ class Page:
             cause = {"causation_id": mover.envelope_id, "audience": audience}
             self.note(ev.EV_HANDOFF, handoff, **cause)
             if self.state.phase != phase_before:
-                self._note_phase(phase_before, self.state.phase, envelope)
+                self._note_phase(phase_before, self.state.phase, mover, handoff["reason"])
         elif decision.phase is not None and decision.phase != self.state.phase:
-            self._note_phase(self.state.phase, decision.phase, envelope)
+            reason = routing.get("reason") if isinstance(routing, Mapping) else None
+            by_rule = f"rule {decision.rule}" if isinstance(decision.rule, int) else decision.rule
+            self._note_phase(self.state.phase, decision.phase, mover, str(reason or by_rule))
 
-    def _note_phase(self, before: str, after: str, cause: Envelope) -> None:
-        data = {"from": before, "to": after, "reason": "", "by": cause.sender_id}
+    def _note_phase(self, before: str, after: str, cause: Envelope | Turn, reason: str) -> None:
+        data = {"from": before, "to": after, "reason": reason, "by": cause.sender_id}
         self.note(ev.EV_PHASE, data, causation_id=cause.envelope_id)
 
     def _stamp(self, sender: str, draft: Draft, envelope_id: str | None) -> Envelope:

@@ -48,6 +48,20 @@ def canonical(data: object, name: str) -> FrozenDict:
     return value
 
 
+def check_context(variables: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` if context variables, all together, are too large.
+
+    Each append stores them with the state: large ones would make every turn slower.
+    """
+    size = len(encode_json(variables))
+    if size > MAX_BYTES:
+        raise ConfigurationError(
+            f"the context would take {size} bytes, of which {MAX_BYTES} are allowed in all: delete "
+            "what is not needed, or store it elsewhere and set where it is",
+            code="payload",
+        )
+
+
 def clip(text: str, limit: int) -> str:
     """Return the beginning of a text that is too long, with the number of omitted characters."""
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more]"

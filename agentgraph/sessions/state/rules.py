@@ -39,7 +39,13 @@ class Rules:
         """
         if before.status == "closing":
             return None  # an envelope that enters while the session ends does not undo the end
-        routing_input = RoutingInput.of(envelope)
+        decision = self._decide(before, after, envelope)
+        return None if decision is None else ask_person(decision, before)
+
+    def _decide(
+        self, before: SessionState, after: SessionState, envelope: Envelope
+    ) -> TransitionDecision | None:
+        routing_input = RoutingInput.of(envelope, before)
         if before.is_single:
             return _wait_instead_of_close(before, self.graph.resolve(after, routing_input))
         is_opening = before.decision is None and not before.speakers
@@ -90,7 +96,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class RoutingInput:
-    """An envelope as rules see it: a text has no `routing`, whatever its data holds."""
+    """An envelope as rules see it.
+
+    A text has no `routing`, whatever its data holds. What a person says to an audience is addressed
+    to it.
+    """
 
     sender_id: str
     event_type: str
@@ -98,12 +108,37 @@ class RoutingInput:
     metadata: Mapping[str, Any]
 
     @classmethod
-    def of(cls, envelope: Envelope) -> RoutingInput:
-        """Return the view that rules have of an envelope."""
-        data = envelope.event_data
+    def of(cls, envelope: Envelope, state: SessionState) -> RoutingInput:
+        """Return the view that rules have of an envelope, in the state before it."""
+        data, metadata = envelope.event_data, envelope.metadata
         if envelope.event_type != ev.EV_PACKET and "routing" in data:
             data = freeze_object({key: data[key] for key in data if key != "routing"})
-        return cls(envelope.sender_id, envelope.event_type, data, envelope.metadata)
+        if envelope.audience is not None and "addressed_to" not in metadata:
+            metadata = {**metadata, **_address_of(envelope, state)}
+        return cls(envelope.sender_id, envelope.event_type, data, metadata)
+
+
+def _address_of(envelope: Envelope, state: SessionState) -> dict[str, list[str]]:
+    """Return the `addressed_to` of what a person says to an audience: agents, else people."""
+    sender, agents = envelope.sender_id, state.agents
+    if sender in agents:
+        return {}  # its audience is that of the round
+    names = [name for name in envelope.audience or () if name != sender]
+    addressed = [name for name in names if name in agents] or names
+    return {"addressed_to": addressed} if addressed else {}
+
+
+def ask_person(decision: TransitionDecision, state: SessionState) -> TransitionDecision:
+    """Let a handoff to "human" wait for a person other than the creator, if there is one.
+
+    A creator who is not alone with agents is a customer, who cannot answer for the staff.
+    """
+    creator = state.creator_id
+    if (decision.action, decision.rule, decision.speakers) != ("wait", "handoff", (creator,)):
+        return decision
+    present = [name for name in state.participant_order if name in state.humans and name != creator]
+    person = next((name for name in present if name in state.acks), None)
+    return decision if person is None else replace(decision, speakers=(person,))
 
 
 def _wait_instead_of_close(
@@ -184,7 +219,9 @@ def explain_last(
     if decision is None:
         return SessionExplanation(envelope, None, None)
     before = fold_all(SessionState.initial(record), envelopes[:-1])
-    explanation = rules.graph.explain(apply_event(before, envelope), RoutingInput.of(envelope))
+    routing_input = RoutingInput.of(envelope, before)
+    explanation = rules.graph.explain(apply_event(before, envelope), routing_input)
+    explanation = replace(explanation, decision=ask_person(explanation.decision, before))
     # A release, a failed round and the join of several speakers are decided by no rule.
     is_by_rule = envelope.is_substantive and explanation.decision == decision
     return SessionExplanation(envelope, decision, explanation if is_by_rule else None)

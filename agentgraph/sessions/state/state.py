@@ -171,6 +171,11 @@ class SessionState:
         return self.thread is not None
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """The present participants that are no people."""
+        return tuple([name for name in self.participant_order if name not in self.humans])
+
+    @property
     def due(self) -> tuple[str, ...]:
         """The speakers of this round whose turn has not ended."""
         if not self.spoken:

@@ -141,11 +141,28 @@ def _name_faults(team: TeamSpec) -> Iterator[str]:
             yield f"the name {name!r} is not legal: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
         elif name in _RESERVED_NAMES:
             yield f"nobody can be called {name!r}: the team's graph uses it"
+    yield from _supervisor_faults(team)
     for name, count in Counter(str(name).lower() for name in names).items():
         if count > 1:
             yield f"{count} in the team are called {name!r} (case does not count): rename one"
+
+
+def _supervisor_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield a supervisor whose name is nobody's, and one of the routing that is not the team's."""
+    names = [*(participant.name for participant in team.participants), *team.humans]
     if isinstance(team.supervisor, str) and team.supervisor not in names:
         yield f"supervisor={team.supervisor!r} is none of the agents"
+    routing = team.routing
+    name = None if isinstance(routing, TransitionGraph) else routing.supervisor_id
+    if name is None or (team.supervisor is None and name in names):
+        return
+    if team.supervisor is None:
+        yield (
+            f"supervisor_id={name!r} of the routing is none of the agents: add that agent, or give "
+            "it as supervisor="
+        )
+    elif name != team.supervisor_name:
+        yield f"the routing has supervisor_id={name!r}, and the team {team.supervisor_name!r}"
 
 
 def _rule_faults(team: TeamSpec) -> Iterator[str]:

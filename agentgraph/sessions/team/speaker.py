@@ -42,7 +42,13 @@ from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.packet import TurnOutput, is_silent, is_storable, packet_of
+from agentgraph.sessions.state.packet import (
+    TurnOutput,
+    handoffs_not_made,
+    is_silent,
+    is_storable,
+    packet_of,
+)
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, summarise
 from agentgraph.sessions.team.window import as_round_began, read_window, since_summary
@@ -168,9 +174,8 @@ class Speaker:
         if is_silent(packet):
             text = f"{self.name} said nothing and decided nothing"
             return await self._fail(round, "silent", text, turn.usage)
-        rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
-            await round.commit(packet, rejections)
+            await round.commit(packet, [*handoffs_not_made(turn, tools)])
         except ConfigurationError as error:  # the packet has values that no log can store
             return await self._fail(round, "payload", str(error), turn.usage)
         round.end_input(self.audit)

@@ -189,8 +189,10 @@ class TeamSpec:
 
     @cached_property
     def active_guards(self) -> Guards | None:
-        """The team's guards, None if none are active."""
-        return Guards.interactive() if self.guards is DEFAULT else self.guards
+        """The team's guards, None if none are active; `max_turns` comes before their step limit."""
+        guards = Guards.interactive() if isinstance(self.guards, Default) else self.guards
+        turns = self.rules.max_turns
+        return guards if guards is None or turns is None else guards.for_turns(turns)
 
     @cached_property
     def effects(self) -> MutableMapping[str, Effect]:

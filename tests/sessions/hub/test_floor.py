@@ -301,14 +301,13 @@ async def test_a_tool_closes_its_own_session() -> None:
     async def stop() -> str:
         """Stop."""
         await current_session().close("stopped_from_inside")
-        await asyncio.Event().wait()
-        return ""
+        return "stopped"
 
-    one = agent("a", call("stop"), tools=[stop])
+    one = agent("a", call("stop"), "that was all", tools=[stop])
     async with held(Team([one], sequence(["a"]))) as session:
         state = await after(session, "user", "hello")
         assert state.pending_close_reason == "stopped_from_inside"
-        assert await of_type(session, EV_PACKET) == []
+        assert [one.text for one in await of_type(session, EV_PACKET)] == ["that was all"]
 
 
 async def test_a_closed_session_accepts_nothing_more() -> None:
@@ -345,9 +344,10 @@ async def test_a_sender_says_the_same_thing_once(url: str | None, tmp_path: Any)
 
 async def test_a_causation_id_is_kept_and_a_packet_has_its_cause() -> None:
     async with held(Team([agent("bot")], chat())) as session:
-        await after(session, "user", "hello", causation_id="ticket-7")
+        opened = (await session.history())[0]
+        await after(session, "user", "hello", causation_id=opened.envelope_id)
         said, packet = await of_type(session, EV_TEXT, EV_PACKET)
-        assert said.causation_id == "ticket-7"
+        assert said.causation_id == opened.envelope_id
         assert packet.causation_id == said.envelope_id
 
 

@@ -10,9 +10,9 @@ import pytest
 from langchain_core.messages import BaseMessage
 from langgraph.types import interrupt
 
-from agentgraph.errors import SessionError
+from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.outcomes import Handoff
-from agentgraph.phases import ConversationPipeline, PipelineStage
+from agentgraph.phases import ConversationPipeline, ConversationRouter, PipelineStage
 from agentgraph.routing import (
     FromSpeaker,
     HumanTarget,
@@ -45,6 +45,7 @@ from tests.sessions.talk import (
     after,
     agent,
     asked,
+    dialogue,
     held,
     of_type,
     settled,
@@ -565,3 +566,89 @@ async def test_a_human_of_another_name_may_decide() -> None:
         await settled(session)
         (decision,) = await of_type(session, EV_DECISION)
         assert decision.sender_id == "ann"
+
+
+# A customer who talks with agents and staff.
+
+
+async def front_desk(session: Session) -> None:
+    await session.join("ann")
+    state = await after(session, "customer", "I want to talk to a person")
+    assert (state.status, state.expected_next_speaker) == ("waiting_human", "ann")
+
+
+def staffed(*turns: Any) -> Team:
+    router = ConversationRouter(default_agent_id="bot")
+    return Team([agent("bot", *turns)], router, humans=["ann"])
+
+
+async def test_human_means_the_staff_where_the_creator_is_a_customer() -> None:
+    async with held(staffed(over(target="human"), "back"), creator="customer") as session:
+        await front_desk(session)
+        state = await after(session, "customer", "hello? anybody?")
+        assert (state.status, state.expected_next_speaker) == ("waiting_human", "ann")
+        assert [name for name, _ in await talk(session)] == ["customer", "bot", "customer"]
+        await after(session, "ann", "I am here")
+        assert [name for name, _ in await talk(session)][-2:] == ["ann", "bot"]
+        handed = (await of_type(session, EV_PACKET))[0]
+        told = await session.explain(handed.sequence)
+        assert told.explanation is not None and "waits for ann" in str(told)
+
+
+async def test_staff_can_release_a_customer_to_the_agent() -> None:
+    async with held(staffed(over(target="human"), "back"), creator="customer") as session:
+        await front_desk(session)
+        await session.release("bot")
+        await settled(session)
+        assert (await talk(session))[-1] == ("bot", "back")
+
+
+async def test_without_staff_human_means_the_creator() -> None:
+    async with held(staffed(over(target="human"), "so"), required_acks=1) as session:
+        await session.join("ann")
+        await session.leave("ann")
+        state = await after(session, "user", "hello")
+        assert (state.status, state.expected_next_speaker) == ("waiting_human", "user")
+
+
+# Invitations of which not all need an answer.
+
+
+def invited(*names: str) -> Team:
+    return Team([agent("bot")], dialogue("bot"), humans=names)
+
+
+async def test_who_never_accepted_may_not_speak_until_they_do() -> None:
+    async with held(invited("ann", "bob"), required_acks=1) as session:
+        with pytest.raises(ConfigurationError, match=r"'bob' has not accepted .* join\('bob'\)"):
+            await session.send("bob", "early")
+        await session.join("ann")
+        assert await status_of(session) == "active"
+        for attempt in (session.send("bob", "hi"), session.set_context("k", 1, sender="bob")):
+            with pytest.raises(ConfigurationError, match="'bob' has not accepted"):
+                await attempt
+        await session.join("bob")
+        await session.send("bob", "late, but here", admitted=True)
+        assert session.state.acks == ("ann", "bob")
+
+
+async def test_a_rejection_closes_only_what_too_few_others_can_accept() -> None:
+    async with held(invited("ann", "bob", "cay"), required_acks=2) as session:
+        await session.reject("bob")
+        assert await status_of(session) == "pending"
+        await session.join("ann")
+        await session.join("cay")
+        assert await status_of(session) == "active"
+        assert "bob" not in session.state.participant_order
+    async with held(invited("ann", "bob", "cay"), required_acks=2) as session:
+        await session.reject("bob")
+        await session.reject("ann")
+        assert session.state.pending_close_reason == "invite_rejected"
+
+
+async def test_who_declines_an_open_session_takes_no_part() -> None:
+    async with held(invited("ann", "bob"), required_acks=1) as session:
+        await session.join("ann")
+        await session.reject("bob")
+        assert await status_of(session) == "active"
+        assert "bob" not in session.state.participant_order

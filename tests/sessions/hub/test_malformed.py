@@ -95,8 +95,9 @@ async def test_a_human_among_several_speakers_finishes_nothing_by_a_text() -> No
         "a", [Transition(FromSpeaker("a"), ParallelTarget(["ann", "bob"], "join"))]
     )
     team = Team([agent("a"), agent("join")], rules, humans=["ann", "bob"])
-    async with held(team, required_acks=1) as session:
+    async with held(team) as session:
         await session.join("ann")
+        await session.join("bob")
         await after(session, "user", "go")
         sly = Draft(EV_TEXT, {"text": "me too", "routing": {"kind": "finish", "reason": "mine"}})
         await after(session, "ann", sly)

@@ -497,16 +497,24 @@ async def test_a_tool_may_send_and_read_but_not_wait_for_its_own_session() -> No
         await still_works(session)
 
 
-async def test_a_tool_may_close_its_session_and_its_round_is_broken_off() -> None:
+async def test_a_tool_that_closes_its_session_and_hangs_is_cut_off_by_its_deadline() -> None:
+    has_asked = asyncio.Event()
+
     @tool
     async def end() -> str:
         """End."""
         await current_session().close("enough")
+        has_asked.set()
         await asyncio.Event().wait()
         return "never"
 
-    async with held(answering(using(end))) as session:
-        state = await after(session, "user", "hello")
+    clock = FakeClock()
+    async with held(answering(using(end)), clock=clock) as session:
+        await session.send("user", "hello")
+        await has_asked.wait()
+        clock.advance(181)
+        async with asyncio.timeout(PATIENCE_S):
+            state = await session.settled()
         assert (state.status, state.pending_close_reason) == ("closed", "enough")
         with pytest.raises(SessionClosed):
             await session.send("user", "more")

@@ -25,6 +25,7 @@ from agentgraph.routing import (
     ToolCalled,
     Transition,
     TransitionGraph,
+    TurnIs,
     sequence,
 )
 from agentgraph.sessions import (
@@ -440,3 +441,96 @@ async def test_a_human_can_be_asked_by_name_in_any_phase() -> None:
         assert (state.status, state.expected_next_speaker) == ("waiting_human", "boss")
         refused = [e for e in await session.history() if e.event_type == EV_HANDOFF_REJECTED]
         assert refused == []
+
+
+def give(to: str, why: str) -> Handoff:
+    """Give."""
+    return Handoff(to, why)
+
+
+async def test_each_handoff_counts_and_names_who_made_it() -> None:
+    # A rule gives the floor back to `a`, who hands over again to whom it did before.
+    one = agent("a", call("give", to="b", why="first"), call("give", to="b", why="second"))
+    rules = TransitionGraph("a", [Transition(FromSpeaker("b") & TurnIs(2), "a")])
+    team = Team([one.replace(tools=[give]), agent("b")], rules)
+    async with held(team) as session:
+        conversation = (await after(session, "user", "go")).conversation
+    assert conversation.handoff_count == 2
+    steps = [(step.from_agent, step.to_agent, step.reason) for step in conversation.phase_history]
+    assert steps == [("a", "b", "first"), ("a", "b", "second")]
+    assert (conversation.active_agent_id, conversation.previous_agent_id) == ("b", "a")
+
+
+async def test_a_phase_says_who_changed_it_and_why() -> None:
+    agents = four(r=[over("h", reason="too short"), "it is good"])
+    async with held(Team(agents, stages())) as session:
+        state = await after(session, "user", "hello")
+        told = [one.event_data for one in await of_type(session, EV_PHASE)]
+    assert [(one["by"], one["reason"]) for one in told] == [
+        ("t", "rule 0"),
+        ("h", "rule 1"),
+        ("r", "too short"),
+        ("h", "rule 1"),
+        ("r", "rule 2"),
+    ]
+    steps = [(step.from_agent, step.reason) for step in state.conversation.phase_history]
+    assert steps == [(one["by"], one["reason"]) for one in told]
+
+
+async def test_a_routing_tools_reason_is_that_of_the_phase_it_leads_to() -> None:
+    def go(reason: str) -> str:
+        """Go."""
+        return "gone"
+
+    rules = TransitionGraph("a", (Transition(ToolCalled("go"), PhaseTarget("handling", "b")),))
+    one = agent("a", call("go", reason="it is ripe"), "so", tools=[go])
+    async with held(Team([one, agent("b")], rules)) as session:
+        await after(session, "user", "hello")
+        assert (await of_type(session, EV_PHASE))[0].event_data["reason"] == "it is ripe"
+
+
+async def test_of_two_handoffs_in_one_message_the_second_is_told_as_rejected() -> None:
+    both = [call("give", to="b", why="first"), call("give", to="c", why="second")]
+    team = Team([agent("a", both, tools=[give]), agent("b"), agent("c")], TransitionGraph("a"))
+    async with held(team) as session:
+        state = await after(session, "user", "go")
+        assert await handoffs(session) == [("a", "b", "intake")]
+        (rejected,) = await of_type(session, EV_HANDOFF_REJECTED)
+        assert rejected.event_data["told"].startswith("Not executed")
+        named = [rejected.event_data[key] for key in ("from", "target", "reason")]
+        assert named == ["a", "c", "second"]
+        assert (state.conversation.handoff_count, state.last_speaker_id) == (1, "b")
+
+
+async def test_a_handoff_beside_a_routing_tool_that_was_called_first_is_told_as_rejected() -> None:
+    def close_it() -> str:
+        """Close it."""
+        return "closed"
+
+    both = [call("close_it"), call("give", to="b", why="or so")]
+    rules = TransitionGraph("a", [Transition(ToolCalled("close_it"), TerminateTarget("shut"))])
+    async with held(Team([agent("a", both, tools=[give, close_it]), agent("b")], rules)) as session:
+        assert (await after(session, "user", "go")).pending_close_reason == "shut"
+        (rejected,) = await of_type(session, EV_HANDOFF_REJECTED)
+        assert rejected.event_data["target"] == "b"
+
+
+async def test_what_a_person_says_to_an_agent_alone_is_addressed_to_it() -> None:
+    team = Team([agent("desk"), agent("support")], ConversationRouter(default_agent_id="desk"))
+    async with held(team) as session:
+        await after(session, "user", "hello")
+        await after(session, "user", "psst", audience=["support"])
+        await after(session, "user", "all again")
+        speakers = [name for name, _ in await talk(session) if name != "user"]
+    assert speakers == ["desk", "support", "desk"]
+
+
+async def test_an_address_in_the_metadata_comes_before_the_audience() -> None:
+    team = Team([agent("desk"), agent("support")], ConversationRouter(default_agent_id="desk"))
+    async with held(team) as session:
+        both = ["desk", "support"]
+        to_one = {"addressed_to": "support"}
+        await after(session, "user", "hi", audience=both, metadata=to_one)
+        assert (await talk(session))[-1][0] == "support"
+        (text,) = [one for one in await session.history() if one.sender_id == "user"]
+        assert str(await session.explain(text.sequence)).splitlines()[-1] == "= support speaks"

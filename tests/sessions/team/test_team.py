@@ -8,7 +8,7 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.phases import ConversationPipeline, PipelineStage
+from agentgraph.phases import ConversationPipeline, ConversationRouter, PipelineStage
 from agentgraph.routing import (
     Always,
     FromSpeaker,
@@ -186,3 +186,15 @@ def test_all_beside_agents_and_routing_is_given_by_keyword() -> None:
     given: tuple[Any, ...] = ({},)
     with pytest.raises(TypeError, match="positional"):
         Team([agent("a")], sequence(["a"]), *given)
+
+
+def test_a_supervisor_of_the_routing_whom_nobody_is_is_refused() -> None:
+    agents = [agent("a")]
+    router = ConversationRouter(default_agent_id="a", supervisor_id="boss")
+    pipeline = ConversationPipeline([PipelineStage("intake", "a")], supervisor_id="boss")
+    for routing in (router, pipeline):
+        (fault,) = faults(agents, routing)
+        assert fault.startswith("supervisor_id='boss' of the routing is none of the agents")
+        assert "the team 'chief'" in faults(agents, routing, supervisor=agent("chief"))[0]
+        assert Team(agents, routing, supervisor=agent("boss")).supervisor_name == "boss"
+        assert Team([*agents, agent("boss")], routing).supervisor_name == "boss"
