@@ -151,7 +151,7 @@ async def test_a_round_that_would_overfill_the_context_fails() -> None:
         set_context(key, FORTY_KB * 3)
         return "put"
 
-    turn = [[call("put", key="x"), call("put", key="y")], "so"]
+    turn: list[Any] = [[call("put", key="x"), call("put", key="y")], "so"]
     one = agent("a", *turn, *turn, tools=[put])
     async with held(Team([one], sequence(["a"])), context={"k": FORTY_KB}) as session:
         state = await after(session, "user", "go")
