@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal, Protocol, overload
 
 from agentgraph.clock import new_id
@@ -495,9 +496,16 @@ class Session(SessionReader):
 
     async def _admitted(self, envelope_id: str) -> Envelope:
         matches: list[Envelope] = []
+        looks = count()
 
         async def is_in_log() -> bool:
-            envelope = await self._hub.log.find(self.key, envelope_id)
+            owned_session = self._hub.owned_session(self.key)
+            envelope = None
+            if owned_session is not None:
+                envelope = owned_session.recent.find(envelope_id)
+            # While this hub works on the session, it notices what is admitted.
+            if envelope is None and (next(looks) == 0 or not self._is_at_work):
+                envelope = await self._hub.log.find(self.key, envelope_id)
             if envelope is not None:
                 matches.append(envelope)
             elif self._now.is_ended:
@@ -515,12 +523,12 @@ class Session(SessionReader):
         span = InputSpan(self.record, envelope.sequence - 1)
 
         async def has_settled() -> bool:
-            await span.read(self._read)
+            await span.read(self._read_new)
             if span.has_settled:
                 return True
             if not await self._has_settled():
                 return False
-            await span.read(self._read)  # what was appended before the look at the state
+            await span.read(self._read_new)  # what was appended before the look at the state
             return True
 
         await self._hub.subscribers.wait_until(self.key, has_settled)
@@ -530,9 +538,7 @@ class Session(SessionReader):
         entries = await self._hub.log.inbox(self.key)
         entries_of_it = [entry for entry in entries if entry.envelope_id == envelope_id]
         if entries_of_it:
-            driver = self._hub.known_driver(self.key)
-            is_at_work = driver is not None and not driver.is_resting
-            if is_at_work and entries_of_it[0].draft.event_type in REQUESTS:
+            if self._is_at_work and entries_of_it[0].draft.event_type in REQUESTS:
                 return False  # also a session in quarantine carries these out
             if (fault := self.quarantine) is not None:
                 raise fault  # accepted, and carried out once the session can run again
@@ -540,9 +546,23 @@ class Session(SessionReader):
         await self.refresh()
         return True
 
-    async def _has_settled(self) -> bool:
+    async def _read_new(self, after: int, limit: int) -> list[Envelope]:
+        """Return the envelopes after a sequence; the owner of the session remembers the last."""
+        owned_session = self._hub.owned_session(self.key)
+        if owned_session is not None:
+            recent = owned_session.recent.between(after)
+            if recent is not None:
+                return recent[:limit]
+        return await self._read(after, limit)
+
+    @property
+    def _is_at_work(self) -> bool:
+        """Whether this hub looks at the session now, or runs it."""
         driver = self._hub.known_driver(self.key)
-        if driver is not None and not driver.is_resting:
+        return driver is not None and not driver.is_resting
+
+    async def _has_settled(self) -> bool:
+        if self._is_at_work:
             return False
         if (fault := self.quarantine) is not None and not self._now.is_ended:
             raise fault

@@ -6,7 +6,7 @@ nothing: `OwnedSession` appends the page.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from agentgraph.sessions.log import InboxEntry

@@ -24,6 +24,7 @@ from agentgraph.sessions.rounds.admission import (
 )
 from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.outer_input import OuterInput
+from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state import envelope as ev
@@ -130,6 +131,7 @@ class OwnedSession:
     agent_paths: AgentPaths = field(default_factory=AgentPaths)
     audited_input: str = ""
     """The input whose begin this process has written to the audit trail."""
+    recent: RecentEnvelopes = field(default_factory=RecentEnvelopes)
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +154,13 @@ class OwnedSession:
     def is_running(self) -> bool:
         """Whether a round is under way, or a decision has to be carried out."""
         return self.state.is_runnable and self.state.status != "closing"
+
+    async def read(self, after: int, upto: int) -> list[Envelope]:
+        """Return the envelopes between two sequences, of which the first is left out."""
+        recent = self.recent.between(after, upto)
+        if recent is not None:
+            return recent
+        return await self.log.read(self.id, after, max(upto - after, 0))
 
     async def admit(self, *, at_boundary: bool = True) -> None:
         """Admit entries of the inbox.
@@ -369,6 +378,7 @@ class OwnedSession:
             attempts=attempts if attempts != self.attempts else None,
         )
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
+        self.recent.add(page.envelopes)
         if is_new_round:
             self.journals.clear()
             self.unfinished_usage.clear()

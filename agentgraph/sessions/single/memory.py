@@ -19,6 +19,7 @@ from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.branch import Branch
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.messages import (
     Change,
     decode_message,
@@ -41,16 +42,14 @@ class Memory:
 
 
 async def read_memory(
-    log: Log,
-    state: SessionState,
-    sizes: Collection[int] | None,
+    session: OwnedSession, state: SessionState, sizes: Collection[int] | None
 ) -> Memory:
-    """Return the memory as of the begin of the present round.
+    """Return the memory as of the begin of the present round, which is in `state`.
 
     `sizes` are the agents' `history=`: of a longer conversation only the end is read, from a place
     at which their windows are the same as in the whole. None reads all.
     """
-    reader = _LogReader(log, state)
+    reader = _LogReader(session, state)
     messages = await (reader.all() if sizes is None else reader.end(sizes))
     return Memory(messages, await reader.channels())
 
@@ -65,7 +64,7 @@ async def messages_in(log: Log, session_id: str, envelopes: Sequence[Envelope]) 
 class _LogReader:
     """Reads the log of one session, up to the envelope that began the present round."""
 
-    log: Log
+    session: OwnedSession
     state: SessionState
 
     @property
@@ -104,35 +103,47 @@ class _LogReader:
             places.setdefault(sequence, []).append(name)
         values: dict[str, StoredValue] = {}
         for sequence, names in places.items():
-            envelopes = await self.log.read(self.state.key, sequence - 1, 1)
-            (envelope,) = await with_blobs(self.log, self.state.key, envelopes)
+            envelopes = await self.session.read(sequence - 1, sequence)
+            (envelope,) = await with_blobs(self.session.log, self.session.id, envelopes)
             stored = envelope.event_data["channels"]
             values |= {name: decode_value(stored[name]) for name in names}
         return values
 
     async def _last(self, count: int) -> list[Envelope]:
         """Return the envelopes with at least the last `count` messages, or those from the first."""
-        envelopes: list[Envelope] = []
+        branch = self.branch
+        envelopes = [] if self.state.live else self._remembered(count)
         position, size = self.state.round_began, count // 2 + 1
         while position >= self.first and sum(map(_message_count, envelopes)) < count:
-            if self.state.live:  # a part of the log is not
-                batch = await Branch(self.log, self.state).tail(size, position, self.first)
-            else:
-                batch = await self.log.tail(self.state.key, size, position)
-            if not batch:
+            position = envelopes[0].sequence - 1 if envelopes else position
+            if not (batch := await branch.tail(size, position, self.first)):
                 break
             envelopes = [*batch, *envelopes]
-            position = batch[0].sequence - 1
         # What cut-off runs have left stands in envelopes that `tail` does not return.
         if envelopes and int(self.thread.get("partial", 0)) > envelopes[0].sequence:
             return await self._read(envelopes[0].sequence)
         return [item for item in envelopes if item.sequence >= self.first]
 
+    def _remembered(self, count: int) -> list[Envelope]:
+        """Return the envelopes with the last `count` messages from memory, or none of them."""
+        envelopes = self.session.recent.last(self.state.round_began)
+        for place in range(len(envelopes) - 1, -1, -1):
+            count -= _message_count(envelopes[place])
+            if count <= 0:
+                return envelopes[place:]
+        return []
+
     async def _read(self, first: int) -> list[Envelope]:
-        return await Branch(self.log, self.state).read(first - 1, self.state.round_began)
+        if self.state.live:
+            return await self.branch.read(first - 1, self.state.round_began)
+        return await self.session.read(first - 1, self.state.round_began)
+
+    @property
+    def branch(self) -> Branch:
+        return Branch(self.session.log, self.state)
 
     async def _messages(self, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
-        return await messages_in(self.log, self.state.key, envelopes)
+        return await messages_in(self.session.log, self.session.id, envelopes)
 
 
 def _is_whole(messages: list[AnyMessage], size: int) -> bool:
@@ -143,7 +154,9 @@ def _is_whole(messages: list[AnyMessage], size: int) -> bool:
 
 def _message_count(envelope: Envelope) -> int:
     stored = envelope.event_data.get("messages")
-    return len(stored) if isinstance(stored, list) else 1
+    if isinstance(stored, list) and envelope.event_type != EV_INTERRUPT:
+        return len(stored)
+    return int(envelope.event_type == EV_TEXT)
 
 
 def _with_unknown_outcomes(batches: Iterable[list[Change]]) -> Iterator[list[Change]]:

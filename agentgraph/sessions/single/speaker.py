@@ -159,7 +159,7 @@ class SingleSpeaker(Speaker):
         return Left(merged(batches), None, snapshot.values)
 
     async def _memory_of(self, session: OwnedSession, state: SessionState) -> Memory:
-        return await read_memory(session.log, state, self.sizes)
+        return await read_memory(session, state, self.sizes)
 
 
 def _unlike(

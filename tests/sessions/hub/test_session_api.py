@@ -647,7 +647,7 @@ async def test_a_session_of_what_cannot_be_served_is_refused() -> None:
 
 
 async def test_two_teams_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="two teams"):
+    with pytest.raises(ConfigurationError, match="two that are served are called"):
         await Hub.open(serve=[desk(), desk()])
 
 

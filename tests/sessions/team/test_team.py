@@ -139,10 +139,10 @@ def test_a_team_cannot_be_changed() -> None:
 
 async def test_a_hub_refuses_two_teams_of_one_name() -> None:
     one, other = (Team([agent("a")], sequence(["a"])) for _ in range(2))
-    with pytest.raises(ConfigurationError, match="two teams"):
+    with pytest.raises(ConfigurationError, match="two that are served are called"):
         await Hub.open(serve=[one, other])
     async with await Hub.open(serve=[one]) as hub:
-        with pytest.raises(ConfigurationError, match="two teams"):
+        with pytest.raises(ConfigurationError, match="two that are served are called"):
             await hub.session(other)
 
 

@@ -1,0 +1,56 @@
+"""The last envelopes of a session in the memory of its owner, who need not read them again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from agentgraph.sessions.state.envelope import Envelope
+
+_MOST_ENVELOPES = 48
+_MOST_SESSIONS = 128
+"""Of how many sessions a process remembers envelopes: those that were appended to last."""
+
+
+class RecentEnvelopes:
+    """The last envelopes that the owner of a session has appended, without gaps.
+
+    Envelopes are immutable, so they are handed out as they are. Whoever asks for more than what is
+    remembered gets None, and reads the log.
+    """
+
+    __slots__ = ("_envelopes",)
+
+    def __init__(self) -> None:
+        self._envelopes: deque[Envelope] = deque(maxlen=_MOST_ENVELOPES)
+
+    def add(self, envelopes: Sequence[Envelope]) -> None:
+        """Remember what was appended; the session that was idle longest is forgotten for it."""
+        self._envelopes.extend(envelopes)
+        _in_use[id(self)] = self
+        _in_use.move_to_end(id(self))
+        while len(_in_use) > _MOST_SESSIONS:
+            _, idle = _in_use.popitem(last=False)
+            idle._envelopes.clear()
+
+    def find(self, envelope_id: str) -> Envelope | None:
+        """Return the envelope with this id, None if it is not remembered."""
+        matches = (item for item in self._envelopes if item.envelope_id == envelope_id)
+        return next(matches, None)
+
+    def last(self, upto: int) -> list[Envelope]:
+        """Return what is remembered of the envelopes up to a sequence."""
+        return [item for item in self._envelopes if item.sequence <= upto]
+
+    def between(self, after: int, upto: int | None = None) -> list[Envelope] | None:
+        """Return the envelopes after a sequence, up to another one or to the last."""
+        if not self._envelopes or self._envelopes[0].sequence > after + 1:
+            return None
+        return [
+            item
+            for item in self._envelopes
+            if item.sequence > after and (upto is None or item.sequence <= upto)
+        ]
+
+
+_in_use: OrderedDict[int, RecentEnvelopes] = OrderedDict()
