@@ -22,7 +22,9 @@ async def read_window(
     parallel round is cut in the order of its list.
     """
     reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
-    visible_messages = _VisibleMessages(log, state, reader_spans, None if sees_all else reader)
+    visible_messages = _VisibleMessages(
+        log, state, state.key, reader_spans, None if sees_all else reader
+    )
     window = await visible_messages.last(count, state.round_began)
     speaker_count = speakers_of(window[0]) if window else 1
     if speaker_count > 1:
@@ -39,6 +41,8 @@ class _VisibleMessages:
 
     log: Log
     state: SessionState
+    key: str
+    """The session's key in the log."""
     spans: Sequence[Span]
     reader: str | None
     """None for a supervisor, who sees all that is said."""
@@ -53,7 +57,7 @@ class _VisibleMessages:
                 if self.state.live:  # a part of the log is not
                     batch = await Branch(self.log, self.state).tail(limit, position, start)
                 else:
-                    batch = await self.log.tail(self.state.key, limit, position)
+                    batch = await self.log.tail(self.key, limit, position)
                 result = [*(item for item in batch if self._may_see(item, start)), *result]
                 position = batch[0].sequence - 1 if batch else 0
         return result
