@@ -6,7 +6,7 @@ The further protocols are optional: the builder of a tree or a team checks a par
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -17,6 +17,7 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
 
+from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Handoff
 from agentgraph.remote import RemoteMember, is_remote
 
@@ -52,6 +53,24 @@ class Participant(Protocol):
     def graph(self) -> Graph:
         """Return the graph that runs it."""
         ...
+
+
+AgentFactory: TypeAlias = Callable[[str, Any, str], Participant]
+"""Makes an agent without tools of a name, a model and a system prompt."""
+
+_agent_factories: list[AgentFactory] = []
+
+
+def provide_agents(factory: AgentFactory) -> None:
+    """Say how agents are made, to packages that cannot import the one that makes them."""
+    _agent_factories[:] = [factory]
+
+
+def plain_agent(name: str, model: object, system_prompt: str) -> Participant:
+    """Return an agent without tools; raise `ConfigurationError` for what cannot be a model."""
+    if not _agent_factories:
+        raise ConfigurationError("no package has provided agents: import agentgraph")
+    return _agent_factories[0](name, model, system_prompt)
 
 
 class Verdict(NamedTuple):

@@ -155,6 +155,7 @@ class Run:
 
 _TOKEN_FIGURES = ("input_tokens", "output_tokens", "total_tokens")
 
+_is_unheard: ContextVar[bool] = ContextVar("agentgraph_is_unheard", default=False)
 _run: ContextVar[Run | None] = ContextVar("agentgraph_run", default=None)
 _inherited_messages: ContextVar[tuple[AnyMessage, ...]] = ContextVar(
     "agentgraph_inherited", default=()
@@ -189,8 +190,15 @@ def emitting_run() -> Run | None:
 
     Those of a tool go to the run around it, but not those of a graph that the tool runs.
     """
+    if _is_unheard.get():
+        return None
     is_own = not _in_tool.get() or _tool_task.get() == _current_task()
     return _run.get() if is_own else None
+
+
+def without_events() -> scope[bool]:
+    """Put no events on the stream in here: what runs is no part of what readers follow."""
+    return scope(_is_unheard, True)
 
 
 def _current_task() -> str | None:

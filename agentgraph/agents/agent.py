@@ -33,7 +33,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.outcomes import Interrupt
-from agentgraph.participant import Left, Membership, ToolNames
+from agentgraph.participant import Left, Membership, ToolNames, provide_agents
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
@@ -398,3 +398,10 @@ def _replaced_member(member: Any, changes: Mapping[str, Any]) -> Any:
     if isinstance(member, AgentTool) and isinstance(member.agent, Agent):
         return member.agent.replace(deep=True, **changes).as_tool()
     return member
+
+
+def _plain_agent(name: str, model: Any, system_prompt: str) -> Agent[None]:
+    return Agent(name, model=model, system_prompt=system_prompt, default_tools=False)
+
+
+provide_agents(_plain_agent)

@@ -18,6 +18,7 @@ from agentgraph.routing.analysis.check import Finding
 from agentgraph.routing.composites import AllOf, AnyOf, Composable, Not
 from agentgraph.routing.conditions import (
     Always,
+    ContextBelow,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -37,6 +38,7 @@ from agentgraph.routing.document.registry import (
     Registry,
     default_registry,
     register_condition,
+    register_model,
     register_target,
 )
 from agentgraph.routing.explain import Explanation, Verdict
@@ -49,6 +51,7 @@ from agentgraph.routing.protocols import (
     TransitionCondition,
     TransitionTarget,
 )
+from agentgraph.routing.questions import ModelChoice, ModelCondition, Question
 from agentgraph.routing.rules import Transition
 from agentgraph.routing.simulate import Script, SimulatedTurn, Simulation, Step
 from agentgraph.routing.targets import (
@@ -74,6 +77,7 @@ __all__ = [
     "Always",
     "AnyOf",
     "Composable",
+    "ContextBelow",
     "ContextEquals",
     "ContextIn",
     "ContextThreshold",
@@ -88,9 +92,12 @@ __all__ = [
     "InPhase",
     "IntentIn",
     "IsAddressed",
+    "ModelChoice",
+    "ModelCondition",
     "Not",
     "ParallelTarget",
     "PhaseTarget",
+    "Question",
     "Registry",
     "RevertToInitiatorTarget",
     "RoundRobinTarget",
@@ -114,6 +121,7 @@ __all__ = [
     "default_registry",
     "feedback",
     "register_condition",
+    "register_model",
     "register_target",
     "round_robin",
     "sequence",

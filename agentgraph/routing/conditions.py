@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.composites import Composable
@@ -138,17 +138,31 @@ class ContextThreshold(Composable):
     name: ClassVar[str] = "context_threshold"
 
     def __post_init__(self) -> None:
-        check_text("key", self.key)
-        label, threshold = f"the threshold of {self.key!r}", self.threshold
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
-            raise ConfigurationError(f"{label} is {short(threshold)}, not a number")
-        as_json(threshold, label)
+        _check_threshold(self.key, self.threshold)
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         current = state.context_vars.get(self.key)
-        if isinstance(current, bool) or not isinstance(current, int | float):
-            return False
-        return current >= self.threshold
+        return _is_number(current) and current >= self.threshold
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBelow(Composable):
+    """Fires where a context variable is a number, and less than the threshold.
+
+    Its negation fires also where the variable is not set; `ContextThreshold` does not.
+    """
+
+    key: str
+    threshold: int | float
+
+    name: ClassVar[str] = "context_below"
+
+    def __post_init__(self) -> None:
+        _check_threshold(self.key, self.threshold)
+
+    def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
+        current = state.context_vars.get(self.key)
+        return _is_number(current) and current < self.threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +269,18 @@ class TurnIs(Composable):
 
     def evaluate(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         return state.turn_count == self.turn
+
+
+def _check_threshold(key: object, threshold: object) -> None:
+    check_text("key", key)
+    label = f"the threshold of {key!r}"
+    if not _is_number(threshold):
+        raise ConfigurationError(f"{label} is {short(threshold)}, not a number")
+    as_json(threshold, label)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _names(label: str, value: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from agentgraph.routing.arguments import arguments_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not, judge
 from agentgraph.routing.conditions import (
+    ContextBelow,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -22,6 +23,7 @@ from agentgraph.routing.conditions import (
     TurnIs,
 )
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState, TransitionCondition
+from agentgraph.routing.questions import ModelCondition
 from agentgraph.routing.targets import ParallelTarget, PhaseTarget, Target, as_target
 from agentgraph.routing.values import short
 
@@ -70,7 +72,7 @@ def why_not(condition: TransitionCondition, state: RoutingState, envelope: Routi
 
 def _fact(condition: TransitionCondition, state: RoutingState, envelope: RoutingEnvelope) -> str:
     """Return in words the fact that made a leaf condition false."""
-    if isinstance(condition, ContextEquals | ContextIn | ContextThreshold):
+    if isinstance(condition, ContextEquals | ContextIn | ContextThreshold | ContextBelow):
         key = condition.key
         is_set = key in state.context_vars
         return f"{key!r} is {short(state.context_vars[key])}" if is_set else f"{key!r} is not set"
@@ -98,6 +100,7 @@ _FACTS: Mapping[type, Callable[[RoutingState, RoutingEnvelope], str]] = {
     ),
     HasActiveAgent: lambda state, envelope: f"the active agent is {state.active_agent!r}",
     IsAddressed: lambda state, envelope: "nobody is addressed",
+    ModelCondition: lambda state, envelope: "the model said no",
     TurnIs: lambda state, envelope: f"it is turn {state.turn_count}",
 }
 

@@ -19,6 +19,7 @@ from agentgraph.routing.document.codec import parse
 from agentgraph.routing.document.registry import Registry, default_registry
 from agentgraph.routing.explain import Explanation, explain
 from agentgraph.routing.protocols import RoutingEnvelope, RoutingState
+from agentgraph.routing.questions import Question, join_fault, models_of, pending
 from agentgraph.routing.rules import Rules, Transition, compile_rules
 from agentgraph.routing.simulate import Script, Simulation, simulate
 from agentgraph.routing.targets import Target, TerminateTarget, as_target
@@ -55,12 +56,24 @@ class TransitionGraph:
             object.__setattr__(self, "transitions", tuple(self.transitions))
             object.__setattr__(self, "default_target", as_target(self.default_target))
             faults += document.size_faults(self.transitions, as_target(self.default_target))
+            targets = [*(rule.then for rule in self.transitions), self.default_target]
+            faults += [fault for fault in map(join_fault, targets) if fault is not None]
         if faults:
             raise ConfigurationError(faults, code="graph")
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
         """Decide who speaks after a turn, which the state includes already; pure, never raises."""
         return self._rules.resolve(state, envelope)
+
+    def question(self, state: RoutingState, envelope: RoutingEnvelope) -> Question | None:
+        """Return the question to a model whose answer `resolve` needs first; None if it needs none.
+
+        The envelope with the answer among its `asked` may need another.
+
+            while (question := graph.question(state, envelope)) is not None:
+                envelope.event_data["asked"].append(question.entry(ask(question)))
+        """
+        return pending(self._rules, state, envelope) if self.models else None
 
     def join(
         self, decision: TransitionDecision, state: RoutingState, envelope: RoutingEnvelope
@@ -160,6 +173,11 @@ class TransitionGraph:
         """The routing tools: all tools that a `ToolCalled` in the rules names."""
         parts = (part for rule in self.transitions for part in parts_of(rule.when))
         return frozenset(part.tool_name for part in parts if isinstance(part, ToolCalled))
+
+    @cached_property
+    def models(self) -> Mapping[str, Any]:
+        """The models that rules ask, by name; each with the object, if it was given as one."""
+        return models_of(self._rules)
 
     @cached_property
     def _rules(self) -> Rules:

@@ -95,7 +95,7 @@ class Rules:
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
         """Decide who speaks after a turn, or after the session's opening message."""
         trace: list[str] = []
-        if self._is_opening(state, envelope):
+        if self.is_opening(state, envelope):
             first, phase = (self.initial_speaker,), self.initial_phase
             first_decision = TransitionDecision("speak", first, phase, rule="initial")
             if _has_known_speakers(first_decision, "initial", state, trace):
@@ -194,13 +194,19 @@ class Rules:
             replace(answer, rule=rule) if _has_known_speakers(answer, rule, state, trace) else None
         )
 
-    def _is_opening(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
+    def is_opening(self, state: RoutingState, envelope: RoutingEnvelope) -> bool:
         """Tell whether the creator speaks, without the floor, before any turn."""
         return (
             state.last_speaker_id is None
             and envelope.sender_id == state.creator_id
             and self.initial_speaker not in (state.creator_id, HUMAN)
         )
+
+    def is_beyond_turns(self, decision: TransitionDecision, state: RoutingState) -> bool:
+        """Tell whether a decision needs more turns than are left."""
+        turns = state.turn_count + len(decision.speakers)
+        has_limit = self.max_turns is not None and decision.action != "close"
+        return has_limit and turns > (self.max_turns or 0)
 
     def _first_to_fire(
         self, state: RoutingState, envelope: RoutingEnvelope, trace: list[str]
@@ -236,8 +242,7 @@ class Rules:
         trace: list[str],
     ) -> TransitionDecision:
         """Close the session if a decision needs more turns than are left."""
-        turns = state.turn_count + len(decision.speakers)
-        if self.max_turns is not None and turns > self.max_turns and decision.action != "close":
+        if self.is_beyond_turns(decision, state):
             # If the default target has decided already, its faults are in the trace already.
             faults = [] if decision.rule == "default" else trace
             end = self.target_decision(self.default, "default", state, envelope, faults)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing.decision import TransitionDecision
+from agentgraph.routing.questions import ASKED, asks_models, pending
 from agentgraph.routing.rules import Rules
 from agentgraph.routing.values import as_json
 
@@ -21,7 +22,8 @@ from agentgraph.routing.values import as_json
 class SimulatedTurn:
     """A participant's turn in a script: its text, its tools, its context changes.
 
-    `tool` is the routing tool that it calls; `set` and `delete` change context variables.
+    `tool` is the routing tool that it calls; `set` and `delete` change context variables. A model
+    of the rules that has no answer in `answers` counts as failing.
 
         SimulatedTurn(text="Good.", set={"approved": True})
     """
@@ -32,6 +34,8 @@ class SimulatedTurn:
     set: Mapping[str, Any] = field(default_factory=dict)
     delete: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, bool | str] = field(default_factory=dict)
+    """What models answer on this turn, by the question or the prompt of a rule."""
 
     @classmethod
     def of(cls, turn: ScriptedTurn) -> SimulatedTurn:
@@ -156,7 +160,7 @@ def simulate(
 ) -> Simulation:
     """Simulate until the session closes, waits for a speaker without turns, or `turns` is up."""
     state = SimulatedState(tuple(participants), creator, phase=phase)
-    return _Playback(rules, _ScriptCursor(script), state, turns).play()
+    return _Playback(rules, _ScriptCursor(script), state, turns, asks_models(rules)).play()
 
 
 @dataclass(slots=True)
@@ -167,6 +171,8 @@ class _Playback:
     script: _ScriptCursor
     state: SimulatedState
     turns_left: int
+    asks: bool
+    """Whether a rule may ask a model."""
     steps: list[Step] = field(default_factory=list)
 
     def play(self) -> Simulation:
@@ -213,9 +219,14 @@ class _Playback:
     ) -> TransitionDecision:
         """Make one turn, and let `decide` read its envelope."""
         turn = self.script.next(speaker)
-        envelope = SimulatedEnvelope(speaker, {"routing": turn.routing()}, turn.metadata)
+        answers: list[dict[str, Any]] = []
+        data = {"routing": turn.routing(), ASKED: answers}
+        envelope = SimulatedEnvelope(speaker, data, turn.metadata)
         self.turns_left -= 1
         self.state = self.state.after(envelope, turn)
+        while self.asks and (question := pending(self.rules, self.state, envelope)):
+            answer = turn.answers.get(question.text)
+            answers.append(question.entry(answer, "" if answer is not None else _NO_ANSWER))
         decision = decide(envelope)
         self.state = self.state.with_decision(decision)
         self.steps.append(Step(speaker, turn.text, decision))
@@ -225,6 +236,9 @@ class _Playback:
         self, close_reason: str | None = None, waiting_for: str | None = None
     ) -> Simulation:
         return Simulation(tuple(self.steps), self.state, close_reason, waiting_for)
+
+
+_NO_ANSWER = "the script has no answer"
 
 
 class _ScriptCursor:

@@ -54,7 +54,7 @@ class RoundRobinTarget:
     name: ClassVar[str] = "round_robin"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "agents", _distinct_names("agents", self.agents))
+        object.__setattr__(self, "agents", distinct_names("agents", self.agents))
 
     def resolve(self, state: RoutingState, envelope: RoutingEnvelope) -> TransitionDecision:
         ring = self.agents or tuple(state.participant_order)
@@ -129,7 +129,7 @@ class ParallelTarget:
     name: ClassVar[str] = "parallel"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "agents", _distinct_names("agents", self.agents))
+        object.__setattr__(self, "agents", distinct_names("agents", self.agents))
         object.__setattr__(self, "join", as_target(self.join))
         if not self.agents:
             raise ConfigurationError("parallel: agents is empty: name who speaks")
@@ -225,7 +225,7 @@ def addressed_to(envelope: RoutingEnvelope) -> tuple[str, ...]:
     return tuple(name for name in value if isinstance(name, str))
 
 
-def _distinct_names(label: str, value: Any) -> tuple[str, ...]:
+def distinct_names(label: str, value: Any) -> tuple[str, ...]:
     """Return names as a tuple; raise `ConfigurationError` for repeated names and non-strings."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise ConfigurationError(f"{label}={short(value)}: give a list of names")

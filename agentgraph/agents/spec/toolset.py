@@ -108,15 +108,15 @@ def tool_names_of(agent: AgentSpec) -> ToolNames | None:
         tool_names_of(child) if isinstance(child, AgentSpec) else _tool_names_in(child)
         for child in agent.children
     ]
-    known = [names for names in below if names is not None]
-    if len(known) < len(below):
+    known_names = [names for names in below if names is not None]
+    if len(known_names) < len(below):
         return None
     toolset = toolset_of(agent, _ANY_SUPERVISOR)
     own = {tool.name for tool in agent.own_tools} | {native_name(n) for n in toolset.native}
     default = {*toolset.ordinary, *(tool.name for tool in toolset.signals), *TEAM_TOOLS} - own
     return ToolNames(
-        frozenset(own).union(*(names.own for names in known)),
-        frozenset(default).union(*(names.default for names in known)),
+        frozenset(own).union(*(names.own for names in known_names)),
+        frozenset(default).union(*(names.default for names in known_names)),
     )
 
 

@@ -21,6 +21,7 @@ from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
+from agentgraph.routing.questions import ModelChoice
 from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
     AgentTarget,
@@ -116,7 +117,7 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
             case AgentTarget(name) | FromSpeaker(name) | HumanTarget(str(name)):
                 if name not in present and name != HUMAN:
                     yield name
-            case RoundRobinTarget(agents) | ParallelTarget(agents):
+            case RoundRobinTarget(agents) | ParallelTarget(agents) | ModelChoice(agents=agents):
                 yield from (name for name in agents if name not in present)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import (
     Always,
+    ContextBelow,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -120,19 +121,32 @@ def _possible_values(key: str, parts: Conditions) -> list[Any]:
         for part in about
         if isinstance(part, ContextEquals | ContextIn)
     ]
-    floors = [part.threshold for part in about if isinstance(part, ContextThreshold)]
+    limits = [part for part in about if isinstance(part, ContextThreshold | ContextBelow)]
     first, *more = lists
     return [
         value
         for value in first
         if all(any(json_equal(value, candidate) for candidate in values) for values in more)
-        and all(_reaches(value, floor) for floor in floors)
+        and all(_is_within(value, limit) for limit in limits)
     ]
 
 
-def _reaches(value: Any, floor: float) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and value >= floor
+def _bounds_exclude(parts: Conditions) -> bool:
+    """Tell whether a context variable would have to reach a threshold and stay below it."""
+    upper_limits = [part for part in parts if isinstance(part, ContextBelow)]
+    return any(
+        part.key == upper.key and part.threshold >= upper.threshold
+        for part in parts
+        if isinstance(part, ContextThreshold)
+        for upper in upper_limits
+    )
+
+
+def _is_within(value: Any, limit: ContextThreshold | ContextBelow) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    is_floor = isinstance(limit, ContextThreshold)
+    return value >= limit.threshold if is_floor else value < limit.threshold
 
 
 _EXCLUSIONS: Sequence[Callable[[Conditions], bool]] = (
@@ -141,6 +155,7 @@ _EXCLUSIONS: Sequence[Callable[[Conditions], bool]] = (
     _turns_exclude,
     _names_exclude,
     _values_exclude,
+    _bounds_exclude,
 )
 _NAMES: dict[type, Callable[[Any], Sequence[str]]] = {
     InPhase: lambda condition: condition.phases,

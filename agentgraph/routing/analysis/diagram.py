@@ -11,6 +11,7 @@ from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
 from agentgraph.routing.describe import describe, describe_target
 from agentgraph.routing.protocols import TransitionCondition
+from agentgraph.routing.questions import ModelChoice
 from agentgraph.routing.rules import Rules, in_order
 from agentgraph.routing.targets import (
     AgentTarget,
@@ -118,6 +119,8 @@ def _destinations(target: Target, source: str) -> list[tuple[str, str]]:
             ]
         case ParallelTarget(agents, join):
             return [(f":{name}", f"at once, then {describe_target(join)}") for name in agents]
+        case ModelChoice(agents=agents) if agents:
+            return [(f":{name}", "a model chooses") for name in agents]
         case RoundRobinTarget(agents) if agents:
             return [(f":{name}", "in turn") for name in agents]
         case _:

@@ -20,6 +20,7 @@ from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import (
     Always,
+    ContextBelow,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -27,6 +28,7 @@ from agentgraph.routing.conditions import (
     ToolCalled,
 )
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
+from agentgraph.routing.questions import ModelChoice
 from agentgraph.routing.rules import Rules, Transition
 from agentgraph.routing.targets import (
     AgentTarget,
@@ -102,7 +104,7 @@ def floor_graph(
             for index, rule in _rules_after(speaker, rules, never, people)
         ]
         # Parallel speakers are no nodes on the way to their join: their moves are counted here.
-        parallel = [edge.speakers for edge in edges if len(edge.speakers) > 1]
+        parallel = [edge.speakers - edge.floor for edge in edges if len(edge.speakers) > 1]
         is_decided = not frozenset((speaker,)).union(*parallel).isdisjoint(deciders)
         graph[speaker] = [by_tool, *edges] if is_decided else edges
     return graph
@@ -124,7 +126,7 @@ def _rules_after(
             has_earlier = True
         if fires is not False:
             yield index, rule
-        if fires is True:
+        if fires is True and not isinstance(_innermost(rule.then), ModelChoice):
             return
     yield None, Transition(Always(), rules.default)
 
@@ -231,18 +233,28 @@ def depends_on_context_alone(
     """Tell whether, for this speaker, only context values decide the condition."""
     leaves = [p for p in parts_of(when) if not isinstance(p, AllOf | AnyOf | Not)]
     open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker, people) is None]
-    context = (ContextEquals, ContextIn, ContextThreshold)
+    context = (ContextEquals, ContextIn, ContextThreshold, ContextBelow)
     return bool(open_leaves) and all(isinstance(leaf, context) for leaf in open_leaves)
+
+
+def _innermost(target: Target | str) -> Target:
+    """Return the target that decides who speaks, inside of those that enter a phase."""
+    target = as_target(target)
+    return _innermost(target.then) if isinstance(target, PhaseTarget) else target
 
 
 def _names_speaker(when: TransitionCondition) -> bool:
     return any(isinstance(part, FromSpeaker) for part in parts_of(when))
 
 
+_SPEAKER_PARTS = (FromSpeaker, StayTarget, RoundRobinTarget, ModelChoice)
+"""The parts whose effect may depend on who has spoken."""
+
+
 def _depends_on_speaker(rule: Transition) -> bool:
     """Tell whether the edge of a rule may depend on the speaker."""
     parts = (*parts_of(rule.when), *parts_of(rule.then))
-    return any(isinstance(part, FromSpeaker | StayTarget | RoundRobinTarget) for part in parts)
+    return any(isinstance(part, _SPEAKER_PARTS) for part in parts)
 
 
 def _edge(
@@ -254,7 +266,7 @@ def _edge(
 ) -> FloorEdge:
     """Return the effect of a rule after a turn of this speaker."""
     by_context = depends_on_context_alone(rule.when, speaker, people)
-    reach = _reach(as_target(rule.then), speaker, participants)
+    reach = _reach(_innermost(rule.then), speaker, participants)
     # For a person the session waits: they may stay away.
     waits_for_person = not frozenset(reach.floor).isdisjoint(people or ())
     return FloorEdge(
@@ -292,11 +304,12 @@ def _reach(target: Target, speaker: str, participants: Sequence[str]) -> _Reach:
             position = ring.index(speaker) + 1 if speaker in ring else 0
             name = ring[position % len(ring)]
             return _Reach([name], [name])
-        case PhaseTarget(then=then):
-            return _reach(as_target(then), speaker, participants)
+        case ModelChoice(agents=agents):
+            names = agents or [name for name in participants if name != speaker]
+            return _Reach(names, names)
         case ParallelTarget(agents, join):
             # Each of these agents may be the last one to speak, and the join may depend on it.
-            joins = [_reach(as_target(join), agent, participants) for agent in agents]
+            joins = [_reach(_innermost(join), agent, participants) for agent in agents]
             floor = [name for reach in joins for name in reach.floor]
             ends, is_open = any(r.ends for r in joins), any(r.is_open for r in joins)
             return _Reach(agents, floor, ends, is_open)

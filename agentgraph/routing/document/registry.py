@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.routing import composites, conditions, targets
+from agentgraph.routing import composites, conditions, questions, targets
 
 Kind = TypeVar("Kind", bound=type)
+Model = TypeVar("Model")
 
 _CONDITIONS: tuple[type, ...] = (
     conditions.Always,
@@ -17,6 +18,7 @@ _CONDITIONS: tuple[type, ...] = (
     conditions.ContextEquals,
     conditions.ContextIn,
     conditions.ContextThreshold,
+    conditions.ContextBelow,
     conditions.InPhase,
     conditions.IntentIn,
     conditions.FromSource,
@@ -25,6 +27,7 @@ _CONDITIONS: tuple[type, ...] = (
     conditions.HasActiveAgent,
     conditions.IsAddressed,
     conditions.TurnIs,
+    questions.ModelCondition,
     composites.AllOf,
     composites.AnyOf,
     composites.Not,
@@ -40,6 +43,7 @@ _TARGETS: tuple[type, ...] = (
     targets.ParallelTarget,
     targets.PhaseTarget,
     targets.TerminateTarget,
+    questions.ModelChoice,
 )
 
 
@@ -83,6 +87,7 @@ class Registry:
         self._may_replace = may_replace
         self._conditions = {_name_of(kind): kind for kind in _CONDITIONS}
         self._targets = {_name_of(kind): kind for kind in _TARGETS}
+        self._models: dict[str, object] = {}
 
     @property
     def conditions(self) -> Mapping[str, Any]:
@@ -93,6 +98,20 @@ class Registry:
     def targets(self) -> Mapping[str, Any]:
         """The targets by name."""
         return self._targets
+
+    @property
+    def models(self) -> Mapping[str, object]:
+        """The models by name."""
+        return self._models
+
+    def register_model(self, name: str, model: Model) -> Model:
+        """Add a chat model, for rules that name it; a second one of the name replaces it."""
+        if not isinstance(name, str) or not name or ":" in name:
+            raise ConfigurationError(f"name={name!r}: give a name without a colon")
+        if not callable(getattr(model, "ainvoke", None)):
+            raise ConfigurationError(f"{model!r} is no chat model")
+        self._models[name] = model
+        return model
 
     def register_condition(self, kind: Kind) -> Kind:
         """Add a class of conditions under its `name`; works as a decorator."""
@@ -154,3 +173,13 @@ def register_condition(kind: Kind) -> Kind:
 def register_target(kind: Kind) -> Kind:
     """Let stored graphs name a class of targets; a decorator, like `register_condition`."""
     return _default.register_target(kind)
+
+
+def register_model(name: str, model: Model) -> Model:
+    """Let rules name a chat model, in `ModelChoice` and `ModelCondition`; return the model.
+
+    Stored graphs contain the name: register the model before you open a store that has such rules.
+
+        register_model("judge", ChatOpenAI(model="gpt-5-mini", temperature=0))
+    """
+    return _default.register_model(name, model)

@@ -178,12 +178,12 @@ def _answer_invite(page: Page, entry: InboxEntry) -> None:
     is_rejected = entry.draft.event_type == ev.EV_SESSION_INVITE_REJECT
     if state.status != "pending":
         return _leave(page, invitee) if is_rejected else None
-    needed = int(entry.draft.metadata.get("needed", 0))
-    if is_rejected and len(_invitees(page)) - 1 < needed:
+    quorum = int(entry.draft.metadata.get("needed", 0))
+    if is_rejected and len(_invitees(page)) - 1 < quorum:
         return page.close("invite_rejected")
     if is_rejected:
         page.note(ev.EV_SESSION_LEFT, {"participant": invitee})
-    if len(page.state.acks) >= needed or _all_accepted(page):
+    if len(page.state.acks) >= quorum or _all_accepted(page):
         _open(page)
 
 

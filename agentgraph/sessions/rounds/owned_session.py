@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,9 +11,10 @@ from typing import Any, Protocol, TypeAlias
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from agentgraph.clock import clock, new_id
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
-from agentgraph.running import Journal
+from agentgraph.running import Journal, Run, inside_run
 from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.rounds.admission import (
     admissible,
@@ -24,6 +25,7 @@ from agentgraph.sessions.rounds.admission import (
 )
 from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.outer_input import OuterInput
+from agentgraph.sessions.rounds.questions import JUDGE, transcript_of, with_answer
 from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
@@ -36,7 +38,7 @@ from agentgraph.sessions.state.packet import UnfinishedTurn
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import effect_list
-from agentgraph.sessions.state.rules import Rules
+from agentgraph.sessions.state.rules import Answers, NeedsAnswer, Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience
 
@@ -71,6 +73,10 @@ class AgentPaths:
     def take(self, speaker: str) -> list[list[Any]]:
         """Remove and return the path of a speaker's round: it is written only once."""
         return self._visits.pop(speaker, [])
+
+    def put_back(self, speaker: str, path: Sequence[list[Any]]) -> None:
+        """Put a path back that was taken for a packet which is not committed yet."""
+        self._visits[speaker] = [*path, *self._visits.get(speaker, [])]
 
 
 @dataclass(slots=True)
@@ -132,6 +138,8 @@ class OwnedSession:
     audited_input: str = ""
     """The input whose begin this process has written to the audit trail."""
     recent: RecentEnvelopes = field(default_factory=RecentEnvelopes)
+    answers: dict[str, Answers] = field(default_factory=dict)
+    """What models have answered on messages that are not admitted yet, by their ids."""
     tasks: Tasks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,7 +174,11 @@ class OwnedSession:
         """Admit entries of the inbox.
 
         Between two rounds all entries; while a round is under way, only those that move no floor.
+        A model that has to be asked who speaks after an entry is asked before.
         """
+        await self._with_answers(lambda: self._admit(at_boundary))
+
+    async def _admit(self, at_boundary: bool) -> None:
         if not self.may_have_inbox or self.state.is_ended:
             return
         async with self.lock:
@@ -231,12 +243,19 @@ class OwnedSession:
                     await self._write(lambda page: [fire(page) for fire in fires])
 
     async def end_turn(self, speaker: str, round: int, fill: Callable[[Page], None]) -> None:
-        """Append the end of a speaker's turn; if the turn has ended already, append nothing."""
+        """Append the end of a speaker's turn; if the turn has ended already, append nothing.
+
+        Raises `NeedsAnswer`, and appends nothing, if a model has to be asked who speaks next.
+        """
         async with self.lock:
             self.busy_speakers.discard(speaker)
             is_due = speaker in self.state.due and round == self.state.round
             if is_due and not self.state.is_ended:
-                await self._write(fill)
+                try:
+                    await self._write(fill)
+                except NeedsAnswer:
+                    self.busy_speakers.add(speaker)
+                    raise
 
     async def write_interrupts(
         self,
@@ -291,12 +310,44 @@ class OwnedSession:
 
     async def say(self, *texts: Content, sender: str, audience: Audience = None) -> None:
         """Append texts at once, without the inbox: the caller waits for the answer."""
+        drafts = [(clock().new_id(), text_envelope(text, audience=audience)) for text in texts]
+
+        def fill(page: Page) -> None:
+            for key, draft in drafts:
+                page.say(sender, draft, envelope_id=key)
+
+        for _, draft in drafts:
+            if draft.blobs:
+                await self.log.store_blobs(self.id, draft.blobs)
+        await self._with_answers(lambda: self._write_locked(fill))
+
+    async def _write_locked(self, fill: Callable[[Page], object]) -> None:
         async with self.lock:
-            drafts = [text_envelope(text, audience=audience) for text in texts]
-            for draft in drafts:
-                if draft.blobs:
-                    await self.log.store_blobs(self.id, draft.blobs)
-            await self._write(lambda page: [page.say(sender, draft) for draft in drafts])
+            await self._write(fill)
+
+    async def _with_answers(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write messages from outside; ask models for the rules, until these need no more answers.
+
+        The run of such a model is one of its own, under the team's guards, as it precedes the input
+        on which it decides. It is not locked: the session goes on meanwhile, and what was asked in
+        vain, because the state has changed, is asked again.
+        """
+        while True:
+            try:
+                return await write()
+            except NeedsAnswer as need:
+                self.may_have_inbox = True
+                key, run = need.envelope.envelope_id, Run(new_id(), self.id)
+                with inside_run(run), inside_session(None):
+                    entry = await self.ask(need)
+                usage = run.take_usage(JUDGE)
+                self.answers[key] = with_answer(self.answers.get(key, {}), entry, usage)
+
+    async def ask(self, need: NeedsAnswer) -> dict[str, Any]:
+        """Ask a model what the rules need to know of an envelope; return the answer."""
+        assert self.rules.asker is not None  # the rules need no answers where nobody can be asked
+        transcript = await transcript_of(Branch(self.log, self.state), need.envelope)
+        return await self.rules.asker.ask(need.question, transcript)
 
     async def count_attempt(self) -> None:
         """Count an attempt at the present round, before the attempt begins."""
@@ -333,7 +384,7 @@ class OwnedSession:
     async def _write(self, fill: Callable[[Page], object]) -> None:
         """Append a page; a page that ends the session admits the rest of the inbox first."""
         while True:
-            page = Page(self.state, self.rules)
+            page = Page(self.state, self.rules, answers=self.answers)
             fill(page)
             if page.ends:
                 admit_rest(page, await self.log.inbox(self.id))
@@ -382,6 +433,8 @@ class OwnedSession:
         if is_new_round:
             self.journals.clear()
             self.unfinished_usage.clear()
+        for envelope in page.envelopes if self.answers else ():
+            self.answers.pop(envelope.envelope_id, None)
         self.on_appended(self, page.envelopes)
 
 

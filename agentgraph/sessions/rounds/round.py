@@ -18,6 +18,7 @@ from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.fold import net_context
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.payload import check_context
+from agentgraph.sessions.state.rules import NeedsAnswer
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience
 
@@ -89,13 +90,14 @@ class Round:
         """Append the round's packet and its consequences; a second call appends nothing.
 
         `rejections` are the handoffs that were not made. Raises `ConfigurationError` for what the
-        log cannot store.
+        log cannot store, and `NeedsAnswer` if a model has to be asked who speaks next.
         """
         updates = packet["context_updates"]
         if updates["set"]:
             check_context(net_context(self.session.state.context_vars, updates))
         await self.session.tasks.end_round(self.speaker, self.number, self.attempt, "completed")
-        data = {**packet, **self.ledger().take_packet_fields()}
+        fields = self.ledger().take_packet_fields()
+        data = {**packet, **fields}
         cause = self.state.last_envelope_id
         draft = Draft(ev.EV_PACKET, data, audience=self.state.audience, causation_id=cause)
 
@@ -105,7 +107,11 @@ class Round:
                 page.note(ev.EV_HANDOFF_REJECTED, handoff, audience=self.audience)
             page.say(self.speaker, draft)
 
-        await self.session.end_turn(self.speaker, self.number, fill)
+        try:
+            await self.session.end_turn(self.speaker, self.number, fill)
+        except NeedsAnswer:
+            self.session.agent_paths.put_back(self.speaker, fields.get("path", ()))
+            raise
 
     async def fail(
         self,

@@ -23,7 +23,7 @@ Content: TypeAlias = str | Sequence[ContentBlock]
 
 _CUSTOM_TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _OWN_PREFIX = "ag."
-_STAMPED_KEYS = ("decision", "parallel")
+_STAMPED_KEYS = ("decision", "parallel", "asked")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import WITHDRAWN, apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rewind import rewound_data
-from agentgraph.sessions.state.rules import Rules, wait_for_human
+from agentgraph.sessions.state.rules import Answers, Rules, wait_for_human
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience, with_names
 
@@ -35,6 +35,8 @@ class Page:
     """The ids of the inbox entries that the page admits; the append removes them from the inbox."""
     close_reason: str | None = None
     """Why the session ends with this page, if no envelope's decision ends it."""
+    answers: Mapping[str, Answers] = field(default_factory=dict)
+    """What models have answered on messages that are to be admitted, by their ids."""
     expires: bool = False
 
     def add(self, sender: str, draft: Draft, *, envelope_id: str | None = None) -> Envelope:
@@ -50,9 +52,13 @@ class Page:
     def say(self, sender: str, draft: Draft, *, envelope_id: str | None = None) -> Envelope:
         """Add a text or packet; if its sender has the floor, decide on it and note the changes.
 
-        The changes are a handoff or a new phase, each as an envelope of its own.
+        The changes are a handoff or a new phase, each as an envelope of its own. Raises
+        `NeedsAnswer`, and adds nothing, if the decision needs the answer of a model.
         """
         envelope = self._stamp(sender, draft, envelope_id)
+        if envelope.envelope_id in self.answers:
+            data = {**envelope.event_data, **self.answers[envelope.envelope_id]}
+            envelope = replace(envelope, event_data=data)
         if len(self.state.speakers) > 1:
             stamp = stamp_of(self.state, sender, _packet_data(draft))
             envelope = replace(envelope, event_data={**envelope.event_data, **stamp})

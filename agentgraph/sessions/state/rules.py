@@ -8,17 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from agentgraph.routing import Explanation, TransitionDecision, TransitionGraph
 from agentgraph.routing.frozen_json import freeze_object
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.routing.questions import Question
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_event, decision_of, fold_all
 from agentgraph.sessions.state.parallel import turns_of
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+
+Answers: TypeAlias = Mapping[str, Any]
+"""What a message is stamped with where models were asked: `asked`, and their `usage`."""
+
+
+class NeedsAnswer(Exception):
+    """The decision on an envelope needs the answer of a model, which the envelope does not have."""
+
+    def __init__(self, question: Question, envelope: Envelope) -> None:
+        super().__init__(question.text)
+        self.question = question
+        self.envelope = envelope
+
+
+class Asker(Protocol):
+    """Asks models for the rules."""
+
+    async def ask(self, question: Question, transcript: str) -> dict[str, Any]:
+        """Return the answer to a question about a conversation, as an envelope stores it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +50,8 @@ class Rules:
     supervisor: str | None = None
     failure_target: str | None = None
     """Who has the floor after a round that failed for good; None closes the session."""
+    asker: Asker | None = None
+    """Asks the models that the rules name; None where they name none, or nothing is decided."""
 
     def decide(
         self, before: SessionState, after: SessionState, envelope: Envelope
@@ -36,6 +59,7 @@ class Rules:
         """Return the decision on an envelope, None if it decides nothing.
 
         `before` is the state without the envelope, `after` the state with its event applied.
+        Raises `NeedsAnswer` if a model has to be asked first.
         """
         if before.status == "closing":
             return None  # an envelope that enters while the session ends does not undo the end
@@ -50,18 +74,27 @@ class Rules:
             return _wait_instead_of_close(before, self.graph.resolve(after, routing_input))
         is_opening = before.decision is None and not before.speakers
         if is_opening and envelope.sender_id == before.creator_id:
-            return self.graph.resolve(after, routing_input)
+            return self._resolve(after, envelope, routing_input)
         if envelope.sender_id == self.supervisor and envelope.event_type == ev.EV_PACKET:
             return _intervention(envelope, before)
         if envelope.sender_id not in before.due or after.due:
             return None
         if len(before.speakers) == 1:
-            return _give_back(before, self.graph.resolve(after, routing_input))
+            return _give_back(before, self._resolve(after, envelope, routing_input))
         if after.given_up:
             return self.after_failure(before, after)
         return self._join(before, after) or self.graph.join(
             TransitionDecision.from_dict(before.decision or {}), after, routing_input
         )
+
+    def _resolve(
+        self, after: SessionState, envelope: Envelope, routing_input: RoutingInput
+    ) -> TransitionDecision:
+        if self.asker is not None:
+            question = self.graph.question(after, routing_input)
+            if question is not None:
+                raise NeedsAnswer(question, envelope)
+        return self.graph.resolve(after, routing_input)
 
     def _join(self, before: SessionState, after: SessionState) -> TransitionDecision | None:
         """Decide for all speakers of a round, in their order and not in that of their packets.
@@ -124,8 +157,8 @@ def _address_of(envelope: Envelope, state: SessionState) -> dict[str, list[str]]
     if sender in agents:
         return {}  # its audience is that of the round
     names = [name for name in envelope.audience or () if name != sender]
-    addressed = [name for name in names if name in agents] or names
-    return {"addressed_to": addressed} if addressed else {}
+    agent_names = [name for name in names if name in agents]
+    return {"addressed_to": agent_names or names} if names else {}
 
 
 def ask_person(decision: TransitionDecision, state: SessionState) -> TransitionDecision:

@@ -25,6 +25,7 @@ from agentgraph.phases import ConversationPipeline
 from agentgraph.phases.handoff import Escalation
 from agentgraph.routing import Finding, TransitionGraph
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.rounds.questions import judge_of, model_of
 from agentgraph.sessions.state.expectations import (
     DEFAULT_EXPECTATIONS,
     ends_in_time,
@@ -58,8 +59,8 @@ def warn_of_rules(team: TeamSpec) -> None:
     A router and a pipeline make their own rules, and check what is written of them.
     """
     if isinstance(team.routing, TransitionGraph):
-        for finding in _findings(team):
-            text = f"team {team.name!r}: {finding.message} [{finding.code}]"
+        for item in _findings(team):
+            text = f"team {team.name!r}: {item.message} [{item.code}]"
             warnings.warn(text, RoutingWarning, stacklevel=_caller_level())
 
 
@@ -168,15 +169,25 @@ def _supervisor_faults(team: TeamSpec) -> Iterator[str]:
 def _rule_faults(team: TeamSpec) -> Iterator[str]:
     """Yield errors of the rules; `warn_of_rules` gives their warnings."""
     try:
-        _ = team.rules
+        rules = team.rules
     except ConfigurationError as error:
         yield from error.faults
         return
+    yield from _model_faults(rules)
     if isinstance(team.routing, ConversationPipeline):
         agents = [stage.agent_id for stage in team.routing.stages]
         absent_names = [name for name in agents if name not in team.names]
         yield from (f"the stage agent {name!r} is none of the agents" for name in absent_names)
     yield from (item.message for item in _findings(team) if item.severity == "error")
+
+
+def _model_faults(rules: TransitionGraph) -> Iterator[str]:
+    """Yield the models that the rules ask and that cannot be one."""
+    for name, model in rules.models.items():
+        try:
+            judge_of(model_of(name, model))
+        except ConfigurationError as error:
+            yield from (f"the rules ask {name!r}: {fault}" for fault in error.faults)
 
 
 def _guard_faults(team: TeamSpec) -> Iterator[str]:

@@ -26,6 +26,7 @@ from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant, 
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.rounds.questions import Judges, judge_of, model_of
 from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
@@ -120,6 +121,8 @@ class CompiledTeam(TeamSpec):
         `ConfigurationError` if an agent would not get the context of runs that it declares.
         """
         supervisor = self.supervisor_speaker
+        for name, model in self.rules.models.items():
+            self._judge(name, model)
         record = new_record(self, session_id, **fields)
         if record.run_context is not None:
             graphs = [self.graph, *([] if supervisor is None else [supervisor.graph])]
@@ -195,6 +198,27 @@ class CompiledTeam(TeamSpec):
     def _foreign(self, participant: Participant, guards: Guards | None) -> Graph:
         """Return the graph of a participant that is no agent of ours, under the team's guards."""
         return foreign_graph(participant.name, participant.graph, guards)
+
+    @cached_property
+    def asker(self) -> Judges:
+        """Asks the models that the rules name, under the team's guards."""
+        about = {participant.name: participant.description for participant in self.participants}
+        return Judges(lambda question: self._judge(question.model, question.model_object), about)
+
+    @cached_property
+    def _judge_graphs(self) -> dict[tuple[str, int], tuple[Graph, object]]:
+        return {}
+
+    def _judge(self, name: str, model: object) -> Graph:
+        """Return the graph that asks a model of the rules, under the team's guards."""
+        model = model_of(name, model)
+        key = name, id(model)
+        if key not in self._judge_graphs:
+            agent: Any = judge_of(model)
+            membership = Membership(agent.name, {}, self.policy, offers_handoff=False)
+            graph = agent.graph_in_team(membership, self.active_guards)
+            self._judge_graphs[key] = graph, model  # with the model, so that its id is not reused
+        return self._judge_graphs[key][0]
 
     def _membership(self, name: str, supervises: bool) -> MembershipProtocol:
         """Return the membership of a participant: its handoff targets, tools and prompt."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -34,11 +35,19 @@ from agentgraph.outcomes import NOTES
 from agentgraph.participant import Graph, split_stop
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.running import Run, current_run, handed_over, inside_part, inside_round
+from agentgraph.running import (
+    Journal,
+    Run,
+    current_run,
+    handed_over,
+    inside_part,
+    inside_round,
+)
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.branch import Branch
+from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
 from agentgraph.sessions.state.envelope import Envelope
@@ -49,6 +58,7 @@ from agentgraph.sessions.state.packet import (
     is_storable,
     packet_of,
 )
+from agentgraph.sessions.state.rules import NeedsAnswer
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, summarise
 from agentgraph.sessions.team.window import as_round_began, read_window, since_summary
@@ -82,11 +92,8 @@ class Speaker:
         """
         ledger = round.ledger()
         round.begin_input(self.audit)
-        outer_input = round.session.outer_input
-        part = inside_part(outer_input.path if outer_input is not None else "")
         _, journal = round.session.journals[self.name]
-        key = inside_round(round.key, journal)
-        with inside(round), inside_session(None), key, recorded_in(ledger), part:
+        with _at_work(round, ledger, journal):
             try:
                 with ledger.intact():
                     turn = await within(self.deadline_s, self.run(round))
@@ -174,11 +181,34 @@ class Speaker:
         if is_silent(packet):
             text = f"{self.name} said nothing and decided nothing"
             return await self._fail(round, "silent", text, turn.usage)
+        rejections = [*handoffs_not_made(turn, tools)] if turn.notes else []
+        while True:
+            try:
+                await round.commit(packet, rejections)
+                return round.end_input(self.audit)
+            except NeedsAnswer as need:
+                packet = await self._with_answer(round, packet, need)
+            except ConfigurationError as error:  # the packet has values that no log can store
+                return await self._fail(round, "payload", str(error), packet["usage"])
+
+    async def _with_answer(
+        self, round: Round, packet: Mapping[str, Any], need: NeedsAnswer
+    ) -> dict[str, Any]:
+        """Return a packet with the answer of a model that the rules need before its commit.
+
+        The model is asked under the speaker's guards, as part of its turn.
+        """
+        ledger = round.ledger()
+        with _at_work(round, ledger, {}), inside_part(self.name), ledger.intact():
+            entry = await self._ask(round, need)
+        usage = {**packet["usage"], **self._take_usage(())}
+        return {**packet, "asked": [*packet.get("asked", ()), entry], "usage": usage}
+
+    async def _ask(self, round: Round, need: NeedsAnswer) -> Mapping[str, Any]:
         try:
-            await round.commit(packet, [*handoffs_not_made(turn, tools)])
-        except ConfigurationError as error:  # the packet has values that no log can store
-            return await self._fail(round, "payload", str(error), turn.usage)
-        round.end_input(self.audit)
+            return await within(self.deadline_s, round.session.ask(need))
+        except TimeoutError:
+            return need.question.entry(None, "the deadline of the stage has passed")
 
     async def _fail(
         self,
@@ -218,6 +248,19 @@ class Speaker:
 def _output_keys(graph: AnyCompiledGraph) -> list[str]:
     """Return the channels of a foreign graph that its turn is made of."""
     return [key for key in ("messages", NOTES) if key in graph.channels]
+
+
+@contextmanager
+def _at_work(round: Round, ledger: RoundLedger, journal: Journal) -> Iterator[None]:
+    """Make what runs in here part of a speaker's turn: its records, keys and usage.
+
+    New messages are entered in the journal.
+    """
+    outer_input = round.session.outer_input
+    part = inside_part(outer_input.path if outer_input is not None else "")
+    key = inside_round(round.key, journal)
+    with inside(round), inside_session(None), key, recorded_in(ledger), part:
+        yield
 
 
 def _own_messages(

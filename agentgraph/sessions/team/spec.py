@@ -32,10 +32,11 @@ from agentgraph.participant import (
 )
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
 from agentgraph.routing import Finding, TransitionGraph
+from agentgraph.sessions.rounds.questions import judge_of, model_of
 from agentgraph.sessions.state.expectations import Expectation
 from agentgraph.sessions.state.payload import canonical
 from agentgraph.sessions.state.record import SessionRecord
-from agentgraph.sessions.state.rules import Rules
+from agentgraph.sessions.state.rules import Asker, Rules
 from agentgraph.sessions.state.views import View
 from agentgraph.sessions.team.summary import Summarize
 
@@ -100,13 +101,13 @@ class TeamSpec:
         `is_limited` says that a time limit ends the session.
         """
         tools = self.tools_by_member
-        known = [names.own | names.default for names in tools.values() if names is not None]
+        tool_sets = [names.own | names.default for names in tools.values() if names is not None]
         # A supervisor, and the handoff tool, may give the floor to anyone at any time.
         is_movable = self.supervisor_name is not None or self.offers_handoff
         return self.rules.check(
             tuple(dict.fromkeys((*self.names, *people))),
             people=[name for name in people if name not in self.names],
-            tools=frozenset(TEAM_TOOLS).union(*known) if len(known) == len(tools) else None,
+            tools=frozenset(TEAM_TOOLS).union(*tool_sets) if len(tool_sets) == len(tools) else None,
             deciders=[name for name in self.names if is_movable or _may_decide(tools[name])],
             starts=() if self.failure_target is None else (self.failure_target,),
             is_limited=is_limited,
@@ -180,7 +181,14 @@ class TeamSpec:
                 raise Quarantined(
                     f"the rules of session {record.session_id!r} cannot be read: {faults}"
                 ) from error
-        return Rules(graph, record.supervisor, self.failure_target)
+            _check_models(record, graph)
+        asker = self.asker if graph.models else None
+        return Rules(graph, record.supervisor, self.failure_target, asker)
+
+    @property
+    def asker(self) -> Asker | None:
+        """Who asks the models that the rules name; a specification alone cannot ask."""
+        return None
 
     @cached_property
     def stored_rules(self) -> Mapping[str, Any]:
@@ -273,6 +281,18 @@ class TeamSpec:
         """The participants, and a supervisor that is not among them."""
         supervisor = None if isinstance(self.supervisor, str) else as_participant(self.supervisor)
         return [*self.participants, *([] if supervisor is None else [supervisor])]
+
+
+def _check_models(record: SessionRecord, graph: TransitionGraph) -> None:
+    """Raise `Quarantined` if stored rules ask a model that this process does not have."""
+    for name in graph.models:
+        try:
+            judge_of(model_of(name))
+        except ConfigurationError as error:
+            faults = "; ".join(error.faults)
+            raise Quarantined(
+                f"the rules of session {record.session_id!r} ask a model that is missing: {faults}"
+            ) from error
 
 
 def _may_decide(tools: ToolNames | None) -> bool:
