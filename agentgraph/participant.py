@@ -129,7 +129,7 @@ class HasTeamGraph(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remains:
     """What a run that has not come to its end leaves to later ones."""
 
     messages: Sequence[AnyMessage] = ()
@@ -165,13 +165,13 @@ class HasMemory(Protocol):
         """Return the object of a stored answer, in the form of the agent at a path below it."""
         ...
 
-    def left_by(
+    def remains_of(
         self,
         snapshot: StateSnapshot,
         journal: Mapping[str | None, Sequence[AnyMessage]],
         *,
         is_over: bool,
-    ) -> Left:
+    ) -> Remains:
         """Return what an unfinished run leaves, from the state of its graph and its journal.
 
         Of a run that is over, all open calls are answered.

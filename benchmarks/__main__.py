@@ -63,6 +63,10 @@ what they tell is that nothing grows. langgraph-supervisor's two workers do the 
 calls, once and to turn 200. What is kept is the sum of all stored values: log, snapshot and inbox,
 and checkpoints of either; `growth.svg` shows it turn by turn. Postgres runs without fsync.
 
+In a session of one an agent with a tool answers alone: in each turn two model calls and one call of
+the tool. Beside bare LangGraph it has its default guards; its session and its peer's thread are in
+a file each.
+
 An append is one packet of 400 bytes, each awaited, the faster of two repetitions; "decided,
 folded and appended" is all that a round's end does, which is what AG2's `post_envelope` does too
 (AG2 on SQLite: 500 packets only, as each takes longer than the last). AG2's hub reads and folds its
@@ -83,13 +87,14 @@ def main() -> int:
     from benchmarks.logs import log_rows
     from benchmarks.routing import routing_rows
     from benchmarks.sessions import session_rows
+    from benchmarks.single import single_rows
     from benchmarks.sse import sse_rows
     from benchmarks.stores import postgres_server
 
     rows = [*asyncio.run(_measured()), *routing_rows(), *sse_rows()]
     with postgres_server() as server:
         turns, grown = asyncio.run(session_rows(server))
-        rows += [*turns, *asyncio.run(log_rows(server))]
+        rows += [*turns, *asyncio.run(single_rows(server)), *asyncio.run(log_rows(server))]
         crowds = crowd_table(server)
     table = _table(rows)
     print(table, crowds, sep="\n\n")

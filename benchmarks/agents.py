@@ -17,7 +17,7 @@ from benchmarks.measure import Conversation, Opening, Row, bytes_in, side_by_sid
 from benchmarks.peers import bare_langgraph, langgraph_supervisor
 from benchmarks.script import FunctionModel, WordyModel, answer, look_up, question, then_answer
 
-__all__ = ["agent_rows", "streamed_rows", "supervisor_rows"]
+__all__ = ["TURN_10", "agent_rows", "bare_on_disk", "streamed_rows", "supervisor_rows"]
 
 Saver: TypeAlias = BaseCheckpointSaver[Any]
 Ask: TypeAlias = Callable[[str], Any]
@@ -176,3 +176,6 @@ def _on_disk(make: Callable[[Saver], Ask]) -> Opening:
                 yield Conversation(lambda turn: asked(question(turn)))
 
     return opened
+
+
+bare_on_disk = _on_disk(_bare)

@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 from agentgraph.agents.build import PRIVATE_CHANNELS, compile_in_team, compile_root
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.inputs import Input
-from agentgraph.agents.run.left import left_by_run
 from agentgraph.agents.run.recovery import Journal
+from agentgraph.agents.run.remains import remains_of_run
 from agentgraph.agents.run.reply import Output, Reply, output_of
 from agentgraph.agents.run.runner import Continuation, Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
@@ -33,7 +33,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.outcomes import Interrupt
-from agentgraph.participant import Left, Membership, ToolNames, provide_agents
+from agentgraph.participant import Membership, Remains, ToolNames, provide_agents
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
@@ -345,9 +345,9 @@ class Agent(AgentSpec, Generic[Output]):
         """Return the object of a stored answer, in the form of the agent at a path below this."""
         return output_of(self, cast(StoredAnswer, answer), path)
 
-    def left_by(self, snapshot: StateSnapshot, journal: Journal, *, is_over: bool) -> Left:
+    def remains_of(self, snapshot: StateSnapshot, journal: Journal, *, is_over: bool) -> Remains:
         """Return what an unfinished run leaves to the next one of its session."""
-        return left_by_run(self, snapshot, journal, is_over=is_over)
+        return remains_of_run(self, snapshot, journal, is_over=is_over)
 
     @property
     def agent_names(self) -> tuple[str, ...]:

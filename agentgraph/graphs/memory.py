@@ -45,17 +45,19 @@ class LastingChannels:
         """The names of the channels."""
         return list(self._channels)
 
-    def as_input(self, stored: Mapping[str, StoredValue]) -> dict[str, Any]:
+    def as_input(self, stored_values: Mapping[str, StoredValue]) -> dict[str, Any]:
         """Return stored values as the input of a graph with an empty state, which then has them."""
         values = {
-            name: self._serde.loads_typed(stored[name]) for name in self._channels if name in stored
+            name: self._serde.loads_typed(stored_values[name])
+            for name in self._channels
+            if name in stored_values
         }
         return {
             name: Overwrite(value) if self._is_reduced(name) else value
             for name, value in values.items()
         }
 
-    def stored(self, values: Mapping[str, Any]) -> dict[str, StoredValue]:
+    def to_store(self, values: Mapping[str, Any]) -> dict[str, StoredValue]:
         """Return those of a state's values that last, as they are stored."""
         names = (name for name in self._channels if name in values)
         return {name: self._serde.dumps_typed(values[name]) for name in names}
@@ -74,9 +76,9 @@ class NestedMemories:
     def __init__(self, graph: AnyCompiledGraph) -> None:
         nested_graphs = graph.get_subgraphs(recurse=True)
         self._serdes = {
-            f"{NS_SEP}{path}": _serde_of(nested.builder)
-            for path, nested in nested_graphs
-            if isinstance(nested, CompiledStateGraph) and nested.checkpointer is True
+            f"{NS_SEP}{path}": _serde_of(graph_below.builder)
+            for path, graph_below in nested_graphs
+            if isinstance(graph_below, CompiledStateGraph) and graph_below.checkpointer is True
         }
 
     @property
@@ -84,15 +86,17 @@ class NestedMemories:
         """The names under which the memories are stored; no channel has such a name."""
         return list(self._serdes)
 
-    async def put_back(self, config: RunnableConfig, stored: Mapping[str, StoredValue]) -> None:
+    async def put_back(
+        self, config: RunnableConfig, stored_values: Mapping[str, StoredValue]
+    ) -> None:
         """Write the memories for the run of a node, unless the run goes on and has them."""
         saver = config[CONF].get(CONFIG_KEY_CHECKPOINTER)
         if not isinstance(saver, BaseCheckpointSaver):
             return
-        for name in self._serdes.keys() & stored.keys():
+        for name in self._serdes.keys() & stored_values.keys():
             at = _config_of_memory(config, name)
             if await saver.aget_tuple(at) is None:
-                checkpoint, metadata = self._serdes[name].loads_typed(stored[name])
+                checkpoint, metadata = self._serdes[name].loads_typed(stored_values[name])
                 await saver.aput(at, checkpoint, metadata, checkpoint["channel_versions"])
 
     async def read(self, config: RunnableConfig) -> dict[str, StoredValue]:

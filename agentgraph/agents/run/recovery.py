@@ -51,7 +51,7 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
     If the run was cut off in this process, `journal` has messages that no checkpoint has.
     """
     stored_messages = list(snapshot.values.get("messages") or ())
-    new_messages = _left_messages(snapshot, journal)
+    new_messages = left_messages(snapshot, journal)
     open_ids = {call["id"] for call in open_calls([*stored_messages, *new_messages])}
     new_messages += [
         _delegate_report(call_id, "it", work)
@@ -70,33 +70,6 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
             if key not in _OWN_CHANNELS and not _has_several_writes(value)
         }
     return Recovery([*new_messages, *unknown_answers], active_path(snapshot), values)
-
-
-def messages_so_far(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
-    """Return the messages of a thread for a reader, with those that an unfinished run has made.
-
-    A call that runs or waits is shown without an answer: only the next turn decides that its
-    outcome is unknown.
-    """
-    new_messages = _left_messages(snapshot, journal, reports=False)
-    return merge_messages(snapshot.values.get("messages") or [], [new_messages])
-
-
-def unsaved_messages(snapshot: StateSnapshot, journal: Journal) -> list[AnyMessage]:
-    """Return those messages in a cut-off run's journal that no checkpoint has."""
-    stored_messages = [*(snapshot.values.get("messages") or ()), *_task_messages(snapshot, {})]
-    ids = {message.id for message in stored_messages}
-    return [message for message in journal.get(None, ()) if message.id not in ids]
-
-
-def left_for_resume(
-    snapshot: StateSnapshot, journal: Journal
-) -> tuple[list[AnyMessage], dict[str, ToolMessage]]:
-    """Return what a run that goes on with decisions does not find in its state.
-
-    These are messages in the journal that no checkpoint has, and the reports of removed agents.
-    """
-    return unsaved_messages(snapshot, journal), _reports_of_orphans(snapshot)
 
 
 async def with_orphans(
@@ -224,17 +197,17 @@ def _is_of_team(channels: Collection[str]) -> bool:
     return _TEAM_CHANNELS.issubset(channels) and "messages" not in channels
 
 
-def _reports_of_orphans(snapshot: StateSnapshot) -> dict[str, ToolMessage]:
+def reports_of_orphans(snapshot: StateSnapshot) -> dict[str, ToolMessage]:
     """Return the answers of removed delegates, or what they have done, by the ids of their calls.
 
     A run that is resumed beside them does not see their tasks.
     """
     orphans = tuple(task for task in snapshot.tasks if task.path == ORPHAN)
-    messages = _task_messages(snapshot._replace(tasks=orphans), {})
+    messages = task_messages(snapshot._replace(tasks=orphans), {})
     reports = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
     for task in snapshot.tasks:
         if task.path != ORPHAN and (below := _state_below(task)) is not None:
-            reports |= _reports_of_orphans(below)
+            reports |= reports_of_orphans(below)
     return reports
 
 
@@ -255,12 +228,12 @@ async def _accounts(
                 yield account
 
 
-def _left_messages(
+def left_messages(
     snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
 ) -> list[AnyMessage]:
     """Return the messages that an unfinished run has made and that the state does not have."""
     stored_messages = list(snapshot.values.get("messages") or ())
-    results = [list(_task_messages(snapshot, journal, reports=reports)), [*journal.get(None, ())]]
+    results = [list(task_messages(snapshot, journal, reports=reports)), [*journal.get(None, ())]]
     ids = {message.id for message in stored_messages}
     # A call that another process has answered meanwhile is not answered again.
     answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
@@ -271,7 +244,7 @@ def _left_messages(
     ]
 
 
-def _task_messages(
+def task_messages(
     snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
 ) -> Iterator[AnyMessage]:
     """Yield the messages of the snapshot's tasks that its state does not have.
@@ -285,7 +258,7 @@ def _task_messages(
             yield from merge_messages([], batches)
         elif (state := _state_below(task)) is not None and state.values:
             values = state.values
-            below = _task_messages(state, journal, reports=reports)
+            below = task_messages(state, journal, reports=reports)
             messages = own_messages(values, list(below))
             call_id = values.get("errand")
             if call_id is None:

@@ -19,9 +19,8 @@ from agentgraph.agents.run.recovery import (
     Recovery,
     has_orphans,
     is_finished,
-    left_for_resume,
-    unsaved_messages,
 )
+from agentgraph.agents.run.remains import left_for_resume, unsaved_messages
 from agentgraph.agents.run.reply import (
     RESULT_KEYS,
     Outcome,

@@ -26,10 +26,10 @@ from agentgraph.agents.run.recovery import (
     active_path,
     compensation_state,
     is_finished,
-    messages_so_far,
     recover,
     with_orphans,
 )
+from agentgraph.agents.run.remains import messages_so_far
 from agentgraph.agents.run.waits import LOCK, Place, Queue, begin_wait, end_wait
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.agents.spec.tree import remote_members

@@ -25,7 +25,6 @@ from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.quarantine import load_readable, readable_state
-from agentgraph.sessions.hub.served import Served, team_of, teams_of
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
@@ -35,6 +34,7 @@ from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import to_ascii
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.single.team import Served, team_of, teams_of
 from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
 from agentgraph.sessions.state.fold import fold_all
@@ -415,11 +415,11 @@ class Hub:
 
         As JSON where the code that knows the form is not registered, or the form has changed.
         """
-        stored = thaw(packet.event_data.get("output"))
+        stored_output = thaw(packet.event_data.get("output"))
         team = self._teams.get(record.team)
-        if not isinstance(stored, Mapping) or team is None:
-            return stored.get("value") if isinstance(stored, Mapping) else None
-        return team.load_output(packet.sender_id, stored, packet.event_data.get("active"))
+        if not isinstance(stored_output, Mapping) or team is None:
+            return stored_output.get("value") if isinstance(stored_output, Mapping) else None
+        return team.load_output(packet.sender_id, stored_output, packet.event_data.get("active"))
 
     def rules_of(self, record: SessionRecord) -> Rules:
         """Return a session's rules; `Quarantined` if they need code that this hub lacks."""

@@ -1,21 +1,40 @@
-"""Envelopes as they were before their large parts were stored beside them."""
+"""Envelopes and their large parts, which are stored beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from agentgraph.sessions.log.protocol import DamagedSession, Log
-from agentgraph.sessions.state.blobs import digests_in, put_back
+from agentgraph.sessions.state.blobs import digests_in, put_back, take_out
+from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
+
+
+async def store_parts(log: Log, session_id: str, parts: Sequence[Any], name: str) -> list[Any]:
+    """Store the largest of an envelope's parts beside it; return all, with references to these.
+
+    `ConfigurationError`, which names the parts by `name`, if one is too large even for that.
+    """
+    parts, blobs = take_out(parts, name)
+    if blobs:
+        await log.store_blobs(session_id, blobs)
+    return parts
+
+
+async def store_of_draft(log: Log, session_id: str, draft: Draft) -> None:
+    """Store what a draft refers to, before the draft is."""
+    if draft.blobs:
+        await log.store_blobs(session_id, draft.blobs)
 
 
 async def with_blobs(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> list[Envelope]:
     """Return envelopes with all of their parts; `DamagedSession` if one is missing or altered."""
     digests = {envelope.sequence: [*digests_in(envelope)] for envelope in envelopes}
-    wanted = {digest for own in digests.values() for digest in own}
-    if not wanted:
+    all_digests = {digest for own in digests.values() for digest in own}
+    if not all_digests:
         return [*envelopes]
-    blobs = await log.blobs(session_id, wanted)
+    blobs = await log.blobs(session_id, all_digests)
     result: list[Envelope] = []
     for envelope in envelopes:
         try:

@@ -196,8 +196,8 @@ class MemoryLog:
         self._session(session_id).blobs.update(blobs)
 
     async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
-        stored = self._session(session_id).blobs
-        return {digest: stored[digest] for digest in digests if digest in stored}
+        own_blobs = self._session(session_id).blobs
+        return {digest: own_blobs[digest] for digest in digests if digest in own_blobs}
 
     async def enqueue(self, session_id: str, entry: InboxEntry) -> str:
         session = self._session(session_id)

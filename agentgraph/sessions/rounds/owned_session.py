@@ -198,8 +198,8 @@ class OwnedSession:
     async def takes_question_back(self) -> bool:
         """Tell whether a text waits that takes the open questions of a session of one back."""
         entries = await self.log.inbox(self.id) if self.may_have_inbox else ()
-        said = [entry for entry in entries if entry.draft.event_type in ev.SUBSTANTIVE]
-        return any(may_enter(self.state, entry) for entry in said)
+        texts = [entry for entry in entries if entry.draft.event_type in ev.SUBSTANTIVE]
+        return any(may_enter(self.state, entry) for entry in texts)
 
     @property
     def is_undoing(self) -> bool:

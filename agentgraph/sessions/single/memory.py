@@ -22,12 +22,12 @@ from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.messages import (
     Change,
+    conversation_of,
     decode_message,
     decode_value,
-    merged,
 )
 from agentgraph.sessions.state.envelope import EV_DECISION, EV_INTERRUPT, EV_TEXT, Envelope
-from agentgraph.sessions.state.fold import WITHDRAWN
+from agentgraph.sessions.state.fold import WITHDRAWAL
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.thread import RUN_ENDS
 
@@ -50,14 +50,14 @@ async def read_memory(
     at which their windows are the same as in the whole. None reads all.
     """
     reader = _LogReader(session, state)
-    messages = await (reader.all() if sizes is None else reader.end(sizes))
+    messages = await (reader.whole_conversation() if sizes is None else reader.end(sizes))
     return Memory(messages, await reader.channels())
 
 
 async def messages_in(log: Log, session_id: str, envelopes: Sequence[Envelope]) -> list[AnyMessage]:
     """Return the conversation in envelopes, which must not leave out any between two of them."""
     whole_envelopes = await with_blobs(log, session_id, envelopes)
-    return merged(_with_unknown_outcomes(_batches(whole_envelopes)))
+    return conversation_of(_with_unknown_outcomes(_batches(whole_envelopes)))
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _LogReader:
         """The sequence of the first envelope that counts: nothing before it is left."""
         return int(self.thread.get("since", 0)) or 1
 
-    async def all(self) -> list[AnyMessage]:
+    async def whole_conversation(self) -> list[AnyMessage]:
         """Return the whole conversation."""
         return await self._messages(await self._read(self.first))
 
@@ -94,7 +94,7 @@ class _LogReader:
             if all(_is_whole(messages, size) for size in sizes):
                 return messages
             reach *= 2
-        return await self.all()
+        return await self.whole_conversation()
 
     async def channels(self) -> dict[str, StoredValue]:
         """Return the channels of the graph that any run has changed, serialised."""
@@ -105,14 +105,14 @@ class _LogReader:
         for sequence, names in places.items():
             envelopes = await self.session.read(sequence - 1, sequence)
             (envelope,) = await with_blobs(self.session.log, self.session.id, envelopes)
-            stored = envelope.event_data["channels"]
-            values |= {name: decode_value(stored[name]) for name in names}
+            parts = envelope.event_data["channels"]
+            values |= {name: decode_value(parts[name]) for name in names}
         return values
 
     async def _last(self, count: int) -> list[Envelope]:
         """Return the envelopes with at least the last `count` messages, or those from the first."""
         branch = self.branch
-        envelopes = [] if self.state.live else self._remembered(count)
+        envelopes = [] if self.state.live else self._from_memory(count)
         position, size = self.state.round_began, count // 2 + 1
         while position >= self.first and sum(map(_message_count, envelopes)) < count:
             position = envelopes[0].sequence - 1 if envelopes else position
@@ -124,7 +124,7 @@ class _LogReader:
             return await self._read(envelopes[0].sequence)
         return [item for item in envelopes if item.sequence >= self.first]
 
-    def _remembered(self, count: int) -> list[Envelope]:
+    def _from_memory(self, count: int) -> list[Envelope]:
         """Return the envelopes with the last `count` messages from memory, or none of them."""
         envelopes = self.session.recent.last(self.state.round_began)
         for place in range(len(envelopes) - 1, -1, -1):
@@ -148,14 +148,14 @@ class _LogReader:
 
 def _is_whole(messages: list[AnyMessage], size: int) -> bool:
     """Tell whether the window of a size begins inside of messages, and not before them."""
-    shown = window(messages, size)
-    return len(shown) < len(messages) and isinstance(shown[0], HumanMessage)
+    visible_messages = window(messages, size)
+    return len(visible_messages) < len(messages) and isinstance(visible_messages[0], HumanMessage)
 
 
 def _message_count(envelope: Envelope) -> int:
-    stored = envelope.event_data.get("messages")
-    if isinstance(stored, list) and envelope.event_type != EV_INTERRUPT:
-        return len(stored)
+    parts = envelope.event_data.get("messages")
+    if isinstance(parts, list) and envelope.event_type != EV_INTERRUPT:
+        return len(parts)
     return int(envelope.event_type == EV_TEXT)
 
 
@@ -195,14 +195,14 @@ def _supersedes(envelope: Envelope) -> bool:
     if envelope.event_type == EV_INTERRUPT:
         return "messages" in envelope.event_data
     if envelope.event_type == EV_DECISION:
-        return envelope.event_data.get("type") == WITHDRAWN
+        return envelope.event_data.get("type") == WITHDRAWAL
     return envelope.event_type in RUN_ENDS
 
 
 def _messages_of(envelope: Envelope) -> list[Change]:
-    stored = envelope.event_data.get("messages")
-    if isinstance(stored, list) and envelope.event_type != EV_TEXT:
-        return [decode_message(part) for part in stored]
+    parts = envelope.event_data.get("messages")
+    if isinstance(parts, list) and envelope.event_type != EV_TEXT:
+        return [decode_message(part) for part in parts]
     if not envelope.is_substantive:
         return []
     content: Any = envelope.event_data.get("content")

@@ -25,6 +25,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from agentgraph.graphs.memory import StoredValue
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.blobs import store_parts
 
 Change: TypeAlias = AnyMessage | RemoveMessage
 """A message that is added to a conversation or replaces one, or the removal of one."""
@@ -37,7 +39,7 @@ _KINDS: Mapping[str, type[BaseMessage]] = {
     "remove": RemoveMessage,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_SERIALISED = "serialised"
+_SERIAL_KEY = "serialised"
 _SERDE = JsonPlusSerializer()
 
 
@@ -53,14 +55,14 @@ def encode_message(message: BaseMessage) -> dict[str, Any]:
     return {
         "type": message.type,
         "id": message.id,
-        _SERIALISED: encode_value(_SERDE.dumps_typed(message)),
+        _SERIAL_KEY: encode_value(_SERDE.dumps_typed(message)),
     }
 
 
 def decode_message(data: Mapping[str, Any]) -> Change:
     """Return the message that `encode_message` has written."""
-    if _SERIALISED in data:
-        message: Any = _SERDE.loads_typed(decode_value(data[_SERIALISED]))
+    if _SERIAL_KEY in data:
+        message: Any = _SERDE.loads_typed(decode_value(data[_SERIAL_KEY]))
         return message  # type: ignore[no-any-return]
     values = thaw(data)
     return _KINDS[values.pop("type")](**values)  # type: ignore[return-value]
@@ -78,7 +80,26 @@ def decode_value(data: Sequence[str]) -> StoredValue:
     return kind, b64decode(text)
 
 
-def merged(batches: Iterable[Sequence[Change]]) -> list[AnyMessage]:
+async def stored_messages(log: Log, session_id: str, messages: Sequence[Change]) -> dict[str, Any]:
+    """Return messages for the data of an envelope, nothing if there are none."""
+    if not messages:
+        return {}
+    parts = [encode_message(message) for message in messages]
+    return {"messages": await store_parts(log, session_id, parts, "messages")}
+
+
+async def stored_channels(
+    log: Log, session_id: str, channels: Mapping[str, StoredValue]
+) -> dict[str, Any]:
+    """Return serialised channels for the data of an envelope, nothing if there are none."""
+    if not channels:
+        return {}
+    values = [encode_value(value) for value in channels.values()]
+    parts = await store_parts(log, session_id, values, "channels")
+    return {"channels": dict(zip(channels, parts, strict=True))}
+
+
+def conversation_of(batches: Iterable[Sequence[Change]]) -> list[AnyMessage]:
     """Return the conversation that batches of messages make, by id and with removals."""
     messages: dict[str | None, AnyMessage] = {}
     for batch in batches:

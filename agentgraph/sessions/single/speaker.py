@@ -17,13 +17,18 @@ from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.run_context import inherited_context
 from agentgraph.history import repair
 from agentgraph.outcomes import NOTES
-from agentgraph.participant import HasMemory, Left, Participant, sentence_of_stop, split_stop
+from agentgraph.participant import HasMemory, Participant, Remains, sentence_of_stop, split_stop
 from agentgraph.running import Run, current_run, handed_over
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.single.memory import Memory, read_memory
-from agentgraph.sessions.single.messages import Change, changes_between, merged
-from agentgraph.sessions.single.stored import stored_channels, stored_messages
+from agentgraph.sessions.single.messages import (
+    Change,
+    changes_between,
+    conversation_of,
+    stored_channels,
+    stored_messages,
+)
 from agentgraph.sessions.state.packet import TurnOutput, packet_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.speaker import Speaker, config_with
@@ -46,7 +51,7 @@ class SingleSpeaker(Speaker):
     participant: Participant
     channels: LastingChannels | None
     """The channels of the graph that last; None for a remote graph, which keeps its own."""
-    nested: NestedMemories | None
+    nested_memories: NestedMemories | None
     """The memories of graphs within the graph."""
     sizes: Collection[int] | None
     """The `history=` of all agents; None where one of them needs the whole conversation."""
@@ -70,7 +75,7 @@ class SingleSpeaker(Speaker):
             (result.get("turn") or {}).get("closed") if self.takes_history else guard,
             self._take_usage(own),
             changes=changes,
-            channels=self._changed(memory, result) | await self._nested_changes(memory),
+            channels=self._channel_changes(memory, result) | await self._nested_changes(memory),
         )
 
     async def _answer(self, round: Round, memory: Memory) -> Mapping[str, Any]:
@@ -80,8 +85,8 @@ class SingleSpeaker(Speaker):
             result = await self.graph.ainvoke({"messages": repair(messages)}, config)
             return {"messages": [*messages, *result["messages"]]}
         values = {**self.channels.as_input(memory.channels), "messages": messages}
-        if self.nested is not None and self.nested.names:
-            await self.nested.put_back(get_config(), memory.channels)
+        if self.nested_memories is not None and self.nested_memories.names:
+            await self.nested_memories.put_back(get_config(), memory.channels)
         if self.takes_history:
             values["current_active_agent"] = round.session.state.active.get(self.name)
             result = await run_whole(self.graph, values, config)
@@ -93,17 +98,17 @@ class SingleSpeaker(Speaker):
         result = await self.graph.ainvoke(values, config, **settings)
         return result  # type: ignore[no-any-return]
 
-    def _changed(self, memory: Memory, values: Mapping[str, Any]) -> dict[str, StoredValue]:
+    def _channel_changes(self, memory: Memory, values: Mapping[str, Any]) -> dict[str, StoredValue]:
         """Return the channels that the run has changed, serialised."""
         # Compared as they are stored: a tool may have changed a value in place.
-        stored = {} if self.channels is None else self.channels.stored(values)
-        return _unlike(stored, memory.channels)
+        serialised_values = {} if self.channels is None else self.channels.to_store(values)
+        return _unlike(serialised_values, memory.channels)
 
     async def _nested_changes(self, memory: Memory) -> dict[str, StoredValue]:
         """Return the memories of nested graphs that the run has changed, serialised."""
-        if self.nested is None or not self.nested.names:
+        if self.nested_memories is None or not self.nested_memories.names:
             return {}
-        return _unlike(await self.nested.read(get_config()), memory.channels)
+        return _unlike(await self.nested_memories.read(get_config()), memory.channels)
 
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
         """Commit a packet, also of a run that a guard has ended."""
@@ -139,24 +144,30 @@ class SingleSpeaker(Speaker):
         `snapshot` is the state of the speaker's graph, None where no checkpoint has it. `is_over`
         tells whether the run will not go on.
         """
-        left = self._left_by(snapshot, current_run(), is_over=is_over)
+        remains = self._remains_of(snapshot, current_run(), is_over=is_over)
         memory = await self._memory_of(session, session.state)
-        messages = left.messages if left.values else merged([memory.messages, left.messages])
+        messages = (
+            remains.messages
+            if remains.values
+            else conversation_of([memory.messages, remains.messages])
+        )
         changes = changes_between(memory.messages, messages)
         data = await stored_messages(session.log, session.id, changes)
-        channels = self._changed(memory, left.values)
+        channels = self._channel_changes(memory, remains.values)
         data |= await stored_channels(session.log, session.id, channels)
-        return data | {"active": left.active}
+        return data | {"active": remains.active}
 
-    def _left_by(self, snapshot: StateSnapshot | None, run: Run | None, *, is_over: bool) -> Left:
+    def _remains_of(
+        self, snapshot: StateSnapshot | None, run: Run | None, *, is_over: bool
+    ) -> Remains:
         journal = run.journal if run is not None else {}
         if snapshot is None or not isinstance(snapshot.values, Mapping) or not snapshot.values:
-            return Left(list(journal.get(None, ())))
+            return Remains(list(journal.get(None, ())))
         if isinstance(self.participant, HasMemory):
-            return self.participant.left_by(snapshot, journal, is_over=is_over)
+            return self.participant.remains_of(snapshot, journal, is_over=is_over)
         results = [task.result or {} for task in snapshot.tasks]
         batches = [values.get("messages") or [] for values in (snapshot.values, *results)]
-        return Left(merged(batches), None, snapshot.values)
+        return Remains(conversation_of(batches), None, snapshot.values)
 
     async def _memory_of(self, session: OwnedSession, state: SessionState) -> Memory:
         return await read_memory(session, state, self.sizes)

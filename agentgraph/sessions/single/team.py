@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
@@ -26,12 +26,16 @@ from agentgraph.participant import (
 )
 from agentgraph.patching import patched
 from agentgraph.routing import AgentTarget, FromSpeaker, HumanTarget, Transition, TransitionGraph
+from agentgraph.routing.values import short
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.speaker import SingleSpeaker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript
 from agentgraph.sessions.team.compiled import CompiledTeam, foreign_graph
 from agentgraph.sessions.team.speaker import Speaker
+
+Served: TypeAlias = CompiledTeam | Participant | Graph
+"""A team, an agent, or a compiled graph that has a name and `messages`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,9 +86,9 @@ class SingleTeam(CompiledTeam):
         """After which time a session expires, if its opener does not say: never."""
         return None
 
-    def serves_same(self, other: CompiledTeam) -> bool:
+    def serves_same(self, other_team: CompiledTeam) -> bool:
         """Tell whether another team is of the same agent or graph."""
-        return isinstance(other, SingleTeam) and other.served is self.served
+        return isinstance(other_team, SingleTeam) and other_team.served is self.served
 
     @property
     def participant(self) -> Participant:
@@ -113,7 +117,7 @@ class SingleTeam(CompiledTeam):
         member, state = self.participants[0], self._state_in(snapshot)
         askers: Mapping[str, str] = {}
         if isinstance(member, HasMemory) and state is not None:
-            askers = member.left_by(state, {}, is_over=False).askers
+            askers = member.remains_of(state, {}, is_over=False).askers
         questions = super().questions_in(snapshot, round)
         return [{**data, "agent": askers.get(data["id"], self.name)} for data in questions]
 
@@ -132,10 +136,10 @@ class SingleTeam(CompiledTeam):
         speaker = super()._speaker(participant, supervises=supervises)
         own = participant if isinstance(participant, HasMemory) else None
         graph = speaker.graph
-        channels = nested = None
+        channels = nested_memories = None
         if isinstance(graph, CompiledStateGraph):
             channels = LastingChannels(graph, own.private_channels if own else (NOTES,))
-            nested = NestedMemories(graph)
+            nested_memories = NestedMemories(graph)
         return SingleSpeaker(
             name=speaker.name,
             graph=graph,
@@ -145,7 +149,7 @@ class SingleTeam(CompiledTeam):
             audit=speaker.audit,
             participant=participant,
             channels=channels,
-            nested=nested,
+            nested_memories=nested_memories,
             sizes=own.history_sizes if own is not None else None,
         )
 
@@ -176,3 +180,24 @@ class SingleMembership:
     def refuse(self, guard: str, reason: str) -> Verdict:
         """Return the verdict for a handoff that a guard refuses."""
         return Verdict(f"Not transferred: {reason}", None)
+
+
+def team_of(served: object) -> CompiledTeam:
+    """Return the team that holds the sessions of a value; `ConfigurationError` if none can."""
+    return served if isinstance(served, CompiledTeam) else SingleTeam.of(served)
+
+
+def teams_of(values: object) -> list[CompiledTeam]:
+    """Return the teams that hold the sessions of values, or raise with all that have none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"serve={short(values)}: give a list", code="served")
+    teams: list[CompiledTeam] = []
+    faults: list[str] = []
+    for value in values:
+        try:
+            teams.append(team_of(value))
+        except ConfigurationError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigurationError(faults, code="served")
+    return teams

@@ -180,8 +180,8 @@ def _content_faults(draft: Draft) -> list[str]:
     blocks = data["content"]
     if not isinstance(blocks, list):
         return ["event_data: 'content' is a list of content blocks"]
-    unknown = [b for b in blocks if is_reference(b) and b.get("blob") not in draft.blobs]
-    if unknown:
+    unknown_blocks = [b for b in blocks if is_reference(b) and b.get("blob") not in draft.blobs]
+    if unknown_blocks:
         return ["event_data: text_envelope([…]) makes blocks of type 'blob', and nobody else"]
     faults = _block_faults(blocks)
     if not faults and not draft.blobs and data["text"] != _text_of(blocks):

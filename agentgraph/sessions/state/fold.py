@@ -29,7 +29,7 @@ from agentgraph.sessions.state.visibility import next_audience, visibility_after
 Step: TypeAlias = Callable[[SessionState, Envelope], SessionState]
 """Applies an event to the state. Its data may be any JSON: a step must never raise."""
 
-WITHDRAWN = "withdrawn"
+WITHDRAWAL = "withdrawn"
 """The type of a decision that nobody has made: a new input has ended the run that asked."""
 _NOT_OF_QUESTION = ("usage", "path", "messages", "channels", "active")
 """What an envelope with a question tells of the run, and not of the question."""
@@ -459,7 +459,7 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
     key = str(envelope.event_data.get("interrupt_id"))
     if key not in state.interrupts:
         return state
-    if envelope.event_data.get("type") == WITHDRAWN:
+    if envelope.event_data.get("type") == WITHDRAWAL:
         rest = {name: value for name, value in state.interrupts.items() if name != key}
         return with_fields(
             state,

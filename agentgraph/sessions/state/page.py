@@ -13,7 +13,7 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.state import envelope as ev
 from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.fold import WITHDRAWN, apply_decision, apply_event, fold
+from agentgraph.sessions.state.fold import WITHDRAWAL, apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rewind import rewound_data
 from agentgraph.sessions.state.rules import Answers, Rules, wait_for_human
@@ -69,7 +69,7 @@ class Page:
     def withdraw_questions(self, remains: Mapping[str, Any]) -> None:
         """Take back what a human was asked; `remains` is what the run that asked has left."""
         for key, question in self.state.interrupts.items():
-            data = {"interrupt_id": key, "type": WITHDRAWN, "decision": {"type": WITHDRAWN}}
+            data = {"interrupt_id": key, "type": WITHDRAWAL, "decision": {"type": WITHDRAWAL}}
             audience = round_audience(self.state, question.get("speaker"))
             self.note(ev.EV_DECISION, {**data, **remains}, audience=audience)
             remains = {}

@@ -68,9 +68,9 @@ class CompiledTeam(TeamSpec):
         """After which time a session expires, if its opener does not say."""
         return "2h"
 
-    def serves_same(self, other: CompiledTeam) -> bool:
+    def serves_same(self, other_team: CompiledTeam) -> bool:
         """Tell whether another team's sessions are those of this one."""
-        return other is self
+        return other_team is self
 
     @property
     def graph(self) -> AnyCompiledGraph:

@@ -1,0 +1,159 @@
+"""The inbox of a session as its handle uses it: puts entries in, and waits for what comes of them.
+
+Entries are durable once they are in the inbox, whichever hub of the store drives the session.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from agentgraph.clock import new_id
+from agentgraph.errors import Quarantined, SessionClosed, SessionError
+from agentgraph.sessions.hub.input_span import InputSpan
+from agentgraph.sessions.hub.quarantine import REQUESTS
+from agentgraph.sessions.hub.reader import SessionReader
+from agentgraph.sessions.log import InboxEntry
+from agentgraph.sessions.log.blobs import store_of_draft
+from agentgraph.sessions.rounds.admission import may_enter
+from agentgraph.sessions.rounds.round import current_round
+from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.state.visibility import Audience
+
+
+class SessionInbox(SessionReader):
+    """The part of a `Session` that sends and waits."""
+
+    async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
+        self._hub.check_open()
+        fault = await self._present_quarantine()
+        # After the end the log decides: it knows what it has accepted before.
+        if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:
+            raise fault
+        await store_of_draft(self._hub.log, self.key, draft)
+        envelope_id = await self._hub.log.enqueue(self.key, InboxEntry(new_id(), sender, draft))
+        self._hub.wake(self.key)
+        return envelope_id
+
+    async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
+        """Put a request into the inbox, and wait until it is carried out or refused.
+
+        Inside a round of the same session it does not wait: the round would wait for itself.
+        """
+        envelope_id = await self._put_in_inbox(sender, draft)
+        if self._is_inside():
+            return
+        await self._hub.subscribers.wait_until(self.key, lambda: self._is_taken(envelope_id))
+        if or_else and await self._hub.log.find(self.key, envelope_id) is None:
+            raise SessionError(or_else, code="too_late")
+
+    async def _admitted(self, envelope_id: str) -> Envelope:
+        matches: list[Envelope] = []
+        looks = count()
+
+        async def is_in_log() -> bool:
+            owned_session = self._hub.owned_session(self.key)
+            envelope = None
+            if owned_session is not None:
+                envelope = owned_session.recent.find(envelope_id)
+            # While this hub works on the session, it notices what is admitted.
+            if envelope is None and (next(looks) == 0 or not self._is_at_work):
+                envelope = await self._hub.log.find(self.key, envelope_id)
+            if envelope is not None:
+                matches.append(envelope)
+            elif self._now.is_ended:
+                raise SessionClosed(f"session {self.id!r} ended before this was admitted")
+            elif (fault := self.quarantine) is not None:
+                raise fault
+            return envelope is not None
+
+        await self._hub.subscribers.wait_until(self.key, is_in_log)
+        return matches[0]
+
+    async def _settled_span(self, envelope_id: str) -> InputSpan:
+        """Wait until the session has settled for an input, and return what has come of it."""
+        envelope = await self._admitted(envelope_id)
+        span = InputSpan(self.record, envelope.sequence - 1)
+
+        async def has_settled() -> bool:
+            await span.read(self._read_new)
+            if span.has_settled:
+                return True
+            if not await self._has_settled():
+                return False
+            await span.read(self._read_new)  # what was appended before the look at the state
+            return True
+
+        await self._hub.subscribers.wait_until(self.key, has_settled)
+        return span
+
+    async def _has_settled(self) -> bool:
+        if self._is_at_work:
+            return False
+        if (fault := self.quarantine) is not None and not self._now.is_ended:
+            raise fault
+        # Read before the state: an entry that another hub admits meanwhile shows up in one of both.
+        entries = await self._hub.log.inbox(self.key)
+        state = await self.refresh()
+        if state.is_ended:
+            return True
+        if state.is_runnable:
+            return False
+        return not any(may_enter(state, entry) for entry in entries)
+
+    async def _is_taken(self, envelope_id: str) -> bool:
+        entries = await self._hub.log.inbox(self.key)
+        entries_of_it = [entry for entry in entries if entry.envelope_id == envelope_id]
+        if entries_of_it:
+            if self._is_at_work and entries_of_it[0].draft.event_type in REQUESTS:
+                return False  # also a session in quarantine carries these out
+            if (fault := self.quarantine) is not None:
+                raise fault  # accepted, and carried out once the session can run again
+            return False
+        await self.refresh()
+        return True
+
+    async def _read_new(self, after: int, limit: int) -> list[Envelope]:
+        """Return the envelopes after a sequence; the owner of the session remembers the last."""
+        owned_session = self._hub.owned_session(self.key)
+        if owned_session is not None:
+            recent = owned_session.recent.between(after)
+            if recent is not None:
+                return recent[:limit]
+        return await self._read(after, limit)
+
+    async def _present_quarantine(self) -> Quarantined | None:
+        """Return why the session cannot run now; what was found before is looked at again."""
+        driver = self._hub.known_driver(self.key)
+        if driver is not None:
+            await driver.check_again()
+        return self.quarantine
+
+    @property
+    def _is_at_work(self) -> bool:
+        """Whether this hub looks at the session now, or runs it."""
+        driver = self._hub.known_driver(self.key)
+        return driver is not None and not driver.is_resting
+
+    def _is_inside(self) -> bool:
+        """Tell whether this code runs inside a round of this session or of its inner sessions."""
+        round = current_round()
+        if round is None:
+            return False
+        handle = round.session.handle
+        return self.key in (round.session.id, handle.key if handle is not None else None)
+
+    def _own_round(self) -> dict[str, int]:
+        """Return the number of this session's round that this code runs in, under `after_round`."""
+        round = current_round()
+        session = round.session if round is not None else None
+        while session is not None and session.id != self.key:
+            session = session.outer
+        return {} if session is None else {"after_round": session.state.round}
+
+    def _round_audience(self) -> Audience:
+        """Return the audience of this session's round that this code runs in, None outside."""
+        round = current_round()
+        if round is None or not self._is_inside():
+            return None
+        return round.audience if round.session.id == self.key else round.session.outer_audience
