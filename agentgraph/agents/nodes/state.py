@@ -150,7 +150,7 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
     def snapshot_frequency(self) -> int:
         messages = self.value if isinstance(self.value, list) else []
         if messages and isinstance(messages[-1], AIMessage) and not messages[-1].tool_calls:
-            return max(4, len(messages) // 15)
+            return max(1, len(messages) // 10)
         return max(8, len(messages) // 5)
 
     @snapshot_frequency.setter
