@@ -376,7 +376,7 @@ async def test_a_supervisors_form_holds_for_its_own_answers_only() -> None:
 async def test_an_answer_with_defaults_is_whole_in_a_session() -> None:
     agent, _ = pricing("Three grams.", call("Parcel", grams=3), response_format=Parcel)
     result = await Team([agent], sequence(["desk"])).arun("how heavy?")
-    assert result.text == '{"grams": 3, "fragile": false}'
+    assert result.text == '{"grams":3,"fragile":false}'
 
 
 async def test_a_round_whose_answer_misses_the_form_fails_as_that_and_runs_again() -> None:
@@ -386,7 +386,7 @@ async def test_a_round_whose_answer_misses_the_form_fails_as_that_and_runs_again
     [failure] = [e for e in envelopes if e.event_type == EV_ROUND_FAILED]
     assert failure.event_data["code"] == "output"
     assert [item.code for item in items if isinstance(item, ErrorEvent)] == ["output"]
-    assert [e.text for e in envelopes if e.sender_id == "desk" and e.text] == ['{"amount": 3}']
+    assert [e.text for e in envelopes if e.sender_id == "desk" and e.text] == ['{"amount":3}']
 
 
 # -- what is no miss
