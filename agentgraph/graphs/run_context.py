@@ -29,7 +29,7 @@ def inherited_context(graph: object, config: RunnableConfig | None = None) -> di
     if _schema_of(graph) is None:
         return {}
     runtime = ensure_config(config)[CONF].get(CONFIG_KEY_RUNTIME)
-    return _fitted(graph, getattr(runtime, "context", None))
+    return _setting(graph, getattr(runtime, "context", None))
 
 
 def given_context(graph: object, context: object) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def given_context(graph: object, context: object) -> dict[str, Any]:
 
     It is empty for None. Raises `ConfigurationError` where the context cannot be fitted.
     """
-    return {} if context is None else _fitted(graph, context) or {"context": context}
+    return {} if context is None else _setting(graph, context) or {"context": context}
 
 
 def context_faults(graph: object, context: object) -> list[str]:
@@ -99,7 +99,7 @@ def _schema_of(graph: object) -> Any:
     return graph.context_schema if isinstance(graph, Pregel) else None
 
 
-def _fitted(graph: object, context: object) -> dict[str, Any]:
+def _setting(graph: object, context: object) -> dict[str, Any]:
     """Return the setting of a context as a graph declares it; empty where it fits as it is."""
     schema = _schema_of(graph)
     if (

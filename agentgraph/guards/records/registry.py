@@ -77,6 +77,13 @@ def account_of(
     return account
 
 
+def drop_accounts(id_scope: object, prefix: str) -> None:
+    """Drop the accounts of the inputs whose ids begin so: such ids may come again."""
+    accounts = _accounts_in(id_scope)
+    for input_id in [input_id for input_id in accounts if input_id.startswith(prefix)]:
+        accounts.pop(input_id, None)
+
+
 def _accounts_in(id_scope: object) -> WeakValueDictionary[str, Account]:
     if (accounts := _open.get(id_scope)) is None:
         accounts = _open[id_scope] = WeakValueDictionary()

@@ -15,14 +15,21 @@ from typing import Any, Protocol
 from langgraph.store.base import BaseStore
 
 from agentgraph.clock import clock
-from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StaleOwner, kind_of
+from agentgraph.errors import (
+    Quarantined,
+    RoundConflict,
+    SessionClosed,
+    SessionError,
+    StaleOwner,
+    kind_of,
+)
 from agentgraph.routing import TransitionGraph
 from agentgraph.running import inside_ownership
 from agentgraph.sessions.hub.execution import Execution, ExecutionHub
 from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.hub.quarantine import QuarantinedSession, check_records, load_readable
 from agentgraph.sessions.log import StoredSession
-from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.rounds.round import RETRIES
 from agentgraph.sessions.state.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
@@ -156,7 +163,11 @@ class SessionDriver:
         if session is not None:
             # A stop is no failed attempt of the round.
             attempts = max(session.attempts - 1, 0) if was_running else None
-            await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
+            try:
+                await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
+            except SessionError as error:
+                if not is_unknown(error):  # else another hub has forgotten it
+                    raise
 
     def _on_rest(self) -> None:
         if self._is_over and self.is_resting:
@@ -188,9 +199,12 @@ class SessionDriver:
             except Quarantined as fault:
                 await self._be_quarantined(fault)
             except Exception as error:
+                await self._let_go()
+                if isinstance(error, SessionError) and is_unknown(error):
+                    self._is_over = True  # it was forgotten
+                    continue
                 # The store may be unreachable for a while; whatever the error, the session must go
                 # on.
-                await self._let_go()
                 kind = kind_of(error)
                 logger.error("session %s is tried again: %s", self._id, kind, exc_info=error)
                 self._failure_count += 1

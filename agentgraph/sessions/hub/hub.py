@@ -23,6 +23,7 @@ from agentgraph.routing.values import json_equal, short
 from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
+from agentgraph.sessions.hub.erasure import check_erasable, erase
 from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.session import Session
@@ -30,8 +31,8 @@ from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionQuery, SessionSummary, open_log
 from agentgraph.sessions.log.blobs import copy_blobs
-from agentgraph.sessions.log.protocol import DamagedSession
-from agentgraph.sessions.log.rows import to_ascii
+from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
+from agentgraph.sessions.log.rows import to_ascii, unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.team import Served, team_of, teams_of
@@ -249,7 +250,7 @@ class Hub:
         key = _key(id, tenant)
         stored_session = await load_readable(self.log, key)
         if stored_session is None:
-            raise SessionError(f"there is no session {id!r}", code="unknown_session")
+            raise unknown_session(id)
         session = self.handle(stored_session.record)
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
@@ -298,6 +299,28 @@ class Hub:
         )
         return await self.log.sessions(query)
 
+    async def forget(self, id: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Erase a session: its log, inbox, checkpoints, and the sessions that serve its rounds.
+
+        What drives it is stopped first, in any hub. Watchers end, and handles raise `SessionError`
+        (`unknown_session`). Forks stay; the audit sinks and the store of agents are not the
+        session's. If the process dies meanwhile, the session can be forgotten again.
+
+        Raises `SessionError` if the tenant has no session of this id.
+        """
+        self.check_open()
+        key = _key(id, tenant)
+        stored_session = await load_readable(self.log, key)
+        if stored_session is None:
+            raise unknown_session(id)
+        check_erasable(stored_session.record)
+        await self.spawn(erase(self, key))
+        handle = self._sessions.pop(key, None)
+        if handle is not None:
+            handle.mark_forgotten()
+        self._handlers.drop(key)
+        self.subscribers.forget(key)
+
     async def fork(self, session: Session, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
         record, run_in_context = session.record, self._context.copy().run
@@ -345,7 +368,7 @@ class Hub:
     def handle(self, record: SessionRecord) -> Session:
         """Return the handle of a session; there is one handle per session."""
         session = self._sessions.get(record.key)
-        if session is None:
+        if session is None or not session.is_of(record):
             session = self._sessions[record.key] = Session(self, record)
         return session
 
@@ -379,6 +402,18 @@ class Hub:
         if driver is None:
             driver = self._drivers[session_id] = SessionDriver(self, session_id)
         driver.suspend(damage)
+
+    async def halt(self, session_id: str) -> None:
+        """Cancel what this hub runs of a session, and run no more of it until `resume`."""
+        driver = self._drivers.get(session_id)
+        if driver is None:
+            driver = self._drivers[session_id] = SessionDriver(self, session_id)
+        await driver.stop()
+
+    def resume(self, session_id: str) -> None:
+        """Run a session again after `halt`, if it is still there."""
+        self._drivers.pop(session_id, None)
+        self.wake(session_id)
 
     def dismiss(self, session_id: str) -> None:
         """Drop the driver of a session that has ended: a hub sees many sessions."""
@@ -455,9 +490,18 @@ class Hub:
                 self.spawn(self._catch_up(name))
         if session_id is None:
             self.spawn(self._sweep.wake_unfinished())
+            self.spawn(self._wake_lost())
         elif session_id in self._drivers and not isinstance(session_id, AppendNotice):
             self._drivers[session_id].wake()
         self.subscribers.notify(session_id)
+
+    async def _wake_lost(self) -> None:
+        """Wake the drivers whose sessions this hub owns no more: others may have forgotten them."""
+        drivers = self._drivers.items()
+        at_work = [key for key, driver in drivers if driver.session and not driver.is_resting]
+        own = await self.log.owned_sessions(self.lease.owner) if at_work else ()
+        for key in set(at_work).difference(own):
+            self.wake(key)
 
     def _notify_handlers(self, session: Session, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
@@ -472,8 +516,14 @@ class Hub:
     async def _catch_up(self, session_id: str) -> None:
         """Call handlers with the envelopes that another hub has appended."""
         position = self._handlers.sequence_of(session_id)
-        if position is not None:
+        if position is None:
+            return
+        try:
             self._handlers.notify(session_id, await self.log.read(session_id, position))
+        except SessionError as error:
+            if not is_unknown(error):
+                raise
+            self._handlers.drop(session_id)  # it was forgotten
 
     def _escalate(self, session: Session, envelope: Envelope) -> None:
         channel = str(envelope.event_data.get("channel_escalation") or "same")

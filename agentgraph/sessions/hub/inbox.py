@@ -25,7 +25,7 @@ class SessionInbox(SessionReader):
     """The part of a `Session` that sends and waits."""
 
     async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
-        self._hub.check_open()
+        self._check_open()
         fault = await self._present_quarantine()
         # After the end the log decides: it knows what it has accepted before.
         if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:

@@ -16,6 +16,7 @@ from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.memory import messages_in
 from agentgraph.sessions.state.envelope import Envelope, for_participant, visible_to
@@ -66,9 +67,11 @@ class SessionReader:
         self.key = record.key
         """The session's key in the log, which is also its thread id."""
         self._state = SessionState.initial(record)
+        self._is_forgotten = False
 
     def __repr__(self) -> str:
-        return f"Session({self.id!r}, {self.state.status})"
+        status = "forgotten" if self._is_forgotten else self.state.status
+        return f"Session({self.id!r}, {status})"
 
     def _repr_html_(self) -> str:
         state = self.state
@@ -92,6 +95,8 @@ class SessionReader:
 
     @property
     def _now(self) -> SessionState:
+        if self._is_forgotten:
+            raise unknown_session(self.id)
         owned_session = self._hub.owned_session(self.key)
         return owned_session.state if owned_session is not None else self._state
 
@@ -145,6 +150,8 @@ class SessionReader:
 
         `reader` is as for `history`.
         """
+        if self._is_forgotten:
+            raise unknown_session(self.id)
         hub, may_see = self._hub, self._sight_of(reader)
         envelopes = watch(hub.log, hub.subscribers, self.key, _sequence(after), may_see)
         return envelopes if reader is None else _for_participant(envelopes)
@@ -186,14 +193,16 @@ class SessionReader:
 
     async def refresh(self) -> SessionState:
         """Load the state again, if another hub owns the session."""
-        self._hub.check_open()
+        self._check_open()
         owned_session = self._hub.owned_session(self.key)
         if owned_session is not None:
             async with owned_session.lock:  # waits for an append that the store already has
                 self.record = owned_session.record  # whole, where it was damaged before
         if self._hub.owned_session(self.key) is None:
             stored_session = await load_readable(self._hub.log, self.key)
-            if stored_session is not None:
+            if stored_session is None or not self.is_of(stored_session.record):
+                self.mark_forgotten()
+            else:
                 if stored_session.record.graph:  # else the record is damaged, and read in part
                     self.record = stored_session.record
                 self._state = await readable_state(self._hub.log, stored_session)
@@ -205,13 +214,29 @@ class SessionReader:
 
     async def _read(self, after: int, limit: int | None = None) -> list[Envelope]:
         """Return the envelopes after a sequence; a damaged one quarantines the session."""
-        self._hub.check_open()
+        self._check_open()
         try:
             return await self._hub.log.read(self.key, after, limit)
         except DamagedSession as damage:
             if is_live(self._now, damage.sequence):
                 self._hub.quarantine(self.key, damage)
             raise
+
+    def _check_open(self) -> None:
+        """Raise if the hub is closed, or the session forgotten."""
+        self._hub.check_open()
+        if self._is_forgotten:
+            raise unknown_session(self.id)
+
+    def is_of(self, record: SessionRecord) -> bool:
+        """Tell whether a record is of this session, and not of a later one with its id."""
+        is_whole = bool(record.graph and self.record.graph)  # a damaged one has no secret
+        return not is_whole or record.secret == self.record.secret
+
+    def mark_forgotten(self) -> None:
+        """Raise from now on that there is no such session, though a later one may have its id."""
+        self._is_forgotten = True
+        self._state = SessionState.initial(self.record)
 
     def _sight_of(self, reader: str | None) -> MaySee:
         """Return what tells whether a reader may see an envelope; None may see all of them."""

@@ -9,12 +9,15 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from agentgraph.errors import SessionError
 from agentgraph.running import Run, current_run
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.protocol import is_unknown
+from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import current_attempt, current_round
 from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
@@ -45,6 +48,8 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._changes: dict[str, asyncio.Event] = {}
+        self._last_changes: WeakSet[asyncio.Event] = WeakSet()
+        """The changes that were the last of their sessions, which were forgotten."""
         self._queues: dict[str, dict[EventQueue, str | None]] = defaultdict(dict)
         self._is_closed = False
 
@@ -61,6 +66,14 @@ class Subscribers:
             if self._is_closed:
                 raise SessionError("the hub is closed", code="hub_closed")
             await change.wait()
+            if change in self._last_changes:
+                raise unknown_session(session_id)
+
+    def forget(self, session_id: str) -> None:
+        """End all that waits for a session: a later session may have its id."""
+        if (change := self._changes.get(session_id)) is not None:
+            self._last_changes.add(change)
+        self.notify(session_id)
 
     def notify(self, session_id: str | None = None) -> None:
         """Wake all waiters of a session, or with None those of all sessions."""
@@ -143,7 +156,7 @@ def _offer(queue: EventQueue, event: AnyEvent | None) -> None:
 async def watch(
     log: Log, subscribers: Subscribers, session_id: str, after: int, may_see: MaySee
 ) -> AsyncGenerator[Envelope, None]:
-    """Yield the envelopes that a reader may see, in order, until the session ends."""
+    """Yield the envelopes that a reader may see, until the session ends or is forgotten."""
 
     async def has_more() -> bool:
         return bool(await log.read(session_id, position, 1))
@@ -154,7 +167,15 @@ async def watch(
     # A reader that waits for a sequence far ahead must still see the end, if that comes earlier.
     position = after if state is None else min(after, state.sequence)
     while True:
-        batch = await log.read(session_id, position, _BATCH)
+        try:
+            batch = await log.read(session_id, position, _BATCH)
+            if not batch and not is_over:
+                await subscribers.wait_until(session_id, has_more)
+                continue
+        except SessionError as error:
+            if stored_session is None or not is_unknown(error):
+                raise
+            return  # it was forgotten
         for envelope in batch:
             position = envelope.sequence
             if position > after and may_see(envelope):
@@ -162,9 +183,7 @@ async def watch(
             if envelope.event_type == EV_SESSION_CLOSED:
                 return
         if not batch:
-            if is_over:
-                return
-            await subscribers.wait_until(session_id, has_more)
+            return
 
 
 async def stream(
@@ -237,6 +256,10 @@ class Handlers:
             subscription.entries.remove((event_type, handler))
             if not subscription.entries:
                 del self._subscriptions[session_id]
+
+    def drop(self, session_id: str) -> None:
+        """Drop the handlers of a session that was forgotten."""
+        self._subscriptions.pop(session_id, None)
 
     @property
     def session_ids(self) -> Sequence[str]:

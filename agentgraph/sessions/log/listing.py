@@ -33,7 +33,7 @@ def listing(
     """
     values: dict[str, Any] = {}
 
-    def given(name: str, value: object) -> str:
+    def parameter(name: str, value: object) -> str:
         values[name] = value
         return mark(name)
 
@@ -44,7 +44,7 @@ def listing(
         "tenant": query.tenant,
     }
     conditions = [
-        f"s.{column} = {given(column, to_ascii(value))}"
+        f"s.{column} = {parameter(column, to_ascii(value))}"
         for column, value in columns.items()
         if value is not None
     ]
@@ -52,7 +52,7 @@ def listing(
     for number, label in enumerate(labels_of(query.metadata)):
         name = f"l{number}"
         tables.append(f"agentgraph_labels {name}")
-        conditions.append(f"{name}.digest = {given(name, label)} AND {name}.tenant = s.tenant")
+        conditions.append(f"{name}.digest = {parameter(name, label)} AND {name}.tenant = s.tenant")
         conditions.append(f"{name}.ordinal = s.ordinal")
     if len(tables) > 1 and query.creator is None:
         # SQLite joins in this order: the sessions of a label are found without reading the others.
@@ -61,13 +61,13 @@ def listing(
             conditions.append(f"l0.tenant = {mark('tenant')}")
     if after is not None:
         beyond = "<" if query.newest_first else ">"
-        conditions.append(f"{order} {beyond} {given('after', after)}")
+        conditions.append(f"{order} {beyond} {parameter('after', after)}")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    limit = "" if query.limit is None else f" LIMIT {given('limit', query.limit)}"
+    limit = "" if query.limit is None else f" LIMIT {parameter('limit', query.limit)}"
     names = ", ".join(f"s.{column}" for column in _COLUMNS)
     direction = " DESC" if query.newest_first else ""
-    joined = " CROSS JOIN ".join(tables)
-    return f"SELECT {names} FROM {joined}{where} ORDER BY {order}{direction}{limit}", values
+    source = " CROSS JOIN ".join(tables)
+    return f"SELECT {names} FROM {source}{where} ORDER BY {order}{direction}{limit}", values
 
 
 def _plain(value: Any) -> Any:

@@ -82,6 +82,7 @@ class MemoryLog:
         self._leases: dict[str, float] = {}  # by hub: the instant at which its lease expires
         self._order = count(1)  # of arrival in the inboxes
         self._ordinals = count(1)  # of sessions
+        self._lowest_epoch = 0  # of new sessions
         self._index: dict[_Place, dict[str, _MemorySession]] = {}
         self._listeners = Listeners()
 
@@ -99,14 +100,20 @@ class MemoryLog:
         *,
         due_at: float | None = None,
         runnable: bool | None = None,
+        parent_epoch: int | None = None,
     ) -> bool:
         key = record.key
+        if parent_epoch is not None:
+            parent = self._sessions.get(record.parent_key or "")
+            if parent is None or parent.epoch != parent_epoch:
+                raise StaleOwner(f"session {record.parent_key!r} has another owner by now")
         if key in self._sessions:
             return False
         is_runnable = state.is_runnable if runnable is None else runnable
         session = self._sessions[key] = _MemorySession(
             next(self._ordinals), record, state, is_runnable, due_at
         )
+        session.epoch = self._lowest_epoch
         session.add(envelopes)
         for place in _places(record):
             self._index.setdefault(place, {})[key] = session
@@ -278,6 +285,9 @@ class MemoryLog:
             )
         ]
 
+    async def owned_sessions(self, owner: str) -> list[str]:
+        return [key for key, session in self._sessions.items() if session.owner == owner]
+
     async def next_due(self, after: float = float("-inf")) -> float | None:
         instants = [
             session.due_at
@@ -285,6 +295,20 @@ class MemoryLog:
             if session.due_at is not None and session.due_at > after and not session.state.is_ended
         ]
         return min(instants, default=None)
+
+    async def children(self, session_id: str) -> list[str]:
+        sessions = self._sessions.items()
+        return [key for key, session in sessions if session.record.parent_key == session_id]
+
+    async def forget(self, session_id: str, epoch: int) -> None:
+        session = self._session(session_id)
+        if session.epoch != epoch:
+            raise StaleOwner(f"session {session_id!r} has another owner by now")
+        self._lowest_epoch = max(self._lowest_epoch, epoch + 1)
+        del self._sessions[session_id]
+        for place in _places(session.record):
+            del self._index[place][session_id]
+        self._listeners.notify(session_id)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         return self._listeners.subscribe(listener)

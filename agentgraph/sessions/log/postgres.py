@@ -112,10 +112,14 @@ class PostgresLog:
         *,
         due_at: float | None = None,
         runnable: bool | None = None,
+        parent_epoch: int | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         labels = labels_of(record.metadata)
-        is_new = await self._do(lambda connection: connection.create(columns, envelopes, labels))
+        parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
+        is_new = await self._do(
+            lambda connection: connection.create(columns, envelopes, labels, parent)
+        )
         if is_new:
             self._notify(record.key)
         return is_new
@@ -259,9 +263,26 @@ class PostgresLog:
             r.from_ascii(row[1]) for row in await self._ask(sql.UNFINISHED_SESSIONS, {"now": now})
         ]
 
+    async def owned_sessions(self, owner: str) -> list[str]:
+        rows = await self._ask(sql.OWNED_SESSIONS, {"owner": r.to_ascii(owner)})
+        return [r.from_ascii(row[0]) for row in rows]
+
     async def next_due(self, after: float = float("-inf")) -> float | None:
         due_at: float | None = (await self._ask(sql.NEXT_DUE, {"after": after}))[0][0]
         return due_at
+
+    async def children(self, session_id: str) -> list[str]:
+        rows = await self._ask(sql.CHILDREN, {"session_id": r.to_ascii(session_id)})
+        return [r.from_ascii(row[0]) for row in rows]
+
+    async def forget(self, session_id: str, epoch: int) -> None:
+        key = r.to_ascii(session_id)
+        values = {"session_id": key, "epoch": epoch, "payload": payload_of(key)}
+        await self._do(
+            lambda connection: connection.forget(session_id, values),
+            again=lambda connection: connection.forget_again(session_id, values),
+        )
+        self._notify(session_id)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         unsubscribe = self._listeners.subscribe(listener)

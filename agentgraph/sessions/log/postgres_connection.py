@@ -46,18 +46,29 @@ class LogConnection:
         return list(await self._cursor.fetchall()) if self._cursor.description else []
 
     async def create(
-        self, columns: Values, envelopes: Sequence[Envelope], labels: Sequence[str]
+        self,
+        columns: Values,
+        envelopes: Sequence[Envelope],
+        labels: Sequence[str],
+        parent: tuple[str, int] | None,
     ) -> bool:
-        """Create a session with its first envelopes; False if a session of this id exists."""
+        """Create a session with its first envelopes; False if a session of this id exists.
+
+        With the key and the epoch of a parent: `StaleOwner` unless that is there so.
+        """
         rows, keys = r.envelope_rows(envelopes, 0), list(r.keys_of(envelopes).items())
         session_id = columns["session_id"]
         async with self.connection.transaction():
+            if parent is not None:
+                values = {"session_id": r.to_ascii(parent[0]), "epoch": parent[1]}
+                if not await self.ask(sql.LOCK_EPOCH, values):
+                    raise r.stale_owner(parent[0])
             counts = {"head": len(rows), "said": r.view_count(rows)}
-            created = await self.ask(sql.CREATE, {**columns, **counts})
-            if not created:
+            new_rows = await self.ask(sql.CREATE, {**columns, **counts})
+            if not new_rows:
                 return False
             if labels:
-                place = {"tenant": columns["tenant"], "ordinal": created[0][0]}
+                place = {"tenant": columns["tenant"], "ordinal": new_rows[0][0]}
                 await self.ask(sql.LABEL, {**place, "labels": labels})
             # In chunks: a fork may have more envelopes than fit into one message.
             for at in range(0, len(rows), _CHUNK):
@@ -112,6 +123,23 @@ class LogConnection:
         if await self.ask(sql.IS_ACCEPTED, values):
             return str(values["envelope_id"])
         return await self.enqueue(session_id, values)
+
+    async def forget(self, session_id: str, values: Values) -> None:
+        """Delete a session under an epoch, with its rows in all tables."""
+        async with self.connection.transaction():
+            rows = await self.ask(sql.LOCK, values)
+            if not rows:
+                raise r.unknown_session(session_id)
+            if rows[0][2] != values["epoch"]:
+                raise r.stale_owner(session_id)
+            for statement in sql.FORGET:
+                await self.ask(statement, values)
+            await self.ask(sql.NOTIFY, values)
+
+    async def forget_again(self, session_id: str, values: Values) -> None:
+        """Forget, unless the first try, whose answer was lost, has done so already."""
+        if await self.ask(sql.STATUS, values):
+            await self.forget(session_id, values)
 
     async def migrate(self) -> None:
         """Migrate the tables to the current version, one process at a time."""

@@ -19,14 +19,16 @@ _KEYS = """
     ON CONFLICT DO NOTHING
 """
 
-# Returns no row, and inserts none, if a session with this id exists.
+# Returns no row, and inserts none, if a session with this id exists. The lock waits for a session
+# that is being forgotten: the new one may have its id.
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, tenant, team, creator, parent, created_at, status, runnable, due_at, head, said,
-     snapshot, metadata, record)
+     snapshot, metadata, record, epoch)
 VALUES
     (%(session_id)s, %(tenant)s, %(team)s, %(creator)s, %(parent)s, %(created_at)s, %(status)s,
-     %(runnable)s, %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(metadata)s, %(record)s)
+     %(runnable)s, %(due_at)s, %(head)s, %(said)s, %(snapshot)s, %(metadata)s, %(record)s,
+     (SELECT lowest FROM agentgraph_epochs FOR SHARE))
 ON CONFLICT DO NOTHING RETURNING ordinal
 """
 LABEL = """
@@ -42,10 +44,11 @@ FILL_KEYS = f"""
 INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 {_KEYS.format(origin="")}
 """
-# Returns no row, and inserts nothing, for an unknown session.
+# Returns no row, and inserts nothing, for an unknown session. Locks the session's row, so that it
+# cannot be forgotten meanwhile.
 STORE_BLOBS = """
-WITH target AS (
-    SELECT session_id FROM agentgraph_sessions WHERE session_id = %(session_id)s
+WITH target AS MATERIALIZED (
+    SELECT session_id FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
 ), stored AS (
     INSERT INTO agentgraph_blobs (session_id, digest, data)
     SELECT target.session_id, b.digest, b.data
@@ -86,6 +89,11 @@ SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
 # that it inserts is visible only to statements that begin after its commit.
 LOCK = """
 SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR UPDATE
+"""
+# Runs before the row of an inner session is inserted: until that is committed, nobody else can
+# claim the parent, or forget it.
+LOCK_EPOCH = """
+SELECT 1 FROM agentgraph_sessions WHERE session_id = %(session_id)s AND epoch = %(epoch)s FOR SHARE
 """
 INBOX_REMAINS = "SELECT 1 FROM agentgraph_inbox WHERE session_id = %(session_id)s LIMIT 1"
 # Tells whether an append whose answer was lost was carried out: its last envelope is stored as
@@ -217,6 +225,21 @@ WITH gone AS (
 SELECT pg_notify('{CHANNEL}', '')
 """
 ORDINAL = "SELECT ordinal FROM agentgraph_sessions WHERE session_id = %(session_id)s"
+CHILDREN = """
+SELECT session_id FROM agentgraph_sessions WHERE parent = %(session_id)s ORDER BY ordinal
+"""
+# These run after LOCK, in its transaction. A table that later versions add for rows of sessions
+# belongs here too. The session's own row, of which the others are found, is the last.
+FORGET = (
+    "UPDATE agentgraph_epochs SET lowest = greatest(lowest, %(epoch)s::bigint + 1)",
+    "DELETE FROM agentgraph_labels WHERE ordinal = "
+    "(SELECT ordinal FROM agentgraph_sessions WHERE session_id = %(session_id)s)",
+    "DELETE FROM agentgraph_inbox WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_keys WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_envelopes WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_blobs WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_sessions WHERE session_id = %(session_id)s",
+)
 # Each SELECT is answered by its own partial index.
 UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
@@ -227,5 +250,8 @@ UNION SELECT s.ordinal, s.session_id
 UNION SELECT ordinal, session_id FROM agentgraph_sessions
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
+"""
+OWNED_SESSIONS = """
+SELECT session_id FROM agentgraph_sessions WHERE owner = %(owner)s ORDER BY ordinal
 """
 NEXT_DUE = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at > %(after)s::double precision"

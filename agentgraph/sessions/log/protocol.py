@@ -60,6 +60,11 @@ class StoredSession:
     epoch: int = 0
 
 
+def is_unknown(error: SessionError) -> bool:
+    """Tell whether an error says that there is no such session, or no more."""
+    return error.code == "unknown_session"
+
+
 class DamagedSession(Quarantined):
     """A record of a session is torn, altered or missing: restore it from a backup.
 
@@ -142,7 +147,7 @@ class SessionQuery:
             (self.tenant, record.tenant),
         )
         own = record.metadata
-        return all(wanted in (None, value) for wanted, value in pairs) and all(
+        return all(choice in (None, value) for choice, value in pairs) and all(
             key in own and json_equal(own[key], value) for key, value in self.metadata.items()
         )
 
@@ -178,10 +183,15 @@ class Log(Protocol):
         *,
         due_at: float | None = None,
         runnable: bool | None = None,
+        parent_epoch: int | None = None,
     ) -> bool:
         """Create a session with its first envelopes; return False if a session of this id exists.
 
         `due_at` is the instant of the session's next timer; `runnable` overrides that of the state.
+        With a `parent_epoch` it raises `StaleOwner` unless its parent is there under this epoch.
+
+        Its epoch is higher than that of any session that was forgotten: a former owner of one with
+        the same id can write nothing to it.
         """
         ...
 
@@ -303,8 +313,23 @@ class Log(Protocol):
         """
         ...
 
+    async def owned_sessions(self, owner: str) -> list[str]:
+        """Return the sessions that a hub owns."""
+        ...
+
     async def next_due(self, after: float = float("-inf")) -> float | None:
         """Return the instant of the first timer of any session after `after`, None without one."""
+        ...
+
+    async def children(self, session_id: str) -> list[str]:
+        """Return the sessions whose parent this one is: inner sessions, and forks."""
+        ...
+
+    async def forget(self, session_id: str, epoch: int) -> None:
+        """Delete a session and all that is stored of it, at once; listeners learn of the change.
+
+        `StaleOwner` if the epoch has moved on.
+        """
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:

@@ -133,13 +133,15 @@ class SQLiteLog:
         *,
         due_at: float | None = None,
         runnable: bool | None = None,
+        parent_epoch: int | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         rows, keys = r.envelope_rows(envelopes, 0), r.keys_of(envelopes)
         labels = labels_of(record.metadata)
+        parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
 
         def work(access: _FileAccess) -> bool:
-            is_new = access.ask(lambda file: file.create(columns, rows, keys, labels))
+            is_new = access.ask(lambda file: file.create(columns, rows, keys, labels, parent))
             if is_new:
                 access.listeners.notify(record.key)
             return is_new
@@ -271,8 +273,19 @@ class SQLiteLog:
         rows = await self._ask(lambda file: file.unfinished_sessions(now))
         return [r.from_ascii(row[1]) for row in rows]
 
+    async def owned_sessions(self, owner: str) -> list[str]:
+        rows = await self._ask(lambda file: file.owned_sessions(owner))
+        return [r.from_ascii(row[0]) for row in rows]
+
     async def next_due(self, after: float = float("-inf")) -> float | None:
         return await self._ask(lambda file: file.next_due(after))
+
+    async def children(self, session_id: str) -> list[str]:
+        rows = await self._ask(lambda file: file.children(session_id))
+        return [r.from_ascii(row[0]) for row in rows]
+
+    async def forget(self, session_id: str, epoch: int) -> None:
+        await self._ask_and_notify(lambda file: file.forget(session_id, epoch), session_id)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         unsubscribe = self._listeners.subscribe(listener)

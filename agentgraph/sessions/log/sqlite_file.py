@@ -57,15 +57,21 @@ class SessionFile:
         rows: Sequence[r.EnvelopeRow],
         keys: Mapping[str, str],
         labels: Sequence[str],
+        parent: tuple[str, int] | None,
     ) -> bool:
-        """Create a session with its first envelopes; False if a session of this id exists."""
+        """Create a session with its first envelopes; False if a session of this id exists.
+
+        With the key and the epoch of a parent: `StaleOwner` unless that is there so.
+        """
         session_id = columns["session_id"]
         values = {**columns, "head": len(rows), "said": r.view_count(rows)}
         with self._transaction() as ask:
-            created = ask(sql.CREATE, values)
-            if created.rowcount < 1:
+            if parent is not None and self._epoch(parent[0]) != parent[1]:
+                raise r.stale_owner(parent[0])
+            cursor = ask(sql.CREATE, values)
+            if cursor.rowcount < 1:
                 return False
-            places = [(label, columns["tenant"], created.lastrowid) for label in labels]
+            places = [(label, columns["tenant"], cursor.lastrowid) for label in labels]
             self._connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
             self._add(session_id, rows, keys, base=0)
             self._uncommitted_changes += 1
@@ -221,10 +227,35 @@ class SessionFile:
     def unfinished_sessions(self, now: float) -> list[r.Row]:
         return self._connection.execute(sql.UNFINISHED_SESSIONS, (now,)).fetchall()
 
+    def owned_sessions(self, owner: str) -> list[r.Row]:
+        query = "SELECT session_id FROM agentgraph_sessions WHERE owner = ? ORDER BY ordinal"
+        return self._connection.execute(query, (r.to_ascii(owner),)).fetchall()
+
     def next_due(self, after: float) -> float | None:
         query = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at > ?"
         row = self._row(query, after)
         return None if row is None else row[0]
+
+    def children(self, session_id: str) -> list[r.Row]:
+        query = "SELECT session_id FROM agentgraph_sessions WHERE parent = ? ORDER BY ordinal"
+        return self._connection.execute(query, (r.to_ascii(session_id),)).fetchall()
+
+    def forget(self, session_id: str, epoch: int) -> None:
+        """Delete a session under an epoch, with its rows in all tables."""
+        values = {"session_id": r.to_ascii(session_id), "epoch": epoch}
+        with self._transaction() as ask:
+            present = self._epoch(session_id)
+            if present is None:
+                raise r.unknown_session(session_id)
+            if present != epoch:
+                raise r.stale_owner(session_id)
+            changes = self._changes()
+            for statement in sql.FORGET:
+                ask(statement, values)
+            # The rows that have gone count no more: the number of changes must grow all the same.
+            shortfall = changes - self._changes()
+            ask("UPDATE agentgraph_changes SET count = count + ?", (shortfall,))
+            self._count_change()
 
     def has_changed(self) -> bool:
         """Tell whether other connections have changed a session since the last call.
@@ -280,6 +311,12 @@ class SessionFile:
     def _has_inbox(self, session_id: str) -> bool:
         query = "SELECT 1 FROM agentgraph_inbox WHERE session_id = ? LIMIT 1"
         return self._row(query, session_id) is not None
+
+    def _epoch(self, session_id: str) -> int | None:
+        """Return the epoch of a session, None if there is no such session."""
+        query = "SELECT epoch FROM agentgraph_sessions WHERE session_id = ?"
+        row = self._row(query, r.to_ascii(session_id))
+        return None if row is None else int(row[0])
 
     def _refusal(self, session_id: str, epoch: int | None) -> SessionError:
         query = "SELECT status, head, epoch FROM agentgraph_sessions WHERE session_id = ?"

@@ -6,10 +6,11 @@ from __future__ import annotations
 CREATE = """
 INSERT INTO agentgraph_sessions
     (session_id, tenant, team, creator, parent, created_at, status, runnable, due_at, head, said,
-     snapshot, metadata, record)
+     snapshot, metadata, record, epoch)
 VALUES
     (:session_id, :tenant, :team, :creator, :parent, :created_at, :status, :runnable, :due_at,
-     :head, :said, :snapshot, :metadata, :record)
+     :head, :said, :snapshot, :metadata, :record,
+     (SELECT lowest FROM agentgraph_epochs))
 ON CONFLICT DO NOTHING
 """
 # Moves the head of a session if the head is where the caller expects it, and returns the number of
@@ -87,6 +88,18 @@ RELEASE_ALL = """
 DELETE FROM agentgraph_hubs
 WHERE owner = :owner OR until < (SELECT until FROM agentgraph_hubs WHERE owner = :owner) - :keep_s
 """
+# A table that later versions add for rows of sessions belongs here too. The session's own row, of
+# which the others are found, is the last.
+FORGET = (
+    "UPDATE agentgraph_epochs SET lowest = max(lowest, :epoch + 1)",
+    "DELETE FROM agentgraph_labels WHERE ordinal = "
+    "(SELECT ordinal FROM agentgraph_sessions WHERE session_id = :session_id)",
+    "DELETE FROM agentgraph_inbox WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_keys WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_envelopes WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_blobs WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_sessions WHERE session_id = :session_id",
+)
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
 UNFINISHED_SESSIONS = """
 SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
@@ -100,8 +113,8 @@ UNION SELECT ordinal, session_id
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
 ORDER BY 1
 """
-# Rows are never removed from these tables, or a counter keeps the last number: so the sum grows
-# with every change.
+# A counter keeps the last number of the inbox, and `SessionFile.forget` makes up for the other rows
+# that it removes: so the sum grows with every change.
 CHANGES = """
 SELECT ifnull((SELECT max(place) FROM agentgraph_envelopes), 0)
     + ifnull((SELECT max(ordinal) FROM agentgraph_sessions), 0)

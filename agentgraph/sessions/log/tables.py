@@ -155,6 +155,9 @@ _TENANTS = (
         ordinal BIGINT NOT NULL,
         PRIMARY KEY (digest, tenant, ordinal)
     )""",
+    # The epoch that new sessions begin with: higher than that of any that was forgotten.
+    "CREATE TABLE agentgraph_epochs (lowest BIGINT NOT NULL)",
+    "INSERT INTO agentgraph_epochs VALUES (0)",
     "CREATE INDEX agentgraph_labels_of ON agentgraph_labels (ordinal)",
     "CREATE INDEX agentgraph_sessions_of_tenant ON agentgraph_sessions (tenant, ordinal)",
     "CREATE INDEX agentgraph_sessions_of_creator ON agentgraph_sessions (creator, ordinal)",

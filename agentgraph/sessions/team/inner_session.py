@@ -13,6 +13,7 @@ from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.running import current_run, inside_part
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.draft import Content
@@ -61,7 +62,7 @@ async def open_inner(
         parent=parent,
         tenant=outer.record.tenant,
     )
-    session = await open_session(outer.log, team, record)
+    session = await open_session(outer.log, team, record, parent_epoch=outer.epoch)
     if not is_inner_of(session.record, parent, team.name):
         raise SessionError(
             f"session {session_id!r} does not serve round {parent.round} of {outer.id!r}",
@@ -135,14 +136,20 @@ async def release_inner(session: OwnedSession) -> None:
         await session.log.release(session.id, session.owner)
 
 
-async def open_session(log: Log, team: TeamSpec, record: SessionRecord) -> OwnedSession:
-    """Begin a session that no hub drives, or resume it if the log has it."""
+async def open_session(
+    log: Log, team: TeamSpec, record: SessionRecord, *, parent_epoch: int | None = None
+) -> OwnedSession:
+    """Begin a session that no hub drives, or resume it if the log has it.
+
+    A session that serves a round can begin only under the epoch of the outer session.
+    """
     rules = team.rules_of(record)
     page = Page(SessionState.initial(record), rules)
     begin_log(page, record)
-    await log.create(record, page.envelopes, page.state, runnable=False)
+    await log.create(record, page.envelopes, page.state, runnable=False, parent_epoch=parent_epoch)
     stored_session = await log.load(record.key)
-    assert stored_session is not None  # created above, or stored before
+    if stored_session is None:
+        raise unknown_session(record.key)  # somebody has forgotten it since
     return OwnedSession(
         log,
         stored_session.record,

@@ -193,6 +193,13 @@ class Twins(RuleBasedStateMachine):
         made = record(id, tenant=tenant, creator=creator, metadata=metadata)
         self.both(lambda log: log.create(made, [], SessionState.initial(made)))
 
+    @rule(session_id=SESSIONS | SESSION_IDS, drift=st.sampled_from([0, 0, 1, -1]))
+    def forget(self, session_id: str, drift: int) -> None:
+        stored = self.both(lambda log: log.load(session_id))
+        epoch = drift + (stored.epoch if stored is not None else 0)
+        self.both(lambda log: log.forget(session_id, epoch))
+        self.both(lambda log: log.children("origin"))
+
     @rule(query=QUERIES)
     def sessions(self, query: SessionQuery) -> None:
         self.both(lambda log: log.sessions(query))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,7 @@ async def test_unknown_session_is_refused_by_all_that_needs_one(log: Log) -> Non
         log.claim("nobody", "hub", 0),
         log.release("nobody", "hub"),
         log.attempt("nobody", 0),
+        log.forget("nobody", 0),
         log.append("nobody", [], 0, SessionState()),
     ):
         with pytest.raises(SessionError, match="no session 'nobody'") as caught:
@@ -149,6 +151,98 @@ async def test_list_after_an_unknown_session_is_refused(log: Log) -> None:
     with pytest.raises(SessionError) as caught:
         await log.sessions(SessionQuery(after="nobody"))
     assert caught.value.code == "unknown_session"
+
+
+async def test_nothing_is_left_of_a_session_that_is_forgotten(opened: OpenLog) -> None:
+    log = await opened()
+    made = record("s", metadata={"kind": "chat"})
+    await log.create(made, [envelope(1, key="k")], SessionState.initial(made), due_at=1.0)
+    await log.enqueue("s", waiting("w", key="l"))
+    await Writer(log, "t").begin(envelope(1, session_id="t"))
+    epoch = await log.claim("s", "hub", 0)
+    assert epoch is not None
+
+    await log.forget("s", epoch)
+
+    for other in (log, await opened()):
+        assert await other.load("s") is None
+        assert [one.session_id for one in await other.sessions()] == ["t"]
+        assert await other.sessions(SessionQuery(metadata={"kind": "chat"})) == []
+        assert await other.unfinished_sessions(9.0) == []
+        assert await other.next_due() is None
+        with pytest.raises(SessionError, match="no session 's'"):
+            await other.enqueue("s", waiting("w"))
+    assert len(await log.read("t")) == 1
+    await Writer(log, "s").begin(envelope(1, envelope_id="new"))
+    assert await log.inbox("s") == []
+    assert await log.accepted_id("s", "a", "k") is None
+    assert [one.envelope_id for one in await log.read("s")] == ["new"]
+
+
+async def test_the_sessions_of_an_owner_are_known(log: Log) -> None:
+    for session_id in ("s", "t", "u"):
+        await Writer(log, session_id).begin()
+        await log.claim(session_id, "other" if session_id == "t" else "hub", 0)
+    await log.release("u", "hub")
+
+    assert await log.owned_sessions("hub") == ["s"]
+    assert await log.owned_sessions("nobody") == []
+
+
+async def test_only_the_owner_forgets_a_session(log: Log) -> None:
+    await Writer(log).begin(envelope(1))
+    former = await log.claim("s", "former", 0)
+    await log.claim("s", "present", 0)
+    assert former is not None
+
+    with pytest.raises(StaleOwner):
+        await log.forget("s", former)
+
+    assert len(await log.read("s")) == 1
+
+
+async def test_a_former_owner_writes_nothing_to_a_later_session_of_the_id(log: Log) -> None:
+    await Writer(log).begin()
+    epochs = [await log.claim("s", "former", n) for n in range(3)]
+    assert epochs[-1] is not None
+    await log.forget("s", epochs[-1])
+    later = await Writer(log).begin()
+    for _ in range(3):
+        for epoch in epochs:
+            with pytest.raises(StaleOwner):
+                await later.add(envelope(1), epoch=epoch)
+        await log.claim("s", "later", 0, force=True)
+        await log.release("s", "later")
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_other_logs_are_told_of_what_is_forgotten(opened: OpenLog, again: bool) -> None:
+    log, heard = await opened(), Heard()
+    await Writer(log).begin(*(envelope(n) for n in range(1, 4)))
+    (await opened()).subscribe(heard)
+    await log.forget("s", 0)
+    if again:
+        await Writer(log).begin(*(envelope(n) for n in range(1, 4)))
+    await heard.of("s")
+
+
+async def test_an_inner_session_begins_only_under_the_epoch_of_its_parent(log: Log) -> None:
+    await Writer(log, "origin").begin()
+    inner = record("child")
+    former = await log.claim("origin", "former", 0)
+    present = await log.claim("origin", "present", 0)
+    assert former is not None and present is not None
+
+    for epoch in (former, present + 1):
+        with pytest.raises(StaleOwner):
+            await log.create(inner, [], SessionState.initial(inner), parent_epoch=epoch)
+    assert await log.children("origin") == []
+    assert await log.create(inner, [], SessionState.initial(inner), parent_epoch=present)
+    assert await log.children("origin") == ["child"]
+    await log.forget("origin", present)
+    orphan = replace(inner, session_id="orphan")
+    with pytest.raises(StaleOwner):
+        await log.create(orphan, [], SessionState.initial(orphan), parent_epoch=present)
 
 
 async def test_append_stores_envelopes_and_state(opened: OpenLog) -> None:
