@@ -44,7 +44,7 @@ class Store:
             return _sqlite_bytes(self.file)
         if self.name == "Postgres":
             return _postgres_bytes(self.url)
-        from agentgraph.sessions.state.payload import encode_json
+        from agentgraph.sessions.envelopes.payload import encode_json
 
         kept = [session.state.to_dict(), *(one.to_dict() for one in await session.history())]
         saver = hub.saver

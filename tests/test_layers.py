@@ -76,7 +76,7 @@ ROWS = {
         "patcher",
     ),
     "agents": ("spec", "nodes", "build", "picture", "run", "agent"),
-    "sessions": ("state", "log", "rounds", "team", "single", "hub", "audit tools"),
+    "sessions": ("envelopes", "state", "log", "rounds", "team", "single", "hub", "audit tools"),
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import Log, MemoryLog, StoredSession, open_log
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.storage import lasting_url
 
 _BATCH = 200

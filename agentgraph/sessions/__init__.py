@@ -2,13 +2,8 @@
 
 from agentgraph.outcomes import Interrupt
 from agentgraph.sessions.audit import Audit, audit_of
-from agentgraph.sessions.hub.answer import Answer
-from agentgraph.sessions.hub.hub import Hub
-from agentgraph.sessions.hub.session import Receipt, Session
-from agentgraph.sessions.hub.team import Team, TeamResult
-from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, register_log
-from agentgraph.sessions.state.draft import Draft, packet_envelope, text_envelope
-from agentgraph.sessions.state.envelope import (
+from agentgraph.sessions.envelopes.draft import Draft, packet_envelope, text_envelope
+from agentgraph.sessions.envelopes.envelope import (
     EV_AUDIT,
     EV_CANCELLED,
     EV_CONTEXT_SET,
@@ -40,6 +35,11 @@ from agentgraph.sessions.state.envelope import (
     Priority,
     visible_to,
 )
+from agentgraph.sessions.hub.answer import Answer
+from agentgraph.sessions.hub.hub import Hub
+from agentgraph.sessions.hub.session import Receipt, Session
+from agentgraph.sessions.hub.team import Team, TeamResult
+from agentgraph.sessions.log import Log, MemoryLog, SessionSummary, open_log, register_log
 from agentgraph.sessions.state.expectations import DEFAULT_EXPECTATIONS, Expectation
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.record import SessionRecord

@@ -13,8 +13,8 @@ from typing import Any
 
 from agentgraph.guards import Record, Trail, folded
 from agentgraph.guards.records.record import RecordKind
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState

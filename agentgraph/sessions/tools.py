@@ -9,9 +9,9 @@ from agentgraph.errors import AgentGraphError, ConfigurationError
 from agentgraph.outcomes import current_notes, take_note
 from agentgraph.routing.values import short
 from agentgraph.running import idempotency_key
+from agentgraph.sessions.envelopes.payload import canonical, check_context
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.rounds.round import Round, current_round
-from agentgraph.sessions.state.payload import canonical, check_context
 
 
 def current_session() -> Session:

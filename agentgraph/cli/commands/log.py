@@ -11,8 +11,8 @@ import typer
 from agentgraph.cli.exits import INTERRUPTED, errors_reported, fail
 
 if TYPE_CHECKING:
+    from agentgraph.sessions.envelopes.envelope import Envelope
     from agentgraph.sessions.log import Log, SessionSummary
-    from agentgraph.sessions.state.envelope import Envelope
 
 
 def log(
@@ -89,7 +89,7 @@ async def _show_envelopes(
     import asyncio
 
     from agentgraph.cli.stores import envelopes_of
-    from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED
+    from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED
 
     news = asyncio.Event()
     unsubscribe = log.subscribe(lambda _: news.set())

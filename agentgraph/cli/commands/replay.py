@@ -59,7 +59,7 @@ async def _fold_again(url: str, session_id: str) -> tuple[StoredSession, Session
 def _differences(stored_state: SessionState, folded_state: SessionState) -> Iterator[str]:
     """Yield a line for each field whose JSON differs."""
     from agentgraph.cli.terminal.text import clip
-    from agentgraph.sessions.state.payload import decode_json, encode_json
+    from agentgraph.sessions.envelopes.payload import decode_json, encode_json
 
     after = folded_state.to_dict()
     for name, value in stored_state.to_dict().items():

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from agentgraph.cli.terminal.envelopes import entry_of
 from agentgraph.cli.terminal.text import clean, instant
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import SessionSummary
-from agentgraph.sessions.state.envelope import Envelope
 
 _SPEAKER, _FAINT = "bold cyan", "dim"
 _NUMBER = 3

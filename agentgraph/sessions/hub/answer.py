@@ -13,14 +13,14 @@ from agentgraph.errors import ModelError, SessionError
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.hub.input_span import InputSpan
-from agentgraph.sessions.hub.subscribers import MaySee
-from agentgraph.sessions.state.envelope import (
+from agentgraph.sessions.envelopes.envelope import (
     EV_INTERRUPT,
     EV_PACKET,
     EV_ROUND_FAILED,
     Envelope,
 )
+from agentgraph.sessions.hub.subscribers import MaySee
+from agentgraph.sessions.rounds.input_span import InputSpan
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.inner_session import TURN_ENDS, outcome_of, usage_records
 from agentgraph.usage import Usage

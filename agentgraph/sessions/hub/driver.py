@@ -25,6 +25,7 @@ from agentgraph.errors import (
 )
 from agentgraph.routing import TransitionGraph
 from agentgraph.running import inside_ownership
+from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.hub.execution import Execution, ExecutionHub
 from agentgraph.sessions.hub.lease import is_gone
 from agentgraph.sessions.hub.quarantine import QuarantinedSession, check_records, load_readable
@@ -32,7 +33,6 @@ from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.rounds.round import RETRIES
-from agentgraph.sessions.state.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
 from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState

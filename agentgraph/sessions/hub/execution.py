@@ -17,6 +17,8 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.running import Ownership, Run, inside_ownership, inside_run
+from agentgraph.sessions.envelopes.envelope import EV_REWOUND
+from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.lease import Lease
 from agentgraph.sessions.hub.subscribers import Subscribers
@@ -24,9 +26,7 @@ from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
 from agentgraph.sessions.rounds.unfinished_turns import end_cancelled_input, unfinished_turn
-from agentgraph.sessions.state.envelope import EV_REWOUND
 from agentgraph.sessions.state.input_account import add_usage
-from agentgraph.sessions.state.packet import UnfinishedTurn
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_session import usage_in_inner

@@ -21,6 +21,7 @@ from agentgraph.routing import TransitionGraph
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.routing.values import json_equal, short
 from agentgraph.running import Ownership, leave_run
+from agentgraph.sessions.envelopes.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.hub.checkpoints import BufferedSaver
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.erasure import check_erasable, erase
@@ -36,7 +37,6 @@ from agentgraph.sessions.log.rows import to_ascii, unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.team import Served, team_of, teams_of
-from agentgraph.sessions.state.envelope import EV_HANDOFF, Envelope
 from agentgraph.sessions.state.expectations import Expectation, next_due
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.page import Page, ask_again

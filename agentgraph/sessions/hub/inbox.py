@@ -9,15 +9,15 @@ from itertools import count
 
 from agentgraph.clock import new_id
 from agentgraph.errors import Quarantined, SessionClosed, SessionError
-from agentgraph.sessions.hub.input_span import InputSpan
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import SessionReader
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.log.blobs import store_of_draft
 from agentgraph.sessions.rounds.admission import may_enter
+from agentgraph.sessions.rounds.input_span import InputSpan
 from agentgraph.sessions.rounds.round import current_round
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.visibility import Audience
 
 

@@ -10,11 +10,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError, SessionError
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import EV_DECISION
 from agentgraph.sessions.hub.hub import LEASE_S, Hub
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import MemoryLog
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import EV_DECISION
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.storage import open_saver
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from agentgraph.clock import clock
 from agentgraph.errors import Quarantined
 from agentgraph.routing import TransitionGraph
+from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, EV_SESSION_LEFT
 from agentgraph.sessions.log import InboxEntry, Log, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.admission import admit_all
 from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, EV_SESSION_LEFT
 from agentgraph.sessions.state.expectations import expire, expires_at
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import SessionRecord

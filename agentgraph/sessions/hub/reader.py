@@ -11,6 +11,7 @@ from langchain_core.messages import AnyMessage
 
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.sessions.envelopes.envelope import Envelope, for_participant, visible_to
 from agentgraph.sessions.hub.driver import SessionDriver
 from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, watch
@@ -19,7 +20,6 @@ from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.memory import messages_in
-from agentgraph.sessions.state.envelope import Envelope, for_participant, visible_to
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import is_live, live_envelopes
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last

@@ -15,22 +15,22 @@ from agentgraph.errors import (
     SessionError,
 )
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.sessions.hub.answer import Answer, answer_to
-from agentgraph.sessions.hub.inbox import SessionInbox
-from agentgraph.sessions.hub.reader import ReaderHub
-from agentgraph.sessions.hub.subscribers import Handler, MaySee
-from agentgraph.sessions.rounds.branch import state_at
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import (
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import (
     Content,
     Draft,
     draft_faults,
     is_reserved,
     make_draft,
 )
-from agentgraph.sessions.state.envelope import Envelope, Priority
+from agentgraph.sessions.envelopes.envelope import Envelope, Priority
+from agentgraph.sessions.envelopes.payload import check_context
+from agentgraph.sessions.hub.answer import Answer, answer_to
+from agentgraph.sessions.hub.inbox import SessionInbox
+from agentgraph.sessions.hub.reader import ReaderHub
+from agentgraph.sessions.hub.subscribers import Handler, MaySee
+from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context
-from agentgraph.sessions.state.payload import check_context
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience

@@ -15,12 +15,12 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from agentgraph.errors import SessionError
 from agentgraph.running import Run, current_run
+from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, Envelope
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import current_attempt, current_round
-from agentgraph.sessions.state.envelope import EV_SESSION_CLOSED, Envelope
 from agentgraph.sessions.state.visibility import Audience
 from agentgraph.stream import AnyEvent, Event
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent

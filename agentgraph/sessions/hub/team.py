@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from agentgraph.blocking import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
 from agentgraph.outcomes import Interrupt
+from agentgraph.sessions.envelopes.draft import Content
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.hub.answer import questions_in, words_of_end
 from agentgraph.sessions.hub.memory_runs import MemoryRuns
 from agentgraph.sessions.hub.session import Session
-from agentgraph.sessions.state.draft import Content
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import live_envelopes
 from agentgraph.sessions.state.state import SessionState

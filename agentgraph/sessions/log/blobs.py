@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from agentgraph.sessions.envelopes.blobs import digests_in, put_back, take_out
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.protocol import DamagedSession, Log
-from agentgraph.sessions.state.blobs import digests_in, put_back, take_out
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
 
 
 async def store_parts(log: Log, session_id: str, parts: Sequence[Any], name: str) -> list[Any]:

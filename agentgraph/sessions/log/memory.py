@@ -12,6 +12,7 @@ from itertools import count, product
 from typing import TypeAlias
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
@@ -23,7 +24,6 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 

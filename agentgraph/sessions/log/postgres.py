@@ -15,6 +15,7 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from agentgraph.errors import StorageError
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
@@ -30,7 +31,6 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage.pool import (

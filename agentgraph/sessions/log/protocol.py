@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 from agentgraph.errors import Quarantined, SessionError
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import json_equal
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.record import DEFAULT_TENANT, SessionRecord, session_key
 from agentgraph.sessions.state.state import SessionState
 

@@ -19,19 +19,19 @@ from agentgraph.errors import (
     StaleOwner,
 )
 from agentgraph.routing.frozen_json import FrozenDict, freeze_object
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.payload import (
+    decode_json,
+    decode_object,
+    encode_json,
+    encode_object,
+)
 from agentgraph.sessions.log.protocol import (
     DamagedSession,
     InboxEntry,
     SessionSummary,
     StoredSession,
-)
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.payload import (
-    decode_json,
-    decode_object,
-    encode_json,
-    encode_object,
 )
 from agentgraph.sessions.state.record import SessionRecord, id_of, tenant_of
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from agentgraph.errors import StorageError
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of
@@ -27,7 +28,6 @@ from agentgraph.sessions.log.protocol import (
 )
 from agentgraph.sessions.log.sqlite_file import SessionFile
 from agentgraph.sessions.log.worker import Worker
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.log import InboxEntry
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.fold import fold, fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import WHOLE, ranges_before

@@ -17,10 +17,10 @@ from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
 from agentgraph.interception import LedgerUnavailable
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import EV_AUDIT
+from agentgraph.sessions.envelopes.payload import clip
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import EV_AUDIT
-from agentgraph.sessions.state.payload import clip
 from agentgraph.sessions.state.visibility import Audience
 
 _LONGEST_RESULT = 4_000

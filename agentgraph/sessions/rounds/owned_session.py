@@ -15,6 +15,10 @@ from agentgraph.clock import clock, new_id
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
 from agentgraph.running import Journal, Run, inside_run
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Content, Draft, text_envelope
+from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.rounds.admission import (
     admissible,
@@ -29,12 +33,8 @@ from agentgraph.sessions.rounds.questions import JUDGE, transcript_of, with_answ
 from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Content, Draft, text_envelope
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.expectations import next_due, overdue
 from agentgraph.sessions.state.fold import fold_all
-from agentgraph.sessions.state.packet import UnfinishedTurn
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import effect_list

@@ -17,9 +17,9 @@ from agentgraph.participant import Graph, Participant, plain_agent
 from agentgraph.routing import default_registry
 from agentgraph.routing.questions import OBJECT, Answer, Question
 from agentgraph.running import handed_over, without_events
+from agentgraph.sessions.envelopes.envelope import Envelope, visible_to
+from agentgraph.sessions.envelopes.payload import clip
 from agentgraph.sessions.rounds.branch import Branch
-from agentgraph.sessions.state.envelope import Envelope, visible_to
-from agentgraph.sessions.state.payload import clip
 from agentgraph.sessions.state.rules import Answers
 
 JUDGE = "rules"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes.envelope import Envelope
 
 _MOST_ENVELOPES = 48
 _MOST_SESSIONS = 128

@@ -11,13 +11,13 @@ from typing import Any
 from agentgraph.guards import SHARE, AuditTrail
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.phases import HandoffPolicy
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.rounds.ledger import RoundLedger, roll_back
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
 from agentgraph.sessions.state.fold import net_context
 from agentgraph.sessions.state.page import Page
-from agentgraph.sessions.state.payload import check_context
 from agentgraph.sessions.state.rules import NeedsAnswer
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience

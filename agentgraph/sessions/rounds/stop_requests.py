@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.sessions.envelopes.packet import UnfinishedTurn, cancelled_round
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.admission import admit_all, may_enter
-from agentgraph.sessions.state.packet import UnfinishedTurn, cancelled_round
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.state import SessionState
 

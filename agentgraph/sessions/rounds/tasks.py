@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Literal
 
 from agentgraph.running import at_call_end
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.state.visibility import Audience
 
 Outcome = Literal["completed", "failed", "expired"]

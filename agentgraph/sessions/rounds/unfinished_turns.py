@@ -16,9 +16,9 @@ from agentgraph.guards import SHARE
 from agentgraph.guards.records.audit_trail import run_ended
 from agentgraph.history import OUTCOME_UNKNOWN, open_calls, work_done
 from agentgraph.running import Journal
+from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
-from agentgraph.sessions.state.packet import UnfinishedTurn
 
 
 async def unfinished_turn(

@@ -16,6 +16,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage
 from agentgraph.graphs.memory import StoredValue
 from agentgraph.history import unknown_outcomes, window
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.envelopes.envelope import EV_DECISION, EV_INTERRUPT, EV_TEXT, Envelope
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.branch import Branch
@@ -26,7 +27,6 @@ from agentgraph.sessions.single.messages import (
     decode_message,
     decode_value,
 )
-from agentgraph.sessions.state.envelope import EV_DECISION, EV_INTERRUPT, EV_TEXT, Envelope
 from agentgraph.sessions.state.fold import WITHDRAWAL
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.thread import RUN_ENDS

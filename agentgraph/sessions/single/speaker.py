@@ -19,6 +19,7 @@ from agentgraph.history import repair
 from agentgraph.outcomes import NOTES
 from agentgraph.participant import HasMemory, Participant, Remains, sentence_of_stop, split_stop
 from agentgraph.running import Run, current_run, handed_over
+from agentgraph.sessions.envelopes.packet import TurnOutput, packet_of
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.single.memory import Memory, read_memory
@@ -29,7 +30,6 @@ from agentgraph.sessions.single.messages import (
     stored_channels,
     stored_messages,
 )
-from agentgraph.sessions.state.packet import TurnOutput, packet_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team.speaker import Speaker, config_with
 

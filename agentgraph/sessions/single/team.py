@@ -118,7 +118,10 @@ class SingleTeam(CompiledTeam):
         askers: Mapping[str, str] = {}
         if isinstance(member, HasMemory) and state is not None:
             askers = member.remains_of(state, {}, is_over=False).askers
+        # In the order of the calls: LangGraph has them in that in which they were asked.
+        places = {key: place for place, key in enumerate(askers)}
         questions = super().questions_in(snapshot, round)
+        questions.sort(key=lambda data: places.get(data["id"], len(places)))
         return [{**data, "agent": askers.get(data["id"], self.name)} for data in questions]
 
     def _state_in(self, snapshot: StateSnapshot) -> StateSnapshot | None:

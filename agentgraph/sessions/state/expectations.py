@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState

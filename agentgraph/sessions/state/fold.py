@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeGuard
 
 from agentgraph.phases import KEEP, ConversationState
 from agentgraph.routing import TransitionDecision
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
     apply_audit,
     begin_input,

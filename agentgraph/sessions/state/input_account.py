@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState, with_fields
 
 ALL_BUDGETS: Final = "*"

@@ -10,9 +10,9 @@ from typing import Any
 from agentgraph.clock import clock
 from agentgraph.routing import TransitionDecision
 from agentgraph.routing.protocols import HUMAN
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.fold import WITHDRAWAL, apply_decision, apply_event, fold
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rewind import rewound_data

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgraph.routing.frozen_json import FrozenDict
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState
 
 STAMP = "parallel"

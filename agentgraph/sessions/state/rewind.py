@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgraph.sessions.state.envelope import EV_REWOUND, Envelope
-from agentgraph.sessions.state.payload import decode_json, encode_json
+from agentgraph.sessions.envelopes.envelope import EV_REWOUND, Envelope
+from agentgraph.sessions.envelopes.payload import decode_json, encode_json
 from agentgraph.sessions.state.state import Range, SessionState, state_fields, with_fields
 
 _PRESENT = ("round", "used", "account", "held", "effects", "violated")

@@ -14,8 +14,8 @@ from agentgraph.routing import Explanation, TransitionDecision, TransitionGraph
 from agentgraph.routing.frozen_json import freeze_object
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.routing.questions import Question
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.fold import apply_event, decision_of, fold_all
 from agentgraph.sessions.state.parallel import turns_of
 from agentgraph.sessions.state.record import SessionRecord

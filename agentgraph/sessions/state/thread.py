@@ -11,8 +11,8 @@ from typing import Any
 
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
 
 NEW_THREAD: Mapping[str, Any] = {"count": 0, "since": 0, "partial": 0, "channels": {}}
 """Of an empty conversation: `count` messages, from the sequence `since` on; `partial` is the last

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.state.envelope import (
+from agentgraph.sessions.envelopes.envelope import (
     EV_CANCELLED,
     EV_PACKET,
     EV_TEXT,

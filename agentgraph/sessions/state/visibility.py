@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from agentgraph.routing import TransitionDecision
-from agentgraph.sessions.state.envelope import SYSTEM, Envelope, visible_to
+from agentgraph.sessions.envelopes.envelope import SYSTEM, Envelope, visible_to
 from agentgraph.sessions.state.state import SessionState
 
 Audience: TypeAlias = tuple[str, ...] | None

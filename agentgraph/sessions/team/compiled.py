@@ -25,9 +25,9 @@ from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
 from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant, store_of
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
+from agentgraph.sessions.envelopes.packet import interrupt_requests
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.questions import Judges, judge_of, model_of
-from agentgraph.sessions.state.packet import interrupt_requests
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.views import FullTranscript, WindowedSummary
 from agentgraph.sessions.team.checks import faults_of, warn_of_rules

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from agentgraph.sessions.envelopes.payload import encode_json
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.state.payload import encode_json
 from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
 
 _PREFIX = "ag.inner."

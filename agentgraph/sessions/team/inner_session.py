@@ -12,18 +12,18 @@ from langchain_core.messages import BaseMessage
 from agentgraph.clock import clock
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError
 from agentgraph.running import current_run, inside_part
-from agentgraph.sessions.log import Log
-from agentgraph.sessions.log.rows import unknown_session
-from agentgraph.sessions.rounds.admission import begin_log
-from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
-from agentgraph.sessions.state.draft import Content
-from agentgraph.sessions.state.envelope import (
+from agentgraph.sessions.envelopes.draft import Content
+from agentgraph.sessions.envelopes.envelope import (
     EV_CANCELLED,
     EV_INTERRUPT,
     EV_PACKET,
     EV_ROUND_FAILED,
     Envelope,
 )
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.rows import unknown_session
+from agentgraph.sessions.rounds.admission import begin_log
+from agentgraph.sessions.rounds.owned_session import OwnedSession, load_state
 from agentgraph.sessions.state.input_account import add_usage
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.parallel import in_list_order

@@ -10,10 +10,10 @@ from agentgraph.errors import SessionError
 from agentgraph.graphs.public_graph import run_whole
 from agentgraph.guards import Guards
 from agentgraph.guards.records.registry import account_of
+from agentgraph.sessions.envelopes.packet import TurnOutput
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import Round
-from agentgraph.sessions.state.packet import TurnOutput
 from agentgraph.sessions.state.record import Parent, session_key
 from agentgraph.sessions.team.inner_id import inner_id
 from agentgraph.sessions.team.inner_session import (

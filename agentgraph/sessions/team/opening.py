@@ -17,13 +17,13 @@ from agentgraph.guards import Default
 from agentgraph.phases import ConversationPipeline
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.routing.values import short
+from agentgraph.sessions.envelopes.payload import canonical, encode_json
 from agentgraph.sessions.state.expectations import (
     DEFAULT_EXPECTATIONS,
     Expectation,
     ends_in_time,
     read_expectations,
 )
-from agentgraph.sessions.state.payload import canonical, encode_json
 from agentgraph.sessions.state.record import (
     DEFAULT_TENANT,
     TENANT_NAME,

@@ -14,11 +14,11 @@ from agentgraph.errors import SessionError
 from agentgraph.guards.records.account import Account
 from agentgraph.history import is_blank
 from agentgraph.interception import current_interceptor, current_ledger
+from agentgraph.sessions.envelopes.draft import Content
 from agentgraph.sessions.log import MemoryLog, StoredSession
 from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state.draft import Content
 from agentgraph.sessions.state.record import DEFAULT_TENANT, Parent, session_key
 from agentgraph.sessions.team.graph import TeamState
 from agentgraph.sessions.team.inner_id import inner_id, is_inner_of, path_of

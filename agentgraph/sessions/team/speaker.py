@@ -43,6 +43,14 @@ from agentgraph.running import (
     inside_part,
     inside_round,
 )
+from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.packet import (
+    TurnOutput,
+    handoffs_not_made,
+    is_silent,
+    is_storable,
+    packet_of,
+)
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.log.protocol import DamagedSession
@@ -50,14 +58,6 @@ from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.ledger import RoundLedger
 from agentgraph.sessions.rounds.owned_session import inside_session
 from agentgraph.sessions.rounds.round import Round, inside
-from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.packet import (
-    TurnOutput,
-    handoffs_not_made,
-    is_silent,
-    is_storable,
-    packet_of,
-)
 from agentgraph.sessions.state.rules import NeedsAnswer
 from agentgraph.sessions.state.views import View, render_view
 from agentgraph.sessions.team.summary import Summarize, summarise

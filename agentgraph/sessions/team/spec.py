@@ -32,9 +32,9 @@ from agentgraph.participant import (
 )
 from agentgraph.phases import ConversationPipeline, ConversationRouter, HandoffPolicy
 from agentgraph.routing import Finding, TransitionGraph
+from agentgraph.sessions.envelopes.payload import canonical
 from agentgraph.sessions.rounds.questions import judge_of, model_of
 from agentgraph.sessions.state.expectations import Expectation
-from agentgraph.sessions.state.payload import canonical
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rules import Asker, Rules
 from agentgraph.sessions.state.views import View

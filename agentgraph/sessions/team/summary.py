@@ -14,11 +14,11 @@ from typing import TypeAlias
 from langgraph.errors import GraphBubbleUp
 
 from agentgraph.errors import kind_of
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.rounds.branch import Branch
 from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState
 
 log = logging.getLogger("agentgraph")

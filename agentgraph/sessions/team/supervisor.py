@@ -16,12 +16,12 @@ from typing import Any
 from agentgraph.clock import new_id
 from agentgraph.errors import SessionError, kind_of
 from agentgraph.running import Run, inside_round, inside_run
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.packet import is_silent, packet_of
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle
 from agentgraph.sessions.rounds.round import Round, inside
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.draft import Draft
-from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.packet import is_silent, packet_of
 from agentgraph.sessions.state.parallel import STAMP
 from agentgraph.sessions.state.visibility import Audience, with_names
 from agentgraph.sessions.team.speaker import Speaker, within

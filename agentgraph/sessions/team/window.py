@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agentgraph.sessions.envelopes.envelope import Envelope, visible_to
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.branch import Branch
-from agentgraph.sessions.state.envelope import Envelope, visible_to
 from agentgraph.sessions.state.parallel import in_list_order, round_of, speakers_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Span, spans_of

@@ -26,7 +26,7 @@ from agentgraph.sessions import (
     open_log,
     text_envelope,
 )
-from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.envelopes import envelope as ev
 from tests.cli.conversations import run, shown
 from tests.cli.pseudo_terminal import CTRL_C, terminal
 from tests.cli.stored_sessions import ask, clerk, desk, hold, tear

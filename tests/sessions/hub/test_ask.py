@@ -47,7 +47,7 @@ from agentgraph.sessions import (
     Team,
     current_session,
 )
-from agentgraph.sessions.hub.input_span import InputSpan
+from agentgraph.sessions.rounds.input_span import InputSpan
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, Turn, call
 from tests.sessions.talk import (
     PATIENCE_S,

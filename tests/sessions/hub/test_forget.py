@@ -18,8 +18,8 @@ from agentgraph.errors import InsideRound, SessionError, StaleOwner
 from agentgraph.guards import StepLimit
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph, sequence
 from agentgraph.sessions import Draft, Hub, MemoryLog, Session, current_session
-from agentgraph.sessions.hub.served import teams_of
 from agentgraph.sessions.hub.subscribers import Subscribers
+from agentgraph.sessions.single.team import teams_of
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.hub.test_quarantine import Rows
 from tests.sessions.talk import PATIENCE_S, after, agent, settled, talk, until

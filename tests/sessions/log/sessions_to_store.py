@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentgraph.sessions.log import InboxEntry, Log
-from agentgraph.sessions.state.draft import Draft, text_envelope
-from agentgraph.sessions.state.envelope import (
+from agentgraph.sessions.envelopes.draft import Draft, text_envelope
+from agentgraph.sessions.envelopes.envelope import (
     EV_AUDIT,
     EV_SESSION_CLOSED,
     EV_TEXT,
     Envelope,
     Priority,
 )
+from agentgraph.sessions.log import InboxEntry, Log
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import Parent, SessionRecord
 from agentgraph.sessions.state.state import SessionState

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
+from agentgraph.sessions.envelopes.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary
-from agentgraph.sessions.state.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
 from tests.sessions.log.sessions_to_store import (

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph.sessions.state import envelope as ev
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope, Priority
 from agentgraph.sessions.state import fold as fold_module
-from agentgraph.sessions.state.envelope import Envelope, Priority
 from agentgraph.sessions.state.fold import decision_of, fold, fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState

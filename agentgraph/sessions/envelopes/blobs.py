@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import Any
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.envelope import Envelope
-from agentgraph.sessions.state.payload import decode_json, encode_json
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.payload import decode_json, encode_json
 
 MAX_INLINE_BYTES = 64_000
 """How much of an envelope's messages, channels or content blocks stands in the envelope itself."""

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.outcomes import Note
 from agentgraph.routing.values import short
-from agentgraph.sessions.state.payload import as_payload, clip, encode_json
+from agentgraph.sessions.envelopes.payload import as_payload, clip, encode_json
 
 _MAX_STEPS = 12
 _MAX_TEXT = 2_000

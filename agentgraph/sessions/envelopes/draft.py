@@ -11,10 +11,10 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Handoff
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import short
-from agentgraph.sessions.state import envelope as ev
-from agentgraph.sessions.state.blobs import is_reference, take_out
-from agentgraph.sessions.state.envelope import Priority
-from agentgraph.sessions.state.payload import canonical
+from agentgraph.sessions.envelopes import envelope as ev
+from agentgraph.sessions.envelopes.blobs import is_reference, take_out
+from agentgraph.sessions.envelopes.envelope import Priority
+from agentgraph.sessions.envelopes.payload import canonical
 
 ContentBlock: TypeAlias = Mapping[str, Any]
 """A content block of LangChain's, such as `{"type": "image", "url": "https://…"}`."""
