@@ -161,7 +161,10 @@ class Execution:
             return Command(resume=thaw(new)) if new else None
         # Admitted here to see whether an agent is due; the graph admits again at each later
         # boundary.
-        await session.admit()
+        if session.rules.asker is None:
+            await session.admit()
+        else:  # a model may be asked first, and the session may be stopped meanwhile
+            await self._accompany(asyncio.ensure_future(session.admit()))
         return {"round": session.state.round} if session.due else None
 
     async def _look_back(self) -> GraphInput | None:
@@ -318,7 +321,10 @@ class Execution:
         return turns
 
     async def _accompany(self, task: asyncio.Future[Any]) -> Any:
-        """Wait for a run; meanwhile admit what may enter, and cancel the run if that ends it."""
+        """Wait for a run, or for the admission of texts; meanwhile admit what may enter.
+
+        It is cancelled if that ends it; then None is returned.
+        """
         session = self.session
         news = asyncio.ensure_future(self._news.wait())
         try:

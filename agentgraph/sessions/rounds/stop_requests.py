@@ -8,7 +8,7 @@ admitted before it, and what arrived after it afterwards.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn, cancelled_round
@@ -46,6 +46,8 @@ class Stop:
         If none is under way, a request to cancel is for the round that earlier entries begin.
         """
         page.admitted_ids.add(self.request.envelope_id)
+        # No model is asked who answers a text, as nobody will.
+        page.rules = replace(page.rules, asker=None)
         if self.rewind is None:
             if not page.state.is_under_way:
                 self._admit_earlier(page)

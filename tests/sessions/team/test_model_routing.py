@@ -29,7 +29,7 @@ from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.stream import Event, TokenEvent
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.sessions.talk import after, agent, heard, held, of_type, settled, talk
+from tests.sessions.talk import PATIENCE_S, after, agent, heard, held, of_type, settled, talk
 
 A, USER = FromSpeaker("a"), FromSpeaker("user")
 
@@ -349,3 +349,36 @@ async def test_a_change_of_the_context_while_the_model_thinks_is_decided_on() ->
         assert await speakers(session) == ["user", "a", "c"]
         ((first, second),) = await answers(session)
         assert [first["question"], second["question"]] == ["Who?", "Who now?"]
+
+
+def thinking(who: str, has_begun: asyncio.Event) -> Team:
+    """Return a team whose rules ask a model that never answers, about an agent or a person."""
+
+    async def think(messages: Any) -> str:
+        has_begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    choice = ModelChoice(ScriptedModel(think), ["b", "c"])
+    pairs = [(A, choice), (USER, "a")] if who == "agent" else [(USER, choice)]
+    return team(rules(*pairs, default=HumanTarget()), guards=None)
+
+
+@pytest.mark.parametrize("who", ["agent", "person"])
+async def test_a_session_can_be_stopped_while_a_model_is_asked(who: str) -> None:
+    has_begun = asyncio.Event()
+    desk = thinking(who, has_begun)
+    async with asyncio.timeout(PATIENCE_S), held(desk) as session:
+        if who == "person":
+            await after(session, "user", "hello")
+        await session.send("user", "more")
+        await has_begun.wait()
+        await session.cancel()
+        state = await settled(session)
+        assert state.status == "waiting_human"
+        assert (await talk(session))[-1] == ("user", "more")
+        has_begun.clear()
+        await session.send("user", "again")
+        await has_begun.wait()
+        await session.close()
+        assert session.state.pending_close_reason == "explicit_close"
