@@ -243,7 +243,7 @@ def receivers_of(log: Sequence[Envelope]) -> dict[tuple[int, str], frozenset[str
     targets = [(one, one.event_data["target"]) for one in handoffs]
     return {
         (packets[str(one.causation_id)]["round"], one.event_data["from"]): frozenset(
-            [target if target != "human" else "user"]
+            [target if target != "human" else "guest"]
         )
         for one, target in targets
     }
