@@ -36,6 +36,8 @@ from agentgraph.routing import (
     TransitionGraph,
 )
 from agentgraph.sessions import EV_CANCELLED, EV_REWOUND, Hub, Log, Session, open_log
+from agentgraph.sessions.single.team import SingleTeam
+from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.storage import open_saver
 from agentgraph.testing import ScriptedModel, call
 
@@ -48,6 +50,8 @@ KINDS = (
     "once-parallel",
     "cancelled",
     "rewound",
+    "single",
+    "single-asked",
 )
 STOPS = {"cancelled": EV_CANCELLED, "rewound": EV_REWOUND}
 """By kind, what ends the first round of bob, who asks for it himself."""
@@ -118,9 +122,13 @@ class Hazards:
 
 def team_of(
     kind: str, ledger: Ledger, durability: Any = "round", hazards: Hazards = Hazards()
-) -> Team:
-    """Return three agents who pay for what they are asked to."""
+) -> CompiledTeam:
+    """Return three agents who pay for what they are asked to, or the first one alone."""
     asks = {"bob"} if kind.startswith("asked") else set()
+    if kind.startswith("single"):
+        alone = payer("alice", ledger, hazards, asks=kind == "single-asked", once=False)
+        durable: Any = "sync" if durability == "step" else "async"
+        return SingleTeam.of(replace(alone, durability=durable))
     once = kind.startswith("once")
     agents = [payer(name, ledger, hazards, asks=name in asks, once=once) for name in PURCHASES]
     if kind in STOPS:
@@ -240,7 +248,16 @@ class DeadlyLog:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-_WRITES = ("create", "append", "enqueue", "attempt", "claim", "release", "release_all")
+_WRITES = (
+    "create",
+    "append",
+    "enqueue",
+    "attempt",
+    "claim",
+    "release",
+    "release_all",
+    "store_blobs",
+)
 
 
 async def play(
@@ -292,6 +309,8 @@ async def converse(session: Session, says: int) -> None:
         state = await session.settled()
         if state.status == "waiting_decision":
             return
+    if session.record.is_single:  # no run of its agent closes it
+        await session.close(REASON)
 
 
 async def chat(url: str, ledger: str, session: str, who: str, count: int) -> None:

@@ -20,6 +20,7 @@ from random import Random  # noqa: TID251 - a seeded one
 from typing import Any
 
 import psycopg
+from langchain_core.messages import AnyMessage
 
 from agentgraph.clock import SystemClock
 from agentgraph.sessions import (
@@ -35,6 +36,7 @@ from agentgraph.sessions import (
     open_log,
 )
 from agentgraph.sessions.log import StoredSession
+from agentgraph.sessions.single.memory import messages_in
 from agentgraph.sessions.state.fold import fold_all
 from tests.sessions.crashing import PURCHASES, REASON, SAID, STOPS, Ledger
 
@@ -169,7 +171,7 @@ class Played:
     writes: int = 0
     """The writes of its last process."""
     round_s: float = 0.0
-    """How long a round took in its last process, on average."""
+    """How long a round took in the last process that began one, on average."""
 
 
 def played(
@@ -212,7 +214,8 @@ def _is_closed(pen: Pen, result: Played, kill: InRound | None, round_s: float) -
                 kill_at = _now() + kill.part * round_s
         elif "writes" in told:
             kill_at, status, result.writes = float("inf"), told["status"], told["writes"]
-            result.round_s = (told["at"] - rounds[0]) / len(rounds) if rounds else 0.0
+            if rounds:
+                result.round_s = (told["at"] - rounds[0]) / len(rounds)
         elif told.get("ended") == signal.SIGKILL:
             result.kills[where] += 1
             return False
@@ -231,10 +234,13 @@ async def faults(result: Played) -> list[str]:
         envelopes = await log.read(result.session)
         left = await log.inbox(result.session)
         unfinished = await log.unfinished_sessions(0.0)
+        messages = await messages_in(log, result.session, envelopes)
     finally:
         await log.close()
     found = [*_wrong_log(stored, envelopes), *_wrong_rounds(result, envelopes)]
     found += _wrong_ledger(result)
+    if result.kind.startswith("single"):
+        found += _wrong_messages(messages)
     if left:
         found.append(f"{len(left)} wait in the inbox")
     if result.session in unfinished:
@@ -264,6 +270,8 @@ def _wrong_log(stored: StoredSession, envelopes: list[Envelope]) -> Iterator[str
 
 def turns_of(kind: str) -> list[tuple[int, tuple[str, ...]]]:
     """Return who speaks in which rounds."""
+    if kind.startswith("single"):  # every other round is the user's
+        return list(enumerate([("alice",), (), ("alice",)], 1))
     if kind == "cancelled":  # the second round is, and the third one is the user's
         return list(enumerate([("alice",), (), (), *_LAP], 1))
     if kind == "rewound":  # from the second round to before the first one
@@ -286,7 +294,8 @@ def _wrong_rounds(result: Played, envelopes: list[Envelope]) -> Iterator[str]:
     due = [(number, name) for number, names in turns_of(result.kind) for name in names]
     if sorted(spoken) != due:
         yield f"packets: {spoken}, expected {due}"
-    questions = sum(name == "bob" for _, name in due) if result.kind.startswith("asked") else 0
+    asker = {"asked": "bob", "asked-parallel": "bob", "single-asked": "alice"}.get(result.kind)
+    questions = sum(len(PURCHASES[name]) for _, name in due if name == asker)
     counts = Counter(one.event_type for one in envelopes)
     if (counts[EV_INTERRUPT], counts[EV_DECISION]) != (questions, questions):
         yield f"asked {counts[EV_INTERRUPT]}, decided {counts[EV_DECISION]} of {questions}"
@@ -296,6 +305,17 @@ def _wrong_rounds(result: Played, envelopes: list[Envelope]) -> Iterator[str]:
     if counts[EV_ROUND_FAILED]:
         told = [one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED]
         yield f"rounds failed: {told}"
+
+
+def _wrong_messages(messages: list[AnyMessage]) -> Iterator[str]:
+    """Yield what is wrong with the conversation of a session of one."""
+    calls = len(PURCHASES["alice"])
+    turn = ["human", "ai", *["tool"] * calls, "ai"]
+    if [message.type for message in messages] != turn * len(SAID):
+        yield f"messages: {[(message.type, message.text) for message in messages]}"
+    results = {message.text for message in messages if message.type == "tool"}
+    if results != {"paid"}:
+        yield f"results of tools: {results}"
 
 
 def _wrong_ledger(result: Played) -> Iterator[str]:
@@ -333,7 +353,9 @@ _POSTGRES = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
 
 def spread(random: Random, kind: str, writes: int) -> list[Kill]:
     """Return a few kills, at instants that are drawn."""
-    rounds = 2 if kind.startswith("asked") else 6  # in one process
+    rounds = {"asked": 2, "asked-parallel": 2, "single": 2, "single-asked": 1}.get(
+        kind, 6
+    )  # in one process
     kills: list[Kill] = []
     for _ in range(random.randint(1, 3)):
         if random.random() < 0.25:

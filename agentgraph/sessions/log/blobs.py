@@ -1,4 +1,8 @@
-"""Envelopes and their large parts, which are stored beside them."""
+"""Envelopes and their large parts, which are stored beside them.
+
+A part is stored before anything refers to it, and by its digest: storing it twice changes nothing,
+and a part that was altered since is noticed.
+"""
 
 from __future__ import annotations
 

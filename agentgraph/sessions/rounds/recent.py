@@ -16,7 +16,11 @@ class RecentEnvelopes:
     """The last envelopes that the owner of a session has appended, without gaps.
 
     Envelopes are immutable, so they are handed out as they are. Whoever asks for more than what is
-    remembered gets None, and reads the log.
+    remembered gets None, and reads the log:
+
+        envelopes = recent.between(after, upto)
+        if envelopes is None:
+            envelopes = await log.read(session_id, after, upto - after)
     """
 
     __slots__ = ("_envelopes",)

@@ -1,7 +1,9 @@
 """What the state of a session of one keeps of its conversation: where it stands in the log.
 
 A session of one keeps what a thread of LangGraph keeps. Its messages and channels stand in the
-log's envelopes; the state only counts them.
+log's envelopes; the state only counts them. So a turn that looks back 20 messages finds their
+envelopes from the end of the log, and a channel by the number of its envelope, however long the
+session is.
 """
 
 from __future__ import annotations

@@ -39,7 +39,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize(
-    "kind", ["turns", "parallel", "asked-parallel", "once", "cancelled", "rewound"]
+    "kind",
+    [
+        "turns",
+        "parallel",
+        "asked-parallel",
+        "once",
+        "cancelled",
+        "rewound",
+        "single",
+        "single-asked",
+    ],
 )
 async def test_a_session_survives_the_kills_of_its_processes(
     kept: Pen, url: str, tmp_path: Path, kind: str, durability: str
@@ -50,7 +60,8 @@ async def test_a_session_survives_the_kills_of_its_processes(
     drawn = Random(f"{url[:6]} {kind} {durability}")
     at_write = AtWrite(drawn.choice(("before", "after")), drawn.randint(1, 5))
     # Within the first half of the round: it is under way, also where the machine is fast by now.
-    in_round = InRound(drawn.randint(1, 2), drawn.random() / 2)
+    last = 1 if kind == "single-asked" else 2  # in one process
+    in_round = InRound(drawn.randint(1, last), drawn.random() / 2)
     killed = played(
         kept,
         url,

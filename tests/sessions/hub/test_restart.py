@@ -31,6 +31,7 @@ from agentgraph.sessions import (
     SessionState,
     open_log,
 )
+from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.crashing import REASON, Ledger, team_of
 from tests.sessions.kills import Pen, pen
@@ -317,7 +318,7 @@ async def test_a_round_that_was_handed_over_first_is_given_up_too(
     assert (await failed(url))[0].pending_close_reason == "round_failed"
 
 
-def _waiting(team: Team, gate: asyncio.Event) -> Team:
+def _waiting(team: CompiledTeam, gate: asyncio.Event) -> CompiledTeam:
     """Return a team whose agents tell that they have begun, and go no further."""
 
     async def turn(messages: Any) -> str:
