@@ -231,7 +231,7 @@ class Session(SessionInbox):
         """
         if self._is_inside():
             raise InsideRound("a round cannot wait until its own session has settled")
-        self._check_open()
+        self._hub.check_open()
         await self._present_quarantine()
         self._hub.wake(self.key)
         await self._hub.subscribers.wait_until(self.key, self._has_settled)
@@ -338,7 +338,6 @@ class Session(SessionInbox):
         Raises `SessionClosed` after the end, where a `fork` is the way to go on, and `SessionError`
         if there is no such envelope, or the session was not open then.
         """
-        self._check_open()
         state = await self.refresh()
         if state.is_ended:
             text = f"session {self.id!r} is {state.status}: go on in a fork of it, by fork({to!r})"
@@ -391,7 +390,6 @@ class Session(SessionInbox):
         """
         if not isinstance(reason, str):
             raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
-        self._check_open()
         await self.refresh()
         if self._now.is_ended:
             return
@@ -418,7 +416,6 @@ class Session(SessionInbox):
 
     async def _stop(self, draft: Draft) -> None:
         """Request that the round under way is ended; do nothing after the end of the session."""
-        self._check_open()
         await self.refresh()
         if not self._now.is_ended:
             with suppress(SessionClosed):  # it ended first
