@@ -275,6 +275,26 @@ def naming_fault(participant: Participant) -> str | None:
     )
 
 
+def static_interrupts_fault(participant: Participant) -> str | None:
+    """Return what is wrong with a graph that waits before or after nodes, None if it does not.
+
+    In a session nobody could tell it to go on: a question has an id and is decided.
+    """
+    if not isinstance(participant, ForeignGraph):
+        return None
+    graph = participant.graph
+    names = (
+        *(getattr(graph, "interrupt_before_nodes", None) or ()),
+        *(getattr(graph, "interrupt_after_nodes", None) or ()),
+    )
+    if not names:
+        return None
+    return (
+        f"the graph {participant.name!r} is compiled with interrupt_before or interrupt_after: "
+        "in a session nobody could tell it to go on; call interrupt(…) in a node instead"
+    )
+
+
 def last_word(guard: str, cause: str, message_id: str) -> AIMessage:
     """Return the message with which a guard ends a run: it says why, and names the guard."""
     text = f"Stopped by {guard}: {cause.rstrip('.')}." if cause else f"Stopped by {guard}."

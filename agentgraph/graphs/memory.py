@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, EphemeralValue, UntrackedValue
+from langgraph.channels import (
+    BinaryOperatorAggregate,
+    DeltaChannel,
+    EphemeralValue,
+    LastValue,
+    UntrackedValue,
+)
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -37,6 +43,9 @@ class LastingChannels:
             if not isinstance(channel, EphemeralValue | UntrackedValue)
             and name not in ("messages", *private)
         }
+        messages = graph.builder.channels.get("messages")
+        self.replaces_messages = isinstance(messages, LastValue)
+        """Whether the graph's messages have no reducer: each write replaces them."""
         self._takes_overwrites = is_typeddict(graph.builder.state_schema)
         self._serde = _serde_of(graph.builder)
 

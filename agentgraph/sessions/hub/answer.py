@@ -14,8 +14,10 @@ from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.envelopes.envelope import (
+    EV_CANCELLED,
     EV_INTERRUPT,
     EV_PACKET,
+    EV_REWOUND,
     EV_ROUND_FAILED,
     Envelope,
 )
@@ -52,7 +54,8 @@ class Answer:
     status: Status
     """The status of the session when this input had settled."""
     close_reason: str | None
-    """Why the session closed, or which guard ended the run; None if neither happened."""
+    """Why the session closed, or which guard ended the run; `cancelled` or `rewound` if that ended
+    it; None if nothing of this happened."""
     usage: Usage
     output: object | None
     """The answer as an object, where the speaker has a `response_format`."""
@@ -115,6 +118,7 @@ def answer_to(
     if reason is None and last is not None:
         reason = last.event_data.get("stopped_by")
     envelopes = tuple(filter(may_see, span.envelopes))
+    reason = reason or _interruption_of(span.envelopes)
     return Answer(
         text=last.text if last is not None else words_of_end(reason, span.envelopes, may_see),
         speaker=last.sender_id if last is not None else None,
@@ -128,6 +132,18 @@ def answer_to(
         run_id=question.envelope_id,
         sequence=span.envelopes[-1].sequence,
     )
+
+
+def _interruption_of(envelopes: Sequence[Envelope]) -> str | None:
+    """Return why an input has no answer: its run was cancelled, or taken back by a rewind."""
+    last = next((e for e in reversed(envelopes) if e.event_type in _INTERRUPTIONS), None)
+    if last is None:
+        return None
+    is_after = any(e.event_type == EV_PACKET and e.sequence > last.sequence for e in envelopes)
+    return None if is_after else _INTERRUPTIONS[last.event_type]
+
+
+_INTERRUPTIONS = {EV_CANCELLED: "cancelled", EV_REWOUND: "rewound"}
 
 
 def _path_of(envelopes: Sequence[Envelope], may_see: MaySee) -> str | None:

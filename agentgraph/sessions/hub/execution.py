@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from agentgraph.clock import new_id
 from agentgraph.errors import StaleOwner
@@ -87,6 +87,8 @@ class Execution:
         self._has_looked_back = False
         self._is_clean = False
         """Whether the store is known to have no checkpoint of the session."""
+        self._cancelled_state: StateSnapshot | None = None
+        """The state in which the last run was cancelled, of a session of one."""
         self._cancelled_run: Run | None = None
         """The last run that was cancelled: its journal has what it had come to."""
         self._answered_ids: set[str] = set()
@@ -255,6 +257,9 @@ class Execution:
             )
         try:
             result = await self._accompany(task)
+            if result is None and session.state.is_single:
+                # What the run leaves to later ones is in its buffer, which is dropped here.
+                self._cancelled_state = await whole_state(graph, self._config, subgraphs=True)
             # First the checkpoint, then the log: a question in the log can then always be answered.
             if result is not None and result.interrupts:
                 self._is_clean = False
@@ -301,12 +306,12 @@ class Execution:
 
     async def _unfinished_turns(self) -> dict[str, UnfinishedTurn]:
         """Return what is known of the turns under way, by speaker."""
-        session, snapshot = self.session, None
-        if not self._is_clean:
+        session, snapshot = self.session, self._cancelled_state
+        if snapshot is None and not self._is_clean:
             graph = self._hub.graph_of(session.record)
             snapshot = await whole_state(graph, self._config, subgraphs=True)
-            if snapshot.values.get("round") != session.state.round:
-                snapshot = None
+        if snapshot is not None and snapshot.values.get("round") != session.state.round:
+            snapshot = None
         turns = {}
         for name in session.state.due:
             turn = await unfinished_turn(session, name, snapshot)

@@ -10,7 +10,7 @@ from itertools import count
 from agentgraph.clock import new_id
 from agentgraph.errors import Quarantined, SessionClosed, SessionError
 from agentgraph.sessions.envelopes.draft import Draft
-from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, SUBSTANTIVE, Envelope
 from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import SessionReader
 from agentgraph.sessions.log import InboxEntry
@@ -31,9 +31,28 @@ class SessionInbox(SessionReader):
         if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:
             raise fault
         await store_of_draft(self._hub.log, self.key, draft)
-        envelope_id = await self._hub.log.enqueue(self.key, InboxEntry(new_id(), sender, draft))
+        entry = InboxEntry(new_id(), sender, draft)
+        if await self._is_appended(entry):
+            envelope_id = entry.envelope_id
+        else:
+            envelope_id = await self._hub.log.enqueue(self.key, entry)
         self._hub.wake(self.key)
         return envelope_id
+
+    async def _is_appended(self, entry: InboxEntry) -> bool:
+        """Append a message at once if this hub owns the session and nothing is under way.
+
+        Tells whether it did. That saves a write. What has an idempotency key goes by way of the
+        inbox, which knows what was accepted under it.
+        """
+        owned_session = self._hub.owned_session(self.key)
+        draft = entry.draft
+        if owned_session is None or draft.event_type not in SUBSTANTIVE:
+            return False
+        if draft.idempotency_key is not None or self._is_inside():
+            return False
+        # In the hub's context, which has its clock.
+        return bool(await self._hub.spawn(owned_session.admit_at_rest(entry)))
 
     async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
         """Put a request into the inbox, and wait until it is carried out or refused.
@@ -53,11 +72,12 @@ class SessionInbox(SessionReader):
 
         async def is_in_log() -> bool:
             owned_session = self._hub.owned_session(self.key)
-            envelope = None
+            envelope, is_noticed = None, False
             if owned_session is not None:
                 envelope = owned_session.recent.find(envelope_id)
-            # While this hub works on the session, it notices what is admitted.
-            if envelope is None and (next(looks) == 0 or not self._is_at_work):
+                # While this hub works on the session, it notices what is admitted.
+                is_noticed = self._is_at_work and next(looks) > 0
+            if envelope is None and not is_noticed:
                 envelope = await self._hub.log.find(self.key, envelope_id)
             if envelope is not None:
                 matches.append(envelope)
@@ -78,6 +98,9 @@ class SessionInbox(SessionReader):
         async def has_settled() -> bool:
             await span.read(self._read_new)
             if span.has_settled:
+                if await self._is_to_close():
+                    return False
+                await span.read(self._read_new)  # it may have closed meanwhile
                 return True
             if not await self._has_settled():
                 return False
@@ -86,6 +109,16 @@ class SessionInbox(SessionReader):
 
         await self._hub.subscribers.wait_until(self.key, has_settled)
         return span
+
+    async def _is_to_close(self) -> bool:
+        """Tell whether a request to close waits, such as a tool's, which its round precedes."""
+        owned_session = self._hub.owned_session(self.key)
+        if owned_session is not None:
+            async with owned_session.lock:  # what is being admitted is in the log then
+                if not owned_session.may_have_inbox:
+                    return False
+        entries = await self._hub.log.inbox(self.key)
+        return any(entry.draft.event_type == EV_SESSION_CLOSED for entry in entries)
 
     async def _has_settled(self) -> bool:
         if self._is_at_work:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from langchain_core.messages import AnyMessage
 
@@ -39,6 +41,10 @@ class ReaderHub(Protocol):
 
     def rules_of(self, record: SessionRecord) -> Rules:
         """Return a session's rules; `Quarantined` if they need code that the hub lacks."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as a task for as long as the hub is open."""
         ...
 
     def wake(self, session_id: str) -> None:
@@ -189,7 +195,10 @@ class SessionReader:
                 f"there is no envelope {sequence!r} that {reader!r} may see",
                 code="unknown_sequence",
             )
-        return explain_last(self.record, self._hub.rules_of(self.record), envelopes)
+        explanation = explain_last(self.record, self._hub.rules_of(self.record), envelopes)
+        if reader is None:
+            return explanation
+        return replace(explanation, envelope=for_participant(explanation.envelope))
 
     async def refresh(self) -> SessionState:
         """Load the state again, if another hub owns the session."""

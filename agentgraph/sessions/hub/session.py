@@ -23,17 +23,17 @@ from agentgraph.sessions.envelopes.draft import (
     is_reserved,
     make_draft,
 )
-from agentgraph.sessions.envelopes.envelope import Envelope, Priority
+from agentgraph.sessions.envelopes.envelope import Envelope, Priority, for_participant
 from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.hub.answer import Answer, answer_to
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.reader import ReaderHub
-from agentgraph.sessions.hub.subscribers import Handler, MaySee
+from agentgraph.sessions.hub.subscribers import Handler
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
-from agentgraph.sessions.state.visibility import Audience
+from agentgraph.sessions.state.visibility import Audience, round_audience
 
 _DECISION_NOTES = frozenset({ev.EV_HANDOFF, ev.EV_HANDOFF_REJECTED, ev.EV_PHASE})
 """The types of the notes that follow the envelope of a decision, in the same append."""
@@ -180,7 +180,7 @@ class Session(SessionInbox):
         failed for good and the session goes on, raises `ModelError`, or `SessionError` with the
         `code` of the failure.
         """
-        may_see = self._sight_of(reader)
+        self._sight_of(reader)  # refused before anything is sent
         if self._is_inside():
             raise InsideRound("a round cannot wait for an answer of its own session: use send")
         receipt = await self.send(
@@ -192,7 +192,7 @@ class Session(SessionInbox):
             metadata=metadata,
             priority=priority,
         )
-        return await self._answer_to(receipt.id, may_see)
+        return await self._answer_to(receipt.id, reader)
 
     async def answer(self, run_id: str, *, reader: str | None = None) -> Answer:
         """Wait for the answer to an earlier input, and return it; for instance after a decision.
@@ -204,18 +204,22 @@ class Session(SessionInbox):
         `run_id` is the id of the input's receipt, which is that of its envelope. Raises what `ask`
         raises, and `SessionError` if the session has no such input.
         """
-        may_see = self._sight_of(reader)
+        self._sight_of(reader)
         if self._is_inside():
             raise InsideRound("a round cannot wait for an answer of its own session")
         entries = await self._hub.log.inbox(self.key)
         is_waiting = any(entry.envelope_id == run_id for entry in entries)
         if not is_waiting and await self._hub.log.find(self.key, run_id) is None:
             raise SessionError(f"the session has no input {run_id!r}", code="unknown_run")
-        return await self._answer_to(run_id, may_see)
+        return await self._answer_to(run_id, reader)
 
-    async def _answer_to(self, run_id: str, may_see: MaySee) -> Answer:
+    async def _answer_to(self, run_id: str, reader: str | None) -> Answer:
+        may_see = self._sight_of(reader)
         span = await self._settled_span(run_id)
-        return answer_to(span, await self.refresh(), may_see, self._load_output)
+        answer = answer_to(span, await self.refresh(), may_see, self._load_output)
+        if reader is None:
+            return answer
+        return replace(answer, envelopes=tuple(map(for_participant, answer.envelopes)))
 
     def _load_output(self, packet: Envelope) -> object | None:
         return self._hub.load_output(self.record, packet)
@@ -258,11 +262,15 @@ class Session(SessionInbox):
     async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
         """Send a human's decision on an interrupt; the interrupted round resumes.
 
-        Raises `SessionError` if no such interrupt is open, or another decision came first.
+        Raises `SessionError` if no such interrupt is open, or another decision came first. What is
+        asked in a private round is asked only of a `sender` who may see that round.
         """
-        await self.refresh()
-        interrupts = self._now.interrupts
-        pending_ids = [key for key, question in interrupts.items() if "decision" not in question]
+        state = await self.refresh()
+        pending_ids = [
+            key
+            for key, question in state.interrupts.items()
+            if "decision" not in question and _is_asked(sender, question, state)
+        ]
         if interrupt_id not in pending_ids:
             ids = ", ".join(pending_ids) or "nothing"
             raise SessionError(
@@ -499,6 +507,12 @@ class Session(SessionInbox):
             return self._round_audience()
         creator = self.record.creator
         return tuple(creator if name == HUMAN else name for name in draft.audience)
+
+
+def _is_asked(sender: str | None, question: Mapping[str, Any], state: SessionState) -> bool:
+    """Tell whether a participant may see a question; None is whoever has the session's handle."""
+    audience = round_audience(state, question.get("speaker"))
+    return sender is None or audience is None or sender in audience
 
 
 def _updates_of(draft: Draft) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from langchain_core.callbacks import BaseCallbackHandler
 
 from agentgraph.clock import clock, new_id
+from agentgraph.errors import RoundConflict, SessionClosed, StaleOwner
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
 from agentgraph.running import Journal, Run, inside_run
@@ -194,6 +195,24 @@ class OwnedSession:
             if ready:
                 await self._write(lambda page: admit_all(page, ready))
                 self.may_have_inbox |= self.state.is_single and len(ready) > 1
+
+    async def admit_at_rest(self, entry: InboxEntry) -> bool:
+        """Append a message at once, without the inbox, if nothing is under way and nothing waits.
+
+        Returns False, and has changed nothing, if it has to go by way of the inbox.
+        """
+        async with self.lock:
+            if self.due or self.state.status not in ("active", "waiting_human"):
+                return False  # a round is under way, or a question is to be taken back first
+            if self.state.is_runnable or not may_enter(self.state, entry):
+                return False
+            if self.may_have_inbox and await self.log.inbox(self.id):
+                return False  # what was sent before comes first
+            try:
+                await self._write(lambda page: admit_all(page, [entry]))
+            except (NeedsAnswer, RoundConflict, SessionClosed, StaleOwner):
+                return False  # a model has to be asked first; or the session is another hub's
+            return True
 
     async def takes_question_back(self) -> bool:
         """Tell whether a text waits that takes the open questions of a session of one back."""

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
+from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.memory import LastingChannels, NestedMemories, StoredValue
 from agentgraph.graphs.public_graph import run_whole, whole_state
@@ -64,7 +65,9 @@ class SingleSpeaker(Speaker):
         memory = await self._memory_of(session, round.state)
         with handed_over(()):
             result = await self._answer(round, memory)
-        changes: list[Any] = changes_between(memory.messages, result["messages"])
+        # A reducer of the user may leave messages without ids, by which the log tells them apart.
+        messages = _with_ids(result["messages"])
+        changes: list[Any] = changes_between(memory.messages, messages)
         own, guard = split_stop([m for m in changes if isinstance(m, AIMessage | ToolMessage)])
         changes, _ = split_stop(changes)
         return SingleTurn(
@@ -84,6 +87,8 @@ class SingleSpeaker(Speaker):
         if self.channels is None:
             result = await self.graph.ainvoke({"messages": repair(messages)}, config)
             return {"messages": [*messages, *result["messages"]]}
+        if self.channels.replaces_messages:  # then a thread would be given the input alone
+            messages = messages[-1:]
         values = {**self.channels.as_input(memory.channels), "messages": messages}
         if self.nested_memories is not None and self.nested_memories.names:
             await self.nested_memories.put_back(get_config(), memory.channels)
@@ -177,3 +182,7 @@ def _unlike(
     values: Mapping[str, StoredValue], earlier: Mapping[str, StoredValue]
 ) -> dict[str, StoredValue]:
     return {name: value for name, value in values.items() if earlier.get(name) != value}
+
+
+def _with_ids(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    return [m if m.id else m.model_copy(update={"id": new_id()}) for m in messages]

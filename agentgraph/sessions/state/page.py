@@ -13,7 +13,13 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.state.fold import WITHDRAWAL, apply_decision, apply_event, fold
+from agentgraph.sessions.state.fold import (
+    WITHDRAWAL,
+    apply_decision,
+    apply_event,
+    decision_of,
+    fold,
+)
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rewind import rewound_data
 from agentgraph.sessions.state.rules import Answers, Rules, wait_for_human
@@ -128,6 +134,8 @@ class Page:
             self.note(ev.EV_SESSION_EXPIRED, {})
         is_decided = self.close_reason is None
         reason = self.state.pending_close_reason if is_decided else self.close_reason
+        if is_decided and any(map(_is_private_finish, self.envelopes)):
+            reason = "finished"  # all may see why the session has ended
         self.note(ev.EV_SESSION_CLOSED, {"reason": reason})
 
     def _decide(
@@ -231,6 +239,13 @@ def ask_again(page: Page) -> None:
 def timestamp(wall: float) -> str:
     """Return an instant as the text that envelopes have: in UTC, so that texts sort by time."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")
+
+
+def _is_private_finish(envelope: Envelope) -> bool:
+    """Tell whether an agent has ended the session in private: the reason is its own text."""
+    decision = decision_of(envelope)
+    is_finish = decision is not None and (decision.action, decision.rule) == ("close", "finish")
+    return is_finish and envelope.audience is not None
 
 
 def _packet_data(draft: Draft) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -65,6 +66,7 @@ from agentgraph.sessions.team.window import as_round_began, read_window, since_s
 from agentgraph.stream import ErrorEvent, emit
 
 T = TypeVar("T")
+logger = logging.getLogger("agentgraph")
 
 _GRACE_S = 5.0
 """How long cancelled work may clean up, measured by the event loop's own time."""
@@ -113,6 +115,8 @@ class Speaker:
             except Exception as error:
                 if error is ledger.fault:  # the store is unreachable: the round has not failed
                     raise
+                # The log of the session has no text of a foreign error, which may be a secret.
+                logger.info("%s failed in session %s", self.name, round.session.id, exc_info=error)
                 return await self._fail(round, *_failure(error), cause=_cause_in(error))
         await self._commit(round, turn)
 

@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent
 from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.guards import effect
-from agentgraph.outcomes import Handoff
+from agentgraph.outcomes import Finish, Handoff
 from agentgraph.routing import (
     FromSpeaker,
     HumanTarget,
@@ -190,6 +190,36 @@ async def test_what_a_private_round_asks_and_is_answered_is_private() -> None:
         assert (await last(session, EV_INTERRUPT)).audience == ("a", "user")
         assert (await last(session, EV_DECISION)).audience == ("a", "user")
         assert SECRET not in await told(session, "b")
+
+
+async def test_what_is_asked_in_private_is_not_for_others_to_decide() -> None:
+    def ask() -> str:
+        """Ask a human."""
+        return str(interrupt(SECRET))
+
+    team = in_turn(agent("a", call("ask"), "thanks", tools=[ask]), humans=["bob"])
+    async with held(team) as session:
+        await session.join("bob")
+        asked_question = await session.ask("in private", audience=["a"])
+        (question,) = asked_question.interrupts
+        with pytest.raises(SessionError, match="what waits is nothing"):
+            await session.decide(question.id, "yes", sender="bob")
+        await session.decide(question.id, "yes", sender="user")
+        assert (await session.answer(asked_question.run_id)).text == "thanks"
+
+
+async def test_the_reason_of_a_private_finish_is_not_told_to_all() -> None:
+    def finish() -> Finish:
+        """End it."""
+        return Finish("bye", reason=SECRET)
+
+    team = in_turn(agent("a", call("finish"), tools=[finish]), humans=["bob"])
+    async with held(team) as session:
+        await session.join("bob")
+        await session.ask("in private", audience=["a"])
+        assert session.state.pending_close_reason == "finished"
+        assert SECRET not in await told(session, "bob")
+        assert SECRET in await told(session, "user")
 
 
 async def test_the_audit_and_the_progress_of_a_private_round_are_private() -> None:

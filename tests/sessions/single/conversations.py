@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +39,10 @@ class Conversation(Protocol):
         """Decide what was asked, in its order, and return the answer."""
         ...
 
+    async def cut_off(self, content: Any, when: asyncio.Event) -> None:
+        """Say something, and end the run without an answer once the event is set."""
+        ...
+
     async def history(self) -> list[AnyMessage]:
         """Return the whole conversation."""
         ...
@@ -56,6 +62,13 @@ class OnThread:
         ids = [question.id for question in self.questions]
         by_id = dict(zip(ids, decisions, strict=True))
         return self._seen(await self.agent.aresume("t", by_id))
+
+    async def cut_off(self, content: Any, when: asyncio.Event) -> None:
+        run = asyncio.ensure_future(self.agent.ainvoke(_input(content), thread_id="t"))
+        await when.wait()
+        run.cancel()
+        with suppress(asyncio.CancelledError):
+            await run
 
     async def history(self) -> list[AnyMessage]:
         return await self.agent.ahistory("t")
@@ -90,6 +103,11 @@ class InSession:
             await self.session.decide(question.id, decision)
         await self.session.settled()
         return self._seen(await self.session.answer(self.run_id))
+
+    async def cut_off(self, content: Any, when: asyncio.Event) -> None:
+        await self.session.send("user", content)
+        await when.wait()
+        await self.session.cancel()
 
     async def history(self) -> list[AnyMessage]:
         return await self.session.messages()

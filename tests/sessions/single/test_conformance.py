@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -398,6 +399,61 @@ def direct_results() -> Any:
     return agent("desk", call("look_up"), "bye", tools=[look_up]), turns("go", "and?")
 
 
+def hanging() -> tuple[Any, asyncio.Event]:
+    """Return a tool that never ends, and an event that tells that it has begun."""
+    begun = asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Hang."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    return hang, begun
+
+
+@program
+def a_run_that_is_cancelled() -> Any:
+    hang, begun = hanging()
+    calls = [call("add", a=1, b=2), call("hang")]
+    desk = agent("desk", *calls, "well", "bye", tools=[add, hang])
+
+    async def talk(conversation: Conversation) -> None:
+        await conversation.cut_off("go", begun)
+        await say_all(conversation, "and?", "bye")
+
+    return desk, talk
+
+
+@program
+def a_sub_agent_that_is_cancelled() -> Any:
+    hang, begun = hanging()
+    calls = [call("add", a=1, b=2), call("hang")]
+    billing = agent("billing", *calls, "billing goes on", "bye", tools=[add, hang])
+    root = agent("root", call("transfer_to_billing"), agents=[billing])
+
+    async def talk(conversation: Conversation) -> None:
+        await conversation.cut_off("go", begun)
+        await say_all(conversation, "and?", "bye")
+
+    return root, talk
+
+
+@program
+def delegates_that_are_cancelled() -> Any:
+    hang, begun = hanging()
+    worker = agent("worker", call("add", a=1, b=2), call("hang"), tools=[add, hang])
+    calls = call("transfer_to_worker")
+    root = agent("root", calls, "I see", "bye", agents=[worker], handoff="delegate")
+
+    async def talk(conversation: Conversation) -> None:
+        await conversation.cut_off("go", begun)
+        await say_all(conversation, "and?", "bye")
+
+    return root, talk
+
+
 @asynccontextmanager
 async def in_session(served: Agent[Any], url: str) -> AsyncIterator[Conversation]:
     async with await Hub.open(url, serve=[served]) as hub:
@@ -427,6 +483,9 @@ class Recorded:
 
     async def decide(self, *decisions: object) -> Seen:
         return await self._record(self.inner.decide(*decisions))
+
+    async def cut_off(self, content: Any, when: asyncio.Event) -> None:
+        await self.inner.cut_off(content, when)
 
     async def history(self) -> list[AnyMessage]:
         return await self.inner.history()

@@ -20,7 +20,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from agentgraph import Hub
+from agentgraph import Hub, Team, sequence
 from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.testing import ScriptedModel, call
 from tests.sessions.single.test_conformance import shapes
@@ -92,6 +92,27 @@ def listed(saver: Any) -> Any:
     return graph.compile(checkpointer=saver, name="listed")
 
 
+def counting(reducer: Any) -> Callable[[Any], Any]:
+    """Return a graph whose messages have a reducer of the user's, or none."""
+    channel: Any = list[AnyMessage] if reducer is None else Annotated[list[AnyMessage], reducer]
+    own_state: Any = TypedDict("own_state", {"messages": channel})
+
+    def answer(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"{len(state['messages'])} messages")]}
+
+    def make(saver: Any) -> Any:
+        graph = StateGraph(own_state)
+        graph.add_node("answer", answer)
+        graph.add_edge(START, "answer")
+        return graph.compile(checkpointer=saver, name="counting")
+
+    return make
+
+
+def last_three(messages: list[AnyMessage], new: list[AnyMessage]) -> list[AnyMessage]:
+    return [*messages, *new][-3:]
+
+
 def forgetful(saver: Any) -> Any:
     def answer(state: MessagesState) -> dict[str, Any]:
         messages = state["messages"]
@@ -143,6 +164,32 @@ async def test_a_graph_keeps_what_its_thread_keeps(
             answer = await session.ask(text)
             seen.append((answer.text, shapes(await session.messages())))
     assert seen == expected
+
+
+@pytest.mark.parametrize("reducer", [operator.add, last_three, None])
+async def test_messages_with_a_reducer_of_the_users_are_kept_too(reducer: Any) -> None:
+    on_thread = counting(reducer)(InMemorySaver())
+    served = counting(reducer)(None)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    async with await Hub.open(serve=[served]) as hub:
+        session = await hub.session(served)
+        for text in "abcd":
+            result = await on_thread.ainvoke({"messages": [HumanMessage(text)]}, config)
+            answer = await session.ask(text)
+            assert answer.text == result["messages"][-1].text
+            assert shapes(await session.messages())[-2:] == shapes(result["messages"])[-2:]
+
+
+@pytest.mark.parametrize("moment", ["interrupt_before", "interrupt_after"])
+async def test_a_graph_that_waits_where_nobody_is_asked_is_refused(moment: str) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state: {"messages": [AIMessage("yes")]})
+    graph.add_edge(START, "answer")
+    served = graph.compile(name="clerk", **{moment: ["answer"]})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"call interrupt\(…\) in a node"):
+        await Hub.open(serve=[served])
+    with pytest.raises(ConfigurationError, match=r"call interrupt\(…\) in a node"):
+        Team([served], sequence(["clerk"]))
 
 
 async def test_a_graph_asks_and_goes_on() -> None:

@@ -15,7 +15,15 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Hub, Session, Team, sequence, set_context
 from agentgraph.errors import ConfigurationError, ModelError, SessionError
-from agentgraph.sessions import EV_DECISION, EV_ROUND_FAILED, EV_TEXT, Envelope
+from agentgraph.sessions import (
+    EV_DECISION,
+    EV_INTERRUPT,
+    EV_REWOUND,
+    EV_ROUND_FAILED,
+    EV_TEXT,
+    Envelope,
+    current_session,
+)
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
@@ -103,6 +111,62 @@ async def test_a_failed_run_raises_and_the_session_goes_on(log_url: str) -> None
         assert answer.text == "well"
         failures = [e for e in await session.history() if e.event_type == EV_ROUND_FAILED]
         assert [e.event_data["final"] for e in failures] == [True]
+
+
+async def test_an_answer_says_that_its_run_was_cancelled_or_taken_back(log_url: str) -> None:
+    began = asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Hang."""
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = desk(call("hang"), call("hang"), "again", tools=[hang])
+    async with await Hub.open(log_url, serve=[agent]) as hub:
+        session = await hub.session(agent)
+        first = asyncio.ensure_future(session.ask("go"))
+        await began.wait()
+        await session.cancel()
+        answer = await first
+        assert (answer.text, answer.close_reason) == ("", "cancelled")
+        began.clear()
+        before, second = session.state.sequence, asyncio.ensure_future(session.ask("go on"))
+        await began.wait()
+        await session.rewind(before)
+        assert (await second).close_reason == "rewound"
+
+
+async def test_an_answer_is_closed_where_a_tool_has_closed_the_session(log_url: str) -> None:
+    @tool
+    async def close() -> str:
+        """Close."""
+        await current_session().close("enough")
+        return "closed"
+
+    agent = desk(call("close"), "bye", tools=[close])
+    async with await Hub.open(log_url, serve=[agent]) as hub:
+        answer = await (await hub.session(agent)).ask("go")
+        assert (answer.text, answer.status, answer.close_reason) == ("bye", "closed", "enough")
+
+
+async def test_a_reader_is_not_given_the_state_of_a_rewind() -> None:
+    agent = desk(call("ask", question="the marker"), "fine", "well", tools=[ask])
+    async with await Hub.open(serve=[agent]) as hub:
+        session = await hub.session(agent, participants=["bob"])
+        await session.join("bob")
+        asked = await session.ask("in private", audience=["desk"])
+        await session.decide(asked.interrupts[0].id, "yes")
+        await session.answer(asked.run_id)
+        (question,) = [e for e in await session.history() if e.event_type == EV_INTERRUPT]
+        await session.rewind(question.sequence)
+        await session.settled()
+        (rewind,) = [e for e in await session.history() if e.event_type == EV_REWOUND]
+        explanation = await session.explain(rewind.sequence, reader="bob")
+        envelopes = [explanation.envelope, *await session.history(reader="bob")]
+        rewinds = [e for e in envelopes if e.event_type == EV_REWOUND]
+        assert [set(e.event_data) for e in rewinds] == [{"to", "by"}] * 2
 
 
 async def test_a_text_takes_an_open_question_back(log_url: str) -> None:
