@@ -223,7 +223,9 @@ async def test_a_former_owner_writes_nothing_to_a_later_session(
 
     with pytest.raises(StaleOwner):
         await owned.note(Draft("late.note", {}))
-    assert await talk(later) == [("user", "hello"), ("a", "a speaks")]
+    # Either hub may have driven it, and nothing of the session before is in it.
+    assert [sender for sender, _ in await talk(later)] == ["user", "a"]
+    assert "late.note" not in [envelope.event_type for envelope in await later.history()]
 
 
 async def test_watchers_and_waiters_end_in_every_hub(log_url: str, opened: OpenHub) -> None:
