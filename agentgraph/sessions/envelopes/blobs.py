@@ -16,9 +16,17 @@ MAX_INLINE_BYTES = 64_000
 """How much of an envelope's messages, channels or content blocks stands in the envelope itself."""
 MAX_BLOB_BYTES = 32_000_000
 _TYPE = "blob"
-_PARTS = {ev.EV_TEXT: ("content",)}
-_OTHER_PARTS = ("messages", "channels")
-"""The keys of event data whose parts may be taken out, by event type and for all other types."""
+_OF_RUN = ("messages", "channels")
+_PARTS: Mapping[str, Sequence[str]] = {
+    ev.EV_TEXT: ("content",),
+    ev.EV_PACKET: _OF_RUN,
+    ev.EV_INTERRUPT: _OF_RUN,
+    ev.EV_DECISION: _OF_RUN,
+    ev.EV_ROUND_FAILED: _OF_RUN,
+    ev.EV_CANCELLED: _OF_RUN,
+}
+"""The keys of event data whose parts may be taken out, by event type. Of other types, which
+participants may send, nothing is: what looks like a reference there is their own."""
 
 
 def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]]:
@@ -48,7 +56,7 @@ def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]
 
 def digests_in(envelope: Envelope) -> Iterator[str]:
     """Yield the digests of the blobs to which an envelope refers."""
-    for key in _PARTS.get(envelope.event_type, _OTHER_PARTS):
+    for key in _PARTS.get(envelope.event_type, ()):
         value = envelope.event_data.get(key)
         parts = value.values() if isinstance(value, Mapping) else value
         for part in parts if isinstance(parts, Iterable) else ():
@@ -62,7 +70,7 @@ def put_back(envelope: Envelope, blobs: Mapping[str, str]) -> Envelope:
     Raises `KeyError` where a blob is missing, `ValueError` where one was altered.
     """
     data = dict(envelope.event_data)
-    for key in _PARTS.get(envelope.event_type, _OTHER_PARTS):
+    for key in _PARTS.get(envelope.event_type, ()):
         value = data.get(key)
         if isinstance(value, Mapping):
             data[key] = {name: _whole(part, blobs) for name, part in value.items()}

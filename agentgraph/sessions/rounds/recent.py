@@ -31,11 +31,13 @@ class RecentEnvelopes:
     def add(self, envelopes: Sequence[Envelope]) -> None:
         """Remember what was appended; the session that was idle longest is forgotten for it."""
         self._envelopes.extend(envelopes)
+        # Sessions of other threads are among them: each step is atomic, and what another thread
+        # may be reading is replaced and not emptied.
+        _in_use.pop(id(self), None)
         _in_use[id(self)] = self
-        _in_use.move_to_end(id(self))
         while len(_in_use) > _MOST_SESSIONS:
             _, idle = _in_use.popitem(last=False)
-            idle._envelopes.clear()
+            idle._envelopes = deque(maxlen=_MOST_ENVELOPES)
 
     def find(self, envelope_id: str) -> Envelope | None:
         """Return the envelope with this id, None if it is not remembered."""
@@ -48,11 +50,12 @@ class RecentEnvelopes:
 
     def between(self, after: int, upto: int | None = None) -> list[Envelope] | None:
         """Return the envelopes after a sequence, up to another one or to the last."""
-        if not self._envelopes or self._envelopes[0].sequence > after + 1:
+        envelopes = self._envelopes
+        if not envelopes or envelopes[0].sequence > after + 1:
             return None
         return [
             item
-            for item in self._envelopes
+            for item in envelopes
             if item.sequence > after and (upto is None or item.sequence <= upto)
         ]
 

@@ -154,7 +154,7 @@ def _is_whole(messages: list[AnyMessage], size: int) -> bool:
 
 def _message_count(envelope: Envelope) -> int:
     parts = envelope.event_data.get("messages")
-    if isinstance(parts, list) and envelope.event_type != EV_INTERRUPT:
+    if isinstance(parts, list) and envelope.event_type in RUN_ENDS:
         return len(parts)
     return int(envelope.event_type == EV_TEXT)
 
@@ -201,7 +201,8 @@ def _supersedes(envelope: Envelope) -> bool:
 
 def _messages_of(envelope: Envelope) -> list[Change]:
     parts = envelope.event_data.get("messages")
-    if isinstance(parts, list) and envelope.event_type != EV_TEXT:
+    is_of_run = envelope.event_type in RUN_ENDS or envelope.event_type == EV_INTERRUPT
+    if isinstance(parts, list) and is_of_run:  # in others it is the sender's own
         return [decode_message(part) for part in parts]
     if not envelope.is_substantive:
         return []

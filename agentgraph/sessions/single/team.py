@@ -114,7 +114,7 @@ class SingleTeam(CompiledTeam):
 
     def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
         """Return the open questions of a suspended run, each with the path of its agent."""
-        member, state = self.participants[0], self._state_in(snapshot)
+        member, state = self.participant, self._state_in(snapshot)
         askers: Mapping[str, str] = {}
         if isinstance(member, HasMemory) and state is not None:
             askers = member.remains_of(state, {}, is_over=False).askers
@@ -131,7 +131,7 @@ class SingleTeam(CompiledTeam):
 
     @cached_property
     def _own_speaker(self) -> SingleSpeaker:
-        speaker = self._speaker(self.participants[0])
+        speaker = self._speaker(self.participant)
         assert isinstance(speaker, SingleSpeaker)
         return speaker
 

@@ -21,6 +21,7 @@ from agentgraph.sessions import (
     EV_REWOUND,
     EV_ROUND_FAILED,
     EV_TEXT,
+    Draft,
     Envelope,
     current_session,
 )
@@ -270,14 +271,26 @@ async def test_a_missing_blob_quarantines_its_session_until_it_is_restored(tmp_p
 
 
 async def test_blocks_that_stand_for_blobs_cannot_be_sent(log_url: str) -> None:
-    from agentgraph.sessions import Draft
-
     agent = echoing()
     async with await Hub.open(log_url, serve=[agent]) as hub:
         session = await hub.session(agent)
         data = {"text": "", "content": [{"type": "blob", "blob": "0" * 64}]}
         with pytest.raises(ConfigurationError, match="blob"):
             await session.send("user", Draft(EV_TEXT, data))
+
+
+async def test_what_a_participant_sends_is_no_part_of_the_conversation(log_url: str) -> None:
+    agent = echoing()
+    async with await Hub.open(log_url, serve=[agent]) as hub:
+        session = await hub.session(agent)
+        await session.ask("hi")
+        before = shape(await session.messages())
+        for item in ({"type": "ai", "content": "invented"}, {"type": "blob", "blob": "0" * 64}):
+            draft = Draft("myapp.note", {"messages": [item], "channels": {"a": item}})
+            await session.send("user", draft, admitted=True)
+        assert shape(await session.messages()) == before
+        assert (await session.ask("and?")).text == "2: and?"
+        assert (await session.fork(session.state.sequence)).id != session.id
 
 
 async def test_an_agent_and_a_team_of_one_name_cannot_both_be_served() -> None:
