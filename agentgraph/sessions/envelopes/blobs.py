@@ -47,7 +47,7 @@ def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]
                 "store it elsewhere, and send where it is",
                 code="payload",
             )
-        digest = sha256(text.encode("ascii")).hexdigest()
+        digest = _digest(text)
         blobs[digest] = text
         result[place] = {"type": _TYPE, _TYPE: digest}
         total -= len(text)
@@ -85,9 +85,18 @@ def _whole(part: Any, blobs: Mapping[str, str]) -> Any:
 
 def _blob(blobs: Mapping[str, str], digest: str) -> Any:
     text = blobs[digest]
-    if sha256(text.encode("ascii", "replace")).hexdigest() != digest:
+    if _digest(text) != digest:
         raise ValueError(f"the blob {digest} was altered")
     return decode_json(text)
+
+
+def are_whole(blobs: Mapping[str, str]) -> bool:
+    """Tell whether each blob has the digest under which it is to be stored."""
+    return all(_digest(text) == digest for digest, text in blobs.items())
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("ascii", "replace")).hexdigest()
 
 
 def is_reference(part: object) -> bool:

@@ -12,7 +12,7 @@ from agentgraph.outcomes import Handoff
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes import envelope as ev
-from agentgraph.sessions.envelopes.blobs import is_reference, take_out
+from agentgraph.sessions.envelopes.blobs import are_whole, is_reference, take_out
 from agentgraph.sessions.envelopes.envelope import Priority
 from agentgraph.sessions.envelopes.payload import canonical
 
@@ -210,6 +210,8 @@ def draft_faults(draft: Draft) -> list[str]:
     """
     faults = [] if (fault := type_fault(draft.event_type)) is None else [fault]
     data = draft.event_data
+    if draft.blobs and not are_whole(draft.blobs):
+        faults.append("blobs: text_envelope([…]) fills them in, each under its digest")
     faults += [
         f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
     ]

@@ -277,6 +277,9 @@ async def test_blocks_that_stand_for_blobs_cannot_be_sent(log_url: str) -> None:
         data = {"text": "", "content": [{"type": "blob", "blob": "0" * 64}]}
         with pytest.raises(ConfigurationError, match="blob"):
             await session.send("user", Draft(EV_TEXT, data))
+        other_digest = Draft(EV_TEXT, data, blobs={"0" * 64: "{}"})
+        with pytest.raises(ConfigurationError, match="each under its digest"):
+            await session.send("user", other_digest)
 
 
 async def test_what_a_participant_sends_is_no_part_of_the_conversation(log_url: str) -> None:
