@@ -135,14 +135,18 @@ class Driven(FakeClock):
             while True:
                 await self.asleep()
                 await self.settled()
+                while in_threads:
+                    await asyncio.wait(in_threads)
+                    await self.settled()
                 self.move_on()
 
-        driver = asyncio.ensure_future(driving())
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await work
-        finally:
-            driver.cancel()
+        with _counted_threads() as in_threads:
+            driver = asyncio.ensure_future(driving())
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    return await work
+            finally:
+                driver.cancel()
 
     async def lasting(self, work: Awaitable[T]) -> tuple[T, float]:
         """Return what work comes to, and after how long."""
@@ -152,6 +156,29 @@ class Driven(FakeClock):
 
 
 _TURNS = 200
+
+
+@contextmanager
+def _counted_threads() -> Iterator[set[asyncio.Future[Any]]]:
+    """Keep the calls under way that this loop has given to threads.
+
+    While one runs, the clock must stand: a thread that is slow to start would seem to be late.
+    """
+    under_way: set[asyncio.Future[Any]] = set()
+    loop = asyncio.get_running_loop()
+    run_in_executor = loop.run_in_executor
+
+    def run_counted(*args: Any) -> asyncio.Future[Any]:
+        future = run_in_executor(*args)
+        under_way.add(future)
+        future.add_done_callback(under_way.discard)
+        return future
+
+    loop.run_in_executor = run_counted  # type: ignore[assignment,method-assign]
+    try:
+        yield under_way
+    finally:
+        del loop.run_in_executor
 
 
 def again(turn: Callable[[], Scripted]) -> Callable[[Any], Scripted]:
