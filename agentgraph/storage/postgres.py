@@ -27,6 +27,7 @@ from agentgraph.storage.pool import (
     redacted_logging,
 )
 from agentgraph.storage.postgres_locks import AdvisoryLocks
+from agentgraph.storage.serializer import MessageSerializer
 from agentgraph.storage.store import Saver, Store, stale_owner
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
@@ -195,7 +196,9 @@ async def open_postgres(url: str, *, savers: int = SAVERS) -> AsyncIterator[Stor
     forget = close_at_exit(close)
     try:
         untyped_pool: Any = pool  # a saver is typed for a pool with its own row types
-        yield PostgresStore([_Saver(untyped_pool) for _ in range(savers)], locks)
+        serde = MessageSerializer()
+        pooled = [_Saver(untyped_pool, serde=serde) for _ in range(savers)]
+        yield PostgresStore(pooled, locks)
     finally:
         forget()
         await close()

@@ -17,6 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph.errors import StorageError
 from agentgraph.running import Ownership
+from agentgraph.storage.serializer import MessageSerializer
 from agentgraph.storage.sqlite_locks import locks_of
 from agentgraph.storage.store import Store, stale_owner
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
@@ -241,7 +242,7 @@ async def open_sqlite(path: str) -> AsyncIterator[Store]:
 
 
 async def _set_up(path: str, connection: aiosqlite.Connection) -> Store:
-    store = SqliteStore(path, saver := _Saver(connection))
+    store = SqliteStore(path, saver := _Saver(connection, serde=MessageSerializer()))
     try:
         await saver.setup()
     except sqlite3.Error as error:

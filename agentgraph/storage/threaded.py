@@ -29,6 +29,7 @@ from langgraph.checkpoint.base import (
 
 from agentgraph.blocking import in_thread, loop_of, on_loop
 from agentgraph.storage.delegating import DelegatingSaver
+from agentgraph.storage.serializer import load_messages_faster
 from agentgraph.storage.store import Saver
 
 T = TypeVar("T")
@@ -40,8 +41,9 @@ def with_async_methods(saver: Saver) -> Saver:
         agent = Agent("support", checkpointer=SqliteSaver(connection))  # is synchronous only
 
     A saver that is synchronous only does not have the asynchronous methods, or they raise. One that
-    is bound to an event loop is used on that loop.
+    is bound to an event loop is used on that loop. The saver loads its messages faster afterwards.
     """
+    load_messages_faster(saver)
     if _is_synchronous_only(saver):
         return ThreadedSaver(saver)
     return BoundSaver(saver) if isinstance(_loop_of(saver), AbstractEventLoop) else saver

@@ -65,8 +65,10 @@ import signal
 from tests.postgres import new_server
 
 with new_server() as server:
+    # Blocked, so that one that is sent at once is not lost before this process waits for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     print(server.folder, flush=True)
-    signal.pause()
+    signal.sigwait([signal.SIGINT])
 """
 
 
