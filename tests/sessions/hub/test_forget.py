@@ -246,10 +246,11 @@ async def test_watchers_and_waiters_end_in_every_hub(log_url: str, opened: OpenH
             pass
 
     tasks = [asyncio.ensure_future(read(handle)) for handle in handles for read in (watch, stream)]
-    waiters = [asyncio.ensure_future(handle.settled()) for handle in handles]
     await session.send("user", "go")
     await gate.reached()
     await until(lambda: all(len(seen) == 2 for seen in watched) and len(watched) == 2)
+    waiters = [asyncio.ensure_future(handle.settled()) for handle in handles]
+    await asyncio.sleep(0)
 
     await hubs[0].forget("s")
     await hubs[0].session("desk", id="other")
