@@ -1,29 +1,17 @@
 """Envelopes and their large parts, which are stored beside them.
 
-A part is stored before anything refers to it, and by its digest: storing it twice changes nothing,
+A part is stored by its digest, with what refers to it or before: storing it twice changes nothing,
 and a part that was altered since is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from agentgraph.sessions.envelopes.blobs import digests_in, put_back, take_out
+from agentgraph.sessions.envelopes.blobs import digests_in, put_back
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.protocol import DamagedSession, Log
-
-
-async def store_parts(log: Log, session_id: str, parts: Sequence[Any], name: str) -> list[Any]:
-    """Store the largest of an envelope's parts beside it; return all, with references to these.
-
-    `ConfigurationError`, which names the parts by `name`, if one is too large even for that.
-    """
-    parts, blobs = take_out(parts, name)
-    if blobs:
-        await log.store_blobs(session_id, blobs)
-    return parts
 
 
 async def store_of_draft(log: Log, session_id: str, draft: Draft) -> None:

@@ -16,6 +16,7 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
+    NO_BLOBS,
     AppendNotice,
     ChangeListener,
     InboxConflict,
@@ -159,6 +160,7 @@ class MemoryLog:
         due_at: float | None = None,
         admitted_ids: Collection[str] = (),
         attempts: int | None = None,
+        blobs: Mapping[str, str] = NO_BLOBS,
     ) -> None:
         session = self._session(session_id)
         if epoch is not None and session.epoch != epoch:
@@ -173,6 +175,7 @@ class MemoryLog:
         if state.is_ended and any(key not in admitted_ids for key in session.inbox):
             raise InboxConflict()
         session.add(envelopes)
+        session.blobs.update(blobs)
         for envelope_id in admitted_ids:
             session.inbox.pop(envelope_id, None)
         session.state, session.runnable, session.due_at = state, state.is_runnable, due_at

@@ -20,10 +20,17 @@ from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of, listing
-from agentgraph.sessions.log.postgres_connection import LogConnection, Values, arrays_of, migrate
+from agentgraph.sessions.log.postgres_connection import (
+    LogConnection,
+    Values,
+    arrays_of,
+    blob_arrays_of,
+    migrate,
+)
 from agentgraph.sessions.log.postgres_listener import NotificationListener, payload_of
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
+    NO_BLOBS,
     AppendNotice,
     ChangeListener,
     InboxEntry,
@@ -146,11 +153,13 @@ class PostgresLog:
         due_at: float | None = None,
         admitted_ids: Collection[str] = (),
         attempts: int | None = None,
+        blobs: Mapping[str, str] = NO_BLOBS,
     ) -> None:
         rows = r.envelope_rows(envelopes, head)
         values = {
             **r.state_columns(state, due_at),
             **arrays_of(r.to_ascii(session_id), rows, r.keys_of(envelopes)),
+            **blob_arrays_of(blobs),
             "head": head,
             "count": len(rows),
             "said": r.view_count(rows),
@@ -184,8 +193,7 @@ class PostgresLog:
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
 
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
-        values = {"digests": list(blobs), "texts": list(blobs.values())}
-        await self._rows_of(session_id, sql.STORE_BLOBS, values)
+        await self._rows_of(session_id, sql.STORE_BLOBS, blob_arrays_of(blobs))
 
     async def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
         values = {"digests": list(digests)}

@@ -186,3 +186,8 @@ def arrays_of(
         "digests": list(keys),
         "key_ids": list(keys.values()),
     }
+
+
+def blob_arrays_of(blobs: Mapping[str, str]) -> dict[str, Any]:
+    """Return blobs as the array parameters of one statement."""
+    return {"blob_digests": list(blobs), "blobs": list(blobs.values())}

@@ -18,6 +18,11 @@ _KEYS = """
     unnest(%(digests)s::text[], %(key_ids)s::text[]) AS k (digest, envelope_id)
     ON CONFLICT DO NOTHING
 """
+_BLOBS = """
+    SELECT %(session_id)s::text, b.digest, b.data FROM {origin}
+    unnest(%(blob_digests)s::text[], %(blobs)s::text[]) AS b (digest, data)
+    ON CONFLICT DO NOTHING
+"""
 
 # Returns no row, and inserts none, if a session with this id exists. The lock waits for a session
 # that is being forgotten: the new one may have its id.
@@ -46,14 +51,12 @@ INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
 """
 # Returns no row, and inserts nothing, for an unknown session. Locks the session's row, so that it
 # cannot be forgotten meanwhile.
-STORE_BLOBS = """
+STORE_BLOBS = f"""
 WITH target AS MATERIALIZED (
     SELECT session_id FROM agentgraph_sessions WHERE session_id = %(session_id)s FOR SHARE
 ), stored AS (
     INSERT INTO agentgraph_blobs (session_id, digest, data)
-    SELECT target.session_id, b.digest, b.data
-    FROM target, unnest(%(digests)s::text[], %(texts)s::text[]) AS b (digest, data)
-    ON CONFLICT DO NOTHING
+    {_BLOBS.format(origin="target,")}
 )
 SELECT 1 FROM target
 """
@@ -79,6 +82,9 @@ WITH moved AS (
 ), keyed AS (
     INSERT INTO agentgraph_keys (session_id, digest, envelope_id)
     {_KEYS.format(origin="moved,")}
+), stored AS (
+    INSERT INTO agentgraph_blobs (session_id, digest, data)
+    {_BLOBS.format(origin="moved,")}
 ), gone AS (
     DELETE FROM agentgraph_inbox USING moved
     WHERE session_id = %(session_id)s AND envelope_id = ANY(%(admitted_ids)s::text[])

@@ -153,6 +153,7 @@ class SessionQuery:
 
 
 ALL_SESSIONS = SessionQuery()
+NO_BLOBS: Mapping[str, str] = FrozenDict()
 
 
 class Log(Protocol):
@@ -217,11 +218,13 @@ class Log(Protocol):
         due_at: float | None = None,
         admitted_ids: Collection[str] = (),
         attempts: int | None = None,
+        blobs: Mapping[str, str] = NO_BLOBS,
     ) -> None:
         """Append after `head`, store the state, and remove the admitted entries from the inbox.
 
-        All or nothing. `RoundConflict` if the head has moved on, `StaleOwner` if the epoch has,
-        `SessionClosed` if the session has ended, `InboxConflict` if the state ends the session
+        `blobs` are those to which the envelopes refer, by their digests, unless they are stored
+        already. All or nothing. `RoundConflict` if the head has moved on, `StaleOwner` if the epoch
+        has, `SessionClosed` if the session has ended, `InboxConflict` if the state ends the session
         while the inbox has entries besides the admitted ones.
         """
         ...
@@ -241,9 +244,10 @@ class Log(Protocol):
         ...
 
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
-        """Store texts by their digests, durably: before anything that refers to them.
+        """Store texts by their digests, durably: before an entry of the inbox that refers to them.
 
-        What is stored already stays. `SessionError` if there is no such session.
+        The owner of a session stores blobs by `append`, which checks its epoch. What is stored
+        already stays. `SessionError` if there is no such session.
         """
         ...
 

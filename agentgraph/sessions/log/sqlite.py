@@ -19,6 +19,7 @@ from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
+    NO_BLOBS,
     AppendNotice,
     ChangeListener,
     InboxEntry,
@@ -166,6 +167,7 @@ class SQLiteLog:
         due_at: float | None = None,
         admitted_ids: Collection[str] = (),
         attempts: int | None = None,
+        blobs: Mapping[str, str] = NO_BLOBS,
     ) -> None:
         rows, keys = r.envelope_rows(envelopes, head), r.keys_of(envelopes)
         entry_ids = tuple(admitted_ids)
@@ -178,7 +180,7 @@ class SQLiteLog:
             "attempts": attempts,
         }
         await self._ask_and_notify(
-            lambda file: file.append(session_id, columns, rows, keys, entry_ids),
+            lambda file: file.append(session_id, columns, rows, keys, entry_ids, blobs),
             AppendNotice(session_id),
         )
 

@@ -84,6 +84,7 @@ class SessionFile:
         rows: Sequence[r.EnvelopeRow],
         keys: Mapping[str, str],
         admitted_ids: Collection[str],
+        blobs: Mapping[str, str],
     ) -> None:
         """Append rows and keys, set the columns, remove entries from the inbox: all or nothing."""
         values = {**columns, "session_id": r.to_ascii(session_id)}
@@ -92,6 +93,7 @@ class SessionFile:
             if row is None:
                 raise self._refusal(session_id, columns["epoch"])
             self._add(values["session_id"], rows, keys, base=row[0])
+            self._add_blobs(values["session_id"], blobs)
             if admitted_ids:
                 entries = [(values["session_id"], r.to_ascii(key)) for key in admitted_ids]
                 self._connection.executemany(
@@ -158,11 +160,7 @@ class SessionFile:
     def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
         with self._transaction():
             self._require_session(session_id)
-            self._connection.executemany(
-                "INSERT INTO agentgraph_blobs (session_id, digest, data) VALUES (?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                [(r.to_ascii(session_id), digest, data) for digest, data in blobs.items()],
-            )
+            self._add_blobs(r.to_ascii(session_id), blobs)
 
     def blobs(self, session_id: str, digests: Collection[str]) -> dict[str, str]:
         query = "SELECT digest, data FROM agentgraph_blobs WHERE session_id = ? AND digest = ?"
@@ -306,6 +304,13 @@ class SessionFile:
             "INSERT INTO agentgraph_keys (session_id, digest, envelope_id) VALUES (?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             [(session_id, key, envelope_id) for key, envelope_id in keys.items()],
+        )
+
+    def _add_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        self._connection.executemany(
+            "INSERT INTO agentgraph_blobs (session_id, digest, data) VALUES (?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            [(session_id, digest, data) for digest, data in blobs.items()],
         )
 
     def _has_inbox(self, session_id: str) -> bool:

@@ -25,8 +25,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from agentgraph.graphs.memory import StoredValue
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.log import Log
-from agentgraph.sessions.log.blobs import store_parts
+from agentgraph.sessions.rounds.owned_session import OwnedSession
 
 Change: TypeAlias = AnyMessage | RemoveMessage
 """A message that is added to a conversation or replaces one, or the removal of one."""
@@ -80,22 +79,20 @@ def decode_value(data: Sequence[str]) -> StoredValue:
     return kind, b64decode(text)
 
 
-async def stored_messages(log: Log, session_id: str, messages: Sequence[Change]) -> dict[str, Any]:
+def stored_messages(session: OwnedSession, messages: Sequence[Change]) -> dict[str, Any]:
     """Return messages for the data of an envelope, nothing if there are none."""
     if not messages:
         return {}
     parts = [encode_message(message) for message in messages]
-    return {"messages": await store_parts(log, session_id, parts, "messages")}
+    return {"messages": session.take_out(parts, "messages")}
 
 
-async def stored_channels(
-    log: Log, session_id: str, channels: Mapping[str, StoredValue]
-) -> dict[str, Any]:
+def stored_channels(session: OwnedSession, channels: Mapping[str, StoredValue]) -> dict[str, Any]:
     """Return serialised channels for the data of an envelope, nothing if there are none."""
     if not channels:
         return {}
     values = [encode_value(value) for value in channels.values()]
-    parts = await store_parts(log, session_id, values, "channels")
+    parts = session.take_out(values, "channels")
     return {"channels": dict(zip(channels, parts, strict=True))}
 
 

@@ -124,12 +124,11 @@ class SingleSpeaker(Speaker):
             cause = turn.cause or round.ledger().cause_of(turn.stopped_by)
             packet["stopped_by"] = turn.stopped_by
             packet["body"] = packet["body"] or sentence_of_stop(turn.stopped_by, cause)
-        log, session_id = round.session.log, round.session.id
         rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
             packet["messages"] = []
-            packet |= await stored_messages(log, session_id, turn.changes)
-            packet |= await stored_channels(log, session_id, turn.channels)
+            packet |= stored_messages(round.session, turn.changes)
+            packet |= stored_channels(round.session, turn.channels)
             await round.commit(packet, rejections)
         except ConfigurationError as error:  # the packet has values that no log can store
             return await self._fail(round, "payload", str(error), turn.usage)
@@ -157,9 +156,8 @@ class SingleSpeaker(Speaker):
             else conversation_of([memory.messages, remains.messages])
         )
         changes = changes_between(memory.messages, messages)
-        data = await stored_messages(session.log, session.id, changes)
-        channels = self._channel_changes(memory, remains.values)
-        data |= await stored_channels(session.log, session.id, channels)
+        data = stored_messages(session, changes)
+        data |= stored_channels(session, self._channel_changes(memory, remains.values))
         return data | {"active": remains.active}
 
     def _remains_of(

@@ -122,6 +122,7 @@ class Writer:
         taken: Sequence[str] = (),
         attempts: int | None = None,
         closing: bool = False,
+        blobs: Mapping[str, str] | None = None,
     ) -> None:
         """Append, and remember it only if that went well."""
         state, known = self.state, list(self.envelopes)
@@ -141,6 +142,7 @@ class Writer:
                 due_at=due_at,
                 admitted_ids=taken,
                 attempts=attempts,
+                blobs=blobs or {},
             )
         except BaseException:
             self.state, self.envelopes = state, known

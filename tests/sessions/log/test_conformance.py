@@ -299,6 +299,30 @@ async def test_append_of_a_former_owner_is_refused(log: Log) -> None:
     assert await log.read("s") == writer.envelopes
 
 
+async def test_blobs_are_stored_with_the_append_that_refers_to_them(opened: OpenLog) -> None:
+    writer = await Writer(await opened()).begin()
+    await writer.add(envelope(1), blobs={"d1": "one"})
+    await writer.add(envelope(2), blobs={"d1": "one", "d2": "two"}, closing=True)
+
+    digests = ["d1", "d2", "d3"]
+    assert await (await opened()).blobs("s", digests) == {"d1": "one", "d2": "two"}
+
+
+async def test_a_refused_append_leaves_no_blobs(log: Log) -> None:
+    writer = await Writer(log).begin()
+    former = await log.claim("s", "former", 0)
+    await log.claim("s", "present", 0)
+    await log.enqueue("s", waiting("w"))
+
+    with pytest.raises(StaleOwner):
+        await writer.add(envelope(1), epoch=former, blobs={"d": "large"})
+    with pytest.raises(InboxConflict):
+        await writer.add(closing=True, blobs={"d": "large"})
+    with pytest.raises(RoundConflict):
+        await log.append("s", [envelope(8)], 7, writer.state, blobs={"d": "large"})
+    assert await log.blobs("s", ["d"]) == {}
+
+
 @pytest.mark.parametrize("expires", [False, True])
 async def test_nothing_is_appended_after_the_end(log: Log, expires: bool) -> None:
     writer = await Writer(log).begin()

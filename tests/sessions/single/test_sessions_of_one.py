@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Hub, Session, Team, sequence, set_context
@@ -25,11 +26,14 @@ from agentgraph.sessions import (
     Envelope,
     current_session,
 )
+from agentgraph.sessions.envelopes.blobs import digests_in
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from agentgraph.testing.answers import Scripted
+from tests.sessions.talk import until
 
 
 def desk(*turns: Scripted, **fields: Any) -> Agent[Any]:
@@ -268,6 +272,32 @@ async def test_a_missing_blob_quarantines_its_session_until_it_is_restored(tmp_p
         with sqlite3.connect(path) as file:
             file.executemany("INSERT INTO agentgraph_blobs VALUES (?, ?, ?)", rows)
         assert (await session.ask("again")).text.startswith("3: ")
+
+
+class TakenOver(MemoryLog):
+    """A log whose owner freezes before it appends what refers to blobs: another hub takes over."""
+
+    digests: Sequence[str] = ()
+
+    async def append(
+        self, session_id: str, envelopes: Any, head: int, state: Any, **fields: Any
+    ) -> None:
+        self.digests = [digest for envelope in envelopes for digest in digests_in(envelope)]
+        if self.digests:
+            await self.heartbeat("another hub", 1e12)
+            await self.claim(session_id, "another hub", 0, force=True)
+        await super().append(session_id, envelopes, head, state, **fields)
+
+
+async def test_an_owner_that_was_taken_over_leaves_no_blob() -> None:
+    agent, log = desk("A" * 200_000), TakenOver()
+    hub = Hub(log, InMemorySaver(), [SingleTeam.of(agent)], 30.0)
+    await hub.start(None)
+    async with hub:
+        session = await hub.session(agent)
+        await session.send("user", "go on")
+        await until(lambda: log.digests and hub.owned_session(session.key) is None)
+        assert await log.blobs(session.key, log.digests) == {}
 
 
 async def test_blocks_that_stand_for_blobs_cannot_be_sent(log_url: str) -> None:
