@@ -27,18 +27,23 @@ _PARTS: Mapping[str, Sequence[str]] = {
 }
 """The keys of event data whose parts may be taken out, by event type. Of other types, which
 participants may send, nothing is: what looks like a reference there is their own."""
+_VALUES: Mapping[str, str] = {ev.EV_TEXT: "content", ev.EV_PACKET: "output"}
+"""The key of event data whose whole value may be taken out, by event type."""
 
 
-def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]]:
+def take_out(
+    parts: Sequence[Any], name: str, max_bytes: int = MAX_INLINE_BYTES
+) -> tuple[list[Any], dict[str, str]]:
     """Return parts of which the largest are replaced by references, and the blobs by digest.
 
-    `ConfigurationError`, which names the parts by `name`, for one that is too large for a blob.
+    No part is replaced while all of them take at most `max_bytes`. Raises `ConfigurationError`,
+    which names the parts by `name`, for one that is too large for a blob.
     """
     texts = [encode_json(part) for part in parts]
     result, blobs = list(parts), {}
     total = sum(map(len, texts))
     for place in sorted(range(len(texts)), key=lambda place: -len(texts[place])):
-        if total <= MAX_INLINE_BYTES:
+        if total <= max_bytes:
             break
         text = texts[place]
         if len(text) > MAX_BLOB_BYTES:
@@ -56,6 +61,9 @@ def take_out(parts: Sequence[Any], name: str) -> tuple[list[Any], dict[str, str]
 
 def digests_in(envelope: Envelope) -> Iterator[str]:
     """Yield the digests of the blobs to which an envelope refers."""
+    value: Any = envelope.event_data.get(_VALUES.get(envelope.event_type, ""))
+    if is_reference(value):
+        yield value[_TYPE]
     for key in _PARTS.get(envelope.event_type, ()):
         value = envelope.event_data.get(key)
         parts = value.values() if isinstance(value, Mapping) else value
@@ -70,6 +78,8 @@ def put_back(envelope: Envelope, blobs: Mapping[str, str]) -> Envelope:
     Raises `KeyError` where a blob is missing, `ValueError` where one was altered.
     """
     data = dict(envelope.event_data)
+    if (key := _VALUES.get(envelope.event_type)) in data:
+        data[key] = _whole(data[key], blobs)
     for key in _PARTS.get(envelope.event_type, ()):
         value = data.get(key)
         if isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphInterrupt
 from langgraph.types import StateSnapshot
@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from agentgraph.history import OUTCOME_UNKNOWN
 from agentgraph.outcomes import Note
 from agentgraph.routing.values import short
-from agentgraph.sessions.envelopes.payload import as_payload, clip, encode_json
+from agentgraph.sessions.envelopes.payload import as_payload, clip, clip_text, encode_json
 
 _MAX_STEPS = 12
 _MAX_TEXT = 2_000
@@ -30,9 +30,8 @@ _MAX_TEXT_IF_TIGHT = 100
 _MAX_STEPS_BYTES = 80_000
 _MAX_DEPTH = 50
 """How deep a call's arguments may be nested; deeper ones are likely nonsense, and clipped."""
-_MAX_BODY = 100_000
-_MAX_BODY_BYTES = 120_000
-_MAX_OUTPUT_BYTES = 40_000
+MAX_OUTPUT_BYTES = 40_000
+"""How much of an answer in a form stands in the packet itself."""
 _MOVES = ("handoff", "finish")
 _SERDE = JsonPlusSerializer()
 
@@ -72,11 +71,12 @@ def packet_of(
     round: int,
     attempt: int,
     *,
-    with_steps: bool = True,
+    is_single: bool = False,
 ) -> dict[str, Any]:
     """Return the data of an `EV_PACKET`; a call of one of `routing_tools` moves the floor.
 
-    It has no `steps` where it will have the messages themselves.
+    In a session of one it has no `steps`, as it will have the messages themselves, and its `output`
+    may be of any size.
     """
     answers = _answers_in(turn.messages)
     return {
@@ -84,12 +84,12 @@ def packet_of(
         "context_updates": _updates(turn.notes),
         "body": _body(turn),
         "active": turn.active,
-        **({"steps": _steps(turn.messages, answers)} if with_steps else {}),
+        **({} if is_single else {"steps": _steps(turn.messages, answers)}),
         "round": round,
         "attempt": attempt,
         "usage": dict(turn.usage),
         **({"hops": turn.hops} if turn.hops else {}),
-        **_output(turn),
+        **_output(turn, None if is_single else MAX_OUTPUT_BYTES),
     }
 
 
@@ -180,22 +180,23 @@ def _updates(notes: Iterable[Note]) -> dict[str, Any]:
 
 
 def _body(turn: TurnOutput) -> str:
-    texts = [str(m.text) for m in turn.messages if isinstance(m, AIMessage) and m.text]
-    body = texts[-1] if texts else ""
-    if not body and turn.output is not None:
-        body = to_json(turn.output["value"]).decode()
-    limit = _MAX_BODY
-    while len(encode_json(body[:limit])) > _MAX_BODY_BYTES:  # a character has up to twelve bytes
-        limit //= 2
-    return clip(body, limit)
+    return clip_text(answer_text(turn.messages, turn.output))
 
 
-def _output(turn: TurnOutput) -> dict[str, Any]:
+def answer_text(messages: Iterable[BaseMessage], output: Mapping[str, Any] | None) -> str:
+    """Return what a turn with these messages has said; else its answer as an object, as JSON."""
+    texts = [str(m.text) for m in messages if isinstance(m, AIMessage) and m.text]
+    if texts:
+        return texts[-1]
+    return "" if output is None else to_json(output["value"]).decode()
+
+
+def _output(turn: TurnOutput, max_bytes: int | None) -> dict[str, Any]:
     """Return the answer as an object, if there is one that the packet has room for."""
     if turn.output is None or _is_deep(turn.output, _MAX_DEPTH):
         return {}
     text = to_json(turn.output, fallback=str, inf_nan_mode="null")
-    return {"output": from_json(text)} if len(text) <= _MAX_OUTPUT_BYTES else {}
+    return {"output": from_json(text)} if max_bytes is None or len(text) <= max_bytes else {}
 
 
 def _answers_in(messages: Iterable[AnyMessage]) -> dict[str, ToolMessage]:

@@ -6,6 +6,7 @@ Data become canonical before the append, so that live and replayed envelopes are
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -19,10 +20,14 @@ from agentgraph.routing.values import as_frozen_json, short
 MAX_BYTES = 256_000
 
 _MAX_VALUE = 100_000
+_MAX_TEXT = 100_000
+_MAX_TEXT_BYTES = 120_000
 _MAX_EXCERPT = 2_000
 _CHECKSUM_KEY = '{"checksum":'
 """The first key of a stored object whose checksum covers the rest of its text: a row that was
 altered by hand, or by a fault of the disk, is noticed. Rows of earlier versions have none."""
+_CLIPPED = re.compile(r"… \[\d+ more\]\Z")
+"""The end of what `clip` returns."""
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -65,6 +70,19 @@ def check_context(variables: Mapping[str, Any]) -> None:
 def clip(text: str, limit: int) -> str:
     """Return the beginning of a text that is too long, with the number of omitted characters."""
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more]"
+
+
+def clip_text(text: str) -> str:
+    """Return the beginning of what a participant says, if an envelope cannot hold all of it."""
+    limit = _MAX_TEXT
+    while len(encode_json(text[:limit])) > _MAX_TEXT_BYTES:  # a character has up to twelve bytes
+        limit //= 2
+    return clip(text, limit)
+
+
+def may_be_clipped(text: str) -> bool:
+    """Tell whether a text may be only the beginning of what was said, by its end."""
+    return _CLIPPED.search(text) is not None
 
 
 def encode_json(value: object) -> str:

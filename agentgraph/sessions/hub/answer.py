@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -13,6 +13,7 @@ from agentgraph.errors import ModelError, SessionError
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.envelopes.blobs import is_reference
 from agentgraph.sessions.envelopes.envelope import (
     EV_CANCELLED,
     EV_INTERRUPT,
@@ -21,8 +22,13 @@ from agentgraph.sessions.envelopes.envelope import (
     EV_ROUND_FAILED,
     Envelope,
 )
+from agentgraph.sessions.envelopes.packet import answer_text
+from agentgraph.sessions.envelopes.payload import may_be_clipped
 from agentgraph.sessions.hub.subscribers import MaySee
+from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.input_span import InputSpan
+from agentgraph.sessions.single.messages import decode_message
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.inner_session import TURN_ENDS, outcome_of, usage_records
 from agentgraph.usage import Usage
@@ -132,6 +138,23 @@ def answer_to(
         run_id=question.envelope_id,
         sequence=span.envelopes[-1].sequence,
     )
+
+
+async def with_whole_answer(
+    answer: Answer, log: Log, session_id: str, load_output: Callable[[Envelope], object]
+) -> Answer:
+    """Return the answer of a session of one with all of its text and its object, however large."""
+    packets = (e for e in reversed(answer.envelopes) if e.event_type == EV_PACKET)
+    packet = next((packet for packet in packets if packet.text), None)
+    if packet is None or packet.text != answer.text:
+        return answer
+    is_large = may_be_clipped(answer.text) or is_reference(packet.event_data.get("output"))
+    if not is_large:
+        return answer
+    (packet,) = await with_blobs(log, session_id, [packet])
+    messages = [decode_message(part) for part in packet.event_data.get("messages", ())]
+    text = answer_text(messages, packet.event_data.get("output"))
+    return replace(answer, text=text or answer.text, output=load_output(packet))
 
 
 def _interruption_of(envelopes: Sequence[Envelope]) -> str | None:

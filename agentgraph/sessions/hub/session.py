@@ -25,7 +25,7 @@ from agentgraph.sessions.envelopes.draft import (
 )
 from agentgraph.sessions.envelopes.envelope import Envelope, Priority, for_participant
 from agentgraph.sessions.envelopes.payload import check_context
-from agentgraph.sessions.hub.answer import Answer, answer_to
+from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.reader import ReaderHub
 from agentgraph.sessions.hub.subscribers import Handler
@@ -217,6 +217,9 @@ class Session(SessionInbox):
         may_see = self._sight_of(reader)
         span = await self._settled_span(run_id)
         answer = answer_to(span, await self.refresh(), may_see, self._load_output)
+        if self.record.is_single:
+            log, load_output = self._hub.log, self._load_output
+            answer = await with_whole_answer(answer, log, self.key, load_output)
         if reader is None:
             return answer
         return replace(answer, envelopes=tuple(map(for_participant, answer.envelopes)))

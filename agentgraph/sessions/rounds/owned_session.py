@@ -17,7 +17,7 @@ from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
 from agentgraph.running import Journal, Run, inside_run
 from agentgraph.sessions.envelopes import envelope as ev
-from agentgraph.sessions.envelopes.blobs import digests_in, take_out
+from agentgraph.sessions.envelopes.blobs import MAX_INLINE_BYTES, digests_in, take_out
 from agentgraph.sessions.envelopes.draft import Content, Draft, text_envelope
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
@@ -396,14 +396,16 @@ class OwnedSession:
         async with self.lock:
             await self._write(lambda page: None)
 
-    def take_out(self, parts: Sequence[Any], name: str) -> list[Any]:
+    def take_out(
+        self, parts: Sequence[Any], name: str, max_bytes: int = MAX_INLINE_BYTES
+    ) -> list[Any]:
         """Return parts of an envelope's data, the largest as references to blobs.
 
         The append of the envelope stores these blobs: a former owner, whose append is refused,
         leaves none. `ConfigurationError`, which names the parts by `name`, if one is too large even
         for a blob.
         """
-        parts, blobs = take_out(parts, name)
+        parts, blobs = take_out(parts, name, max_bytes)
         self._blobs.update(blobs)
         return parts
 

@@ -20,7 +20,7 @@ from agentgraph.history import repair
 from agentgraph.outcomes import NOTES
 from agentgraph.participant import HasMemory, Participant, Remains, sentence_of_stop, split_stop
 from agentgraph.running import Run, current_run, handed_over
-from agentgraph.sessions.envelopes.packet import TurnOutput, packet_of
+from agentgraph.sessions.envelopes.packet import MAX_OUTPUT_BYTES, TurnOutput, packet_of
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.single.memory import Memory, read_memory
@@ -118,7 +118,7 @@ class SingleSpeaker(Speaker):
     async def _commit(self, round: Round, turn: TurnOutput) -> None:
         """Commit a packet, also of a run that a guard has ended."""
         assert isinstance(turn, SingleTurn)
-        packet = packet_of(turn, (), round.number, round.attempt, with_steps=False)
+        packet = packet_of(turn, (), round.number, round.attempt, is_single=True)
         cause = ""
         if turn.stopped_by is not None:
             cause = turn.cause or round.ledger().cause_of(turn.stopped_by)
@@ -126,6 +126,9 @@ class SingleSpeaker(Speaker):
             packet["body"] = packet["body"] or sentence_of_stop(turn.stopped_by, cause)
         rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
+            if "output" in packet:
+                outputs = [packet["output"]]
+                (packet["output"],) = round.session.take_out(outputs, "output", MAX_OUTPUT_BYTES)
             packet["messages"] = []
             packet |= stored_messages(round.session, turn.changes)
             packet |= stored_channels(round.session, turn.channels)

@@ -76,6 +76,23 @@ def tools() -> Any:
 
 
 @program
+def long_answers() -> Any:
+    return agent("desk", "x" * 150_000, "é" * 40_000, "short"), turns("go", "on", "and on")
+
+
+class Report(BaseModel):
+    lines: list[str]
+
+
+@program
+def long_answers_in_a_form() -> Any:
+    lines = ["a line that is not short"] * 4_000
+    given = call("Report", lines=lines)
+    said = Report(lines=lines).model_dump_json()
+    return agent("desk", given, said, response_format=Report), turns("go", "once more")
+
+
+@program
 def sticky_paths() -> Any:
     leaf = agent("leaf", "leaf here", "leaf again")
     mid = agent("mid", call("transfer_to_leaf", reason="deep"), agents=[leaf])
