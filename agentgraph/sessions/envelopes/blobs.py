@@ -111,4 +111,6 @@ def _digest(text: str) -> str:
 
 def is_reference(part: object) -> bool:
     """Tell whether a part stands for a blob."""
-    return isinstance(part, Mapping) and part.get("type") == _TYPE and _TYPE in part
+    if not isinstance(part, Mapping) or part.get("type") != _TYPE:
+        return False
+    return isinstance(part.get(_TYPE), str)

@@ -14,7 +14,13 @@ from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.blobs import are_whole, is_reference, take_out
 from agentgraph.sessions.envelopes.envelope import Priority
-from agentgraph.sessions.envelopes.payload import canonical
+from agentgraph.sessions.envelopes.payload import (
+    MAX_BYTES,
+    canonical,
+    clip_text,
+    decode_json,
+    encode_json,
+)
 
 ContentBlock: TypeAlias = Mapping[str, Any]
 """A content block of LangChain's, such as `{"type": "image", "url": "https://…"}`."""
@@ -71,9 +77,10 @@ def text_envelope(
 
         text_envelope([{"type": "text", "text": "What is it?"}, {"type": "image", "url": link}])
 
-    The text of content blocks is that of their text blocks, joined.
+    The text of content blocks is that of their text blocks, joined. A text of more than 256,000
+    bytes is refused: a session of one takes it, by `send` and `ask`.
     """
-    data, blobs = _text_data(text)
+    data, blobs = _text_data(text, is_single=False)
     return Draft(
         ev.EV_TEXT,
         data,
@@ -129,8 +136,11 @@ def packet_envelope(
     )
 
 
-def make_draft(content: object, **fields: Any) -> Draft:
-    """Return a text as a draft, or a draft with some fields replaced; None keeps a field."""
+def make_draft(content: object, *, is_single: bool, **fields: Any) -> Draft:
+    """Return a text as a draft, or a draft with some fields replaced; None keeps a field.
+
+    For a session of one a text may be of any size that a blob has.
+    """
     overrides = {key: value for key, value in fields.items() if value is not None}
     if isinstance(content, Draft):
         return replace(content, **overrides)
@@ -140,16 +150,22 @@ def make_draft(content: object, **fields: Any) -> Draft:
             "Draft such as text_envelope(…) makes",
             code="draft",
         )
-    return text_envelope(content, **overrides)
+    data, blobs = _text_data(content, is_single=is_single)
+    return Draft(ev.EV_TEXT, data, blobs=blobs, **overrides)
 
 
-def _text_data(content: Content) -> tuple[dict[str, Any], dict[str, str]]:
+def _text_data(content: Content, *, is_single: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the data of an `EV_TEXT`, and what of it is stored beside it.
 
-    Raises `ConfigurationError` with every fault of the content.
+    A text that an envelope cannot hold is clipped there in a session of one, where nobody reads it
+    but people: the agent reads the content, which has all of it. Raises `ConfigurationError` with
+    every fault of the content.
     """
     if isinstance(content, str):
-        return {"text": content}, {}
+        if not is_single or not _is_large({"text": content}):
+            return {"text": content}, {}
+        parts, blobs = take_out([content], "text")
+        return {"text": clip_text(content), "content": parts[0]}, blobs
     if not isinstance(content, list | tuple):
         raise ConfigurationError(
             f"a text is a string or a list of content blocks, not {type(content).__name__}",
@@ -162,7 +178,14 @@ def _text_data(content: Content) -> tuple[dict[str, Any], dict[str, str]]:
         parts, blobs = take_out(content, "content")
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"content: {error}", code="payload") from error
-    return {"text": _text_of(content), "content": parts}, blobs
+    data = {"text": _text_of(content), "content": parts}
+    if is_single and _is_large(data):
+        data["text"] = clip_text(_text_of(content))
+    return data, blobs
+
+
+def _is_large(data: Mapping[str, Any]) -> bool:
+    return len(encode_json(data)) > MAX_BYTES
 
 
 def _text_of(blocks: Sequence[ContentBlock]) -> str:
@@ -170,7 +193,7 @@ def _text_of(blocks: Sequence[ContentBlock]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _content_faults(draft: Draft) -> list[str]:
+def _content_faults(draft: Draft, *, is_single: bool) -> list[str]:
     """Return what is wrong with the text of an outside draft, or with its content blocks."""
     data = draft.event_data
     if not isinstance(data.get("text"), str):
@@ -178,6 +201,8 @@ def _content_faults(draft: Draft) -> list[str]:
     if "content" not in data:
         return []
     blocks = data["content"]
+    if is_single and is_reference(blocks) and draft.blobs:
+        return _large_text_faults(draft)
     if not isinstance(blocks, list):
         return ["event_data: 'content' is a list of content blocks"]
     unknown_blocks = [b for b in blocks if is_reference(b) and b.get("blob") not in draft.blobs]
@@ -189,6 +214,17 @@ def _content_faults(draft: Draft) -> list[str]:
             "event_data: 'text' is not that of the 'content': text_envelope([…]) fills in both"
         )
     return faults
+
+
+def _large_text_faults(draft: Draft) -> list[str]:
+    """Return what is wrong with a text that stands in a blob: it may be another than is shown."""
+    try:
+        text = decode_json(draft.blobs[draft.event_data["content"]["blob"]])
+    except (KeyError, ValueError):
+        text = None
+    if isinstance(text, str) and _text_data(text, is_single=True)[0] == draft.event_data:
+        return []
+    return ["event_data: give a large text itself, and not what it is stored as"]
 
 
 def _block_faults(blocks: Sequence[object]) -> list[str]:
@@ -203,7 +239,7 @@ def _block_faults(blocks: Sequence[object]) -> list[str]:
     return faults
 
 
-def draft_faults(draft: Draft) -> list[str]:
+def draft_faults(draft: Draft, *, is_single: bool) -> list[str]:
     """Return what is wrong with an outside draft: its type, or data that only sessions write.
 
     Reserved event types are refused, so that no sender can forge lifecycle events.
@@ -216,7 +252,7 @@ def draft_faults(draft: Draft) -> list[str]:
         f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
     ]
     if draft.event_type == ev.EV_TEXT:
-        faults += _content_faults(draft)
+        faults += _content_faults(draft, is_single=is_single)
     if draft.event_type == ev.EV_PACKET:
         faults += _packet_faults(data)
     if draft.event_type == ev.EV_CONTEXT_SET:

@@ -122,6 +122,7 @@ class Session(SessionInbox):
         and returns its envelope; a round cannot wait for its own session.
 
         Without an `audience` all see it; in the turn of a private round, those who see that round.
+        A text has at most 256,000 bytes in a Team, and 32 MB in the session of one agent.
 
         Raises `ConfigurationError` for what cannot be sent, `SessionClosed` after the end, and
         `Quarantined` where the session cannot run here.
@@ -130,6 +131,7 @@ class Session(SessionInbox):
         """
         draft = make_draft(
             text_or_draft,
+            is_single=self.record.is_single,
             audience=audience,
             causation_id=causation_id,
             idempotency_key=idempotency_key,
@@ -466,7 +468,10 @@ class Session(SessionInbox):
             raise ConfigurationError(text, code="draft")
 
     def _check(self, sender: str, draft: Draft) -> None:
-        faults = [*draft_faults(draft), *self._sender_faults(sender)]
+        faults = [
+            *draft_faults(draft, is_single=self.record.is_single),
+            *self._sender_faults(sender),
+        ]
         names = (*self._senders, HUMAN)
         strangers = [name for name in draft.audience or () if name not in names]
         faults += [f"audience: {name!r} takes no part in the session" for name in strangers]

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 
 from agentgraph import Agent, Finish, Guards, Hub, Intent, Patcher
 from agentgraph.errors import AgentGraphError
+from agentgraph.guards import CostBudget
 from agentgraph.testing import ScriptedModel, bad_call, call
 from agentgraph.testing.answers import Scripted, Turn
 from tests.sessions.single.conversations import Conversation, InSession, OnThread, Seen
@@ -78,6 +79,18 @@ def tools() -> Any:
 @program
 def long_answers() -> Any:
     return agent("desk", "x" * 150_000, "é" * 40_000, "short"), turns("go", "on", "and on")
+
+
+@program
+def long_texts() -> Any:
+    def sizes(messages: Sequence[BaseMessage]) -> str:
+        return f"{len(str(messages[-1].content))} {str(messages[-1].text)[-2:]}"
+
+    long_text = "y" * 300_000 + "é😀!"
+    texts = ["x" * 256_000, long_text, [{"type": "text", "text": long_text}], "short"]
+    guards = Guards.interactive(budget=CostBudget(tokens=100_000_000))
+    desk = Agent("desk", model=ScriptedModel(sizes), default_tools=False, guards=guards)
+    return desk, turns(*texts)
 
 
 class Report(BaseModel):

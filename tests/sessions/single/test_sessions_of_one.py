@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,9 @@ def echo(messages: Sequence[Any]) -> str:
     return f"{len(humans)}: {humans[-1]}"
 
 
-def echoing(**fields: Any) -> Agent[Any]:
+def echoing(name: str = "desk", **fields: Any) -> Agent[Any]:
     fields = {"default_tools": False, **fields}
-    return Agent("desk", "Answers", model=ScriptedModel(echo), **fields)
+    return Agent(name, "Answers", model=ScriptedModel(echo), **fields)
 
 
 @tool
@@ -310,6 +312,40 @@ async def test_blocks_that_stand_for_blobs_cannot_be_sent(log_url: str) -> None:
         other_digest = Draft(EV_TEXT, data, blobs={"0" * 64: "{}"})
         with pytest.raises(ConfigurationError, match="each under its digest"):
             await session.send("user", other_digest)
+
+
+async def test_a_text_of_any_size_can_be_sent(log_url: str) -> None:
+    agent, text = echoing(), "x" * 300_000
+    async with await Hub.open(log_url, serve=[agent]) as hub:
+        session = await hub.session(agent)
+        answer = await session.ask(text)
+        assert answer.text == f"1: {text}"
+        assert answer.envelopes[0].text.startswith("x" * 100_000 + "… [200000 more]")
+        fork = await session.fork(session.state.sequence)
+        for handle in (session, fork):
+            assert [m.content for m in await handle.messages()] == [text, f"1: {text}"]
+
+
+async def test_a_large_text_is_sent_as_it_is_shown() -> None:
+    large_text = json.dumps("x" * 300_000)
+    digest = sha256(large_text.encode()).hexdigest()
+    data = {"text": "something else", "content": {"type": "blob", "blob": digest}}
+    agent, team = echoing(), Team([echoing(name="a")], sequence(["a"]))
+    async with await Hub.open(serve=[agent, team]) as hub:
+        session = await hub.session(agent)
+        with pytest.raises(ConfigurationError, match="give a large text itself"):
+            await session.send("user", Draft(EV_TEXT, data, blobs={digest: large_text}))
+        no_json = {"text": "", "content": {"type": "blob", "blob": "0"}}
+        with pytest.raises(ConfigurationError, match="give a large text itself"):
+            await session.send("user", Draft(EV_TEXT, no_json, blobs={"0": "{"}))
+        with pytest.raises(ConfigurationError, match="a list of content blocks"):
+            await session.send("user", Draft(EV_TEXT, data))
+        others = await hub.session(team)
+        with pytest.raises(ConfigurationError, match="a list of content blocks"):
+            await others.send("user", Draft(EV_TEXT, data, blobs={digest: large_text}))
+        for content in ("x" * 300_000, [{"type": "text", "text": "x" * 300_000}]):
+            with pytest.raises(ConfigurationError, match="256000 are allowed: store it elsewhere"):
+                await others.send("user", content)
 
 
 async def test_what_a_participant_sends_is_no_part_of_the_conversation(log_url: str) -> None:
