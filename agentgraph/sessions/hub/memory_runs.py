@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.clock import new_id
 from agentgraph.errors import ConfigurationError, SessionError
+from agentgraph.routing.values import json_equal
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import EV_DECISION
 from agentgraph.sessions.hub.hub import LEASE_S, Hub
@@ -101,7 +102,10 @@ class MemoryRuns:
 
 
 async def _decide(session: Session, decisions: Mapping[str, object]) -> None:
-    """Send decisions, all or none; none are needed where a resumption was cut off."""
+    """Send decisions, all or none; none are needed where a resumption was cut off.
+
+    What such a resumption has decided already may be given again, and changes nothing.
+    """
     if not isinstance(decisions, Mapping):
         raise ConfigurationError(
             "decisions are given by the ids of their interrupts: {interrupt.id: decision}",
@@ -109,15 +113,40 @@ async def _decide(session: Session, decisions: Mapping[str, object]) -> None:
         )
     questions = session.state.interrupts.items()
     open_ids = [key for key, question in questions if "decision" not in question]
-    strange_ids = [key for key in decisions if key not in open_ids]
-    if strange_ids or (open_ids and not decisions):
-        fault = f"it does not wait for {', '.join(map(repr, strange_ids))}"
+    drafts = {  # raises for what cannot be stored
+        key: Draft(EV_DECISION, {"interrupt_id": key, "decision": decision})
+        for key, decision in decisions.items()
+    }
+    new_ids = [key for key in drafts if key in open_ids]
+    earlier = {key: draft for key, draft in drafts.items() if key not in open_ids}
+    faults = await _faults_of(session, earlier)
+    if faults or (open_ids and not decisions):
         raise SessionError(
-            f"session {session.id!r}: {fault if strange_ids else 'give at least one decision'}; "
-            f"it waits for {', '.join(open_ids) or 'nothing'}",
+            f"session {session.id!r}: {' and '.join(faults) or 'give at least one decision'}; "
+            f"it waits for {', '.join(open_ids) or 'nothing: give {} to go on with it'}",
             code="unknown_interrupt",
         )
-    for decision in decisions.values():
-        Draft(EV_DECISION, {"decision": decision})  # raises for what cannot be stored
-    for interrupt_id, decision in decisions.items():
-        await session.decide(interrupt_id, decision)
+    for interrupt_id in new_ids:
+        await session.decide(interrupt_id, decisions[interrupt_id])
+
+
+async def _faults_of(session: Session, earlier: Mapping[str, Draft]) -> list[str]:
+    """Return what is wrong with decisions on what is not asked; the same once more is right."""
+    if not earlier:
+        return []
+    envelopes = await session.history()
+    made = {
+        str(envelope.event_data["interrupt_id"]): envelope.event_data["decision"]
+        for envelope in envelopes
+        if envelope.event_type == EV_DECISION
+    }
+    strange_ids = [repr(key) for key in earlier if key not in made]
+    other_ids = [
+        repr(key)
+        for key, draft in earlier.items()
+        if key in made and not json_equal(made[key], draft.event_data["decision"])
+    ]
+    faults = [f"it does not wait for {', '.join(strange_ids)}"] if strange_ids else []
+    if other_ids:
+        faults.append(f"it has another decision already on {', '.join(other_ids)}")
+    return faults

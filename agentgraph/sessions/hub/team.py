@@ -62,8 +62,9 @@ class Team(CompiledTeam):
             result = await team.aresume(result.session_id, {question.id: True})
 
         It works in the process that began the run, on any event loop, and once for each result: of
-        a team's runs, the last thousand that wait are kept. Raises `SessionError` for a session
-        that does not wait, or for a decision on what is not asked.
+        a team's runs, the last thousand that wait are kept. If it is cancelled, the same call goes
+        on with the run: no decision is made twice. Raises `SessionError` for a session that does
+        not wait, for a decision on what was not asked, and for another one than was made before.
         """
         async with self._runs.resume(session_id, decisions) as session:
             return await _result_of(session)

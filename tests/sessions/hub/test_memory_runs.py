@@ -13,7 +13,7 @@ from langgraph.types import interrupt
 from agentgraph import Agent
 from agentgraph.errors import AgentGraphError, ConfigurationError, SessionError
 from agentgraph.routing import FromSpeaker, ParallelTarget, Transition, TransitionGraph, sequence
-from agentgraph.sessions import EV_INTERRUPT, Envelope, Team, TeamResult
+from agentgraph.sessions import EV_DECISION, EV_INTERRUPT, Envelope, Team, TeamResult
 from agentgraph.sessions.hub import memory_runs
 from agentgraph.testing import ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, agent, asked
@@ -168,7 +168,8 @@ async def test_runs_of_one_team_wait_side_by_side() -> None:
     assert [one.envelopes[1].text for one in answers] == [f"pay {n}" for n in reversed(range(5))]
 
 
-async def test_a_resumption_that_was_cut_off_goes_on_without_a_decision() -> None:
+@pytest.mark.parametrize("gives", [False, True])
+async def test_a_resumption_that_was_cut_off_goes_on_with_what_was_decided(gives: bool) -> None:
     entered, opened = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
@@ -184,15 +185,35 @@ async def test_a_resumption_that_was_cut_off_goes_on_without_a_decision() -> Non
     one = Agent("a", model=ScriptedModel(turn), tools=[wait], default_tools=False)
     team = Team([one], sequence(["a"]))
     waiting = await soon(team.arun("go"))
-    resuming = asyncio.ensure_future(
-        team.aresume(waiting.session_id, {waiting.interrupts[0].id: "yes"})
-    )
+    decisions = {waiting.interrupts[0].id: "yes"}
+    resuming = asyncio.ensure_future(team.aresume(waiting.session_id, decisions))
     await soon(entered.wait())
     resuming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(resuming)
+    with pytest.raises(SessionError, match=r"another decision already.*give \{\} to go on"):
+        await soon(team.aresume(waiting.session_id, dict.fromkeys(decisions, "no")))
+    with pytest.raises(SessionError, match=r"does not wait for 'x'.*give \{\} to go on"):
+        await soon(team.aresume(waiting.session_id, {**decisions, "x": 1}))
     opened.set()
-    assert (await soon(team.aresume(waiting.session_id, {}))).text == "yes"
+    result = await soon(team.aresume(waiting.session_id, decisions if gives else {}))
+    assert result.text == "yes"
+    made = [one for one in result.envelopes if one.event_type == EV_DECISION]
+    assert len(made) == 1
+
+
+async def test_decisions_that_were_cut_off_between_them_are_given_again() -> None:
+    team = parallel()
+    waiting = await soon(team.arun("go"))
+    first, second = waiting.interrupts
+    result = await soon(team.aresume(waiting.session_id, {first.id: "for a"}))
+    decisions = {first.id: "for a", second.id: "for b"}
+    with pytest.raises(SessionError, match="another decision already"):
+        await soon(team.aresume(waiting.session_id, {**decisions, first.id: True}))
+    result = await soon(team.aresume(waiting.session_id, decisions))
+    assert result.text == "d speaks"
+    texts = [one.text for one in result.envelopes if one.sender_id in ("a", "b")]
+    assert sorted(texts) == ["a has 1: for a", "b has 1: for b"]
 
 
 async def test_a_stream_that_asks_can_be_gone_on_with_also_where_its_reader_left() -> None:
