@@ -245,7 +245,10 @@ class Hub:
         return session
 
     async def get(self, id: str, *, tenant: str = DEFAULT_TENANT) -> Session:
-        """Return a session of the store; `SessionError` if the tenant has none of this id."""
+        """Return a session of the store; `SessionError` if the tenant has none of this id.
+
+        One that serves a round of another session can be read, and nobody can speak in it.
+        """
         self.check_open()
         key = _key(id, tenant)
         stored_session = await load_readable(self.log, key)
@@ -274,7 +277,8 @@ class Hub:
             page = await hub.sessions(tenant="acme", limit=50)
             page = await hub.sessions(tenant="acme", limit=50, after=page[-1].session_id)
 
-        A session has `metadata` if it has each of these entries. `after` is the id of the last
+        Those that serve a round of another session, for a team inside of a team, are left out. A
+        session has `metadata` if it has each of these entries. `after` is the id of the last
         session listed before; in a list of all tenants (`tenant=None`) it is its `key`.
 
         Raises `ConfigurationError` for values that no session can have, `SessionError` if the
@@ -296,6 +300,7 @@ class Hub:
             metadata=entries,
             after=after if after is None or tenant is None else session_key(tenant, after),
             limit=limit,
+            with_inner=False,
         )
         return await self.log.sessions(query)
 

@@ -26,6 +26,11 @@ class SessionInbox(SessionReader):
 
     async def _put_in_inbox(self, sender: str, draft: Draft) -> str:
         self._check_open()
+        if self.record.serves:
+            raise SessionError(
+                f"session {self.id!r} serves a round of another session: speak to that one",
+                code="inner_session",
+            )
         fault = await self._present_quarantine()
         # After the end the log decides: it knows what it has accepted before.
         if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:

@@ -13,9 +13,16 @@ from typing import Any
 
 from agentgraph.sessions.log.protocol import SessionQuery
 from agentgraph.sessions.log.rows import to_ascii
+from agentgraph.sessions.state.record import INNER_PREFIX
 
 _COLUMNS = ["session_id", "team", "status", "creator", "created_at", "head", "parent", "metadata"]
 """What `rows.read_summary` reads."""
+_NOT_INNER = f"""(s.parent IS NULL OR NOT (
+    replace(s.session_id, '{INNER_PREFIX}', '') <> s.session_id
+    OR substr(s.session_id, 1, length(s.parent) + 1) = s.parent || '/'
+    OR substr(s.session_id, 1, length(s.parent) + 9) = 'default/' || s.parent || '/'
+))"""
+"""A fork has a parent too, but no such id. The last two are the ids of earlier versions."""
 
 
 def labels_of(metadata: Mapping[str, Any]) -> list[str]:
@@ -48,6 +55,8 @@ def listing(
         for column, value in columns.items()
         if value is not None
     ]
+    if not query.with_inner:
+        conditions.append(_NOT_INNER)
     tables, order = ["agentgraph_sessions s"], "s.ordinal"
     for number, label in enumerate(labels_of(query.metadata)):
         name = f"l{number}"

@@ -137,6 +137,8 @@ class SessionQuery:
     after: str | None = None
     limit: int | None = None
     newest_first: bool = False
+    with_inner: bool = True
+    """Whether sessions that serve a round of another one are listed."""
 
     def selects(self, record: SessionRecord, status: str) -> bool:
         """Tell whether a session is one of those, wherever it is in the list."""
@@ -147,6 +149,8 @@ class SessionQuery:
             (self.tenant, record.tenant),
         )
         own = record.metadata
+        if record.serves and not self.with_inner:
+            return False
         return all(choice in (None, value) for choice, value in pairs) and all(
             key in own and json_equal(own[key], value) for key, value in self.metadata.items()
         )

@@ -10,6 +10,8 @@ from typing import Any
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.frozen_json import freeze, thaw
 
+INNER_PREFIX = "ag.inner."
+"""How the ids of inner sessions begin; those of earlier versions begin with their parent's."""
 DEFAULT_TENANT = "default"
 """The tenant of sessions that were opened without one."""
 TENANT_NAME = re.compile(r"[a-zA-Z0-9_-]{1,52}")

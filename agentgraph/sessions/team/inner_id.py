@@ -12,15 +12,14 @@ from hashlib import blake2b
 
 from agentgraph.sessions.envelopes.payload import encode_json
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.state.record import Parent, SessionRecord, session_key
+from agentgraph.sessions.state.record import INNER_PREFIX, Parent, SessionRecord, session_key
 
-_PREFIX = "ag.inner."
 _KEY_SIZE = 64
 
 
 def is_reserved(session_id: str) -> bool:
     """Tell whether an id is one that only inner sessions have."""
-    return session_id.startswith(_PREFIX)
+    return session_id.startswith(INNER_PREFIX)
 
 
 def is_inner_of(record: SessionRecord, parent: Parent, team: str) -> bool:
@@ -67,7 +66,7 @@ def known_ids(outer: SessionRecord, round: int, team: str, attempts: int) -> lis
 def _derived_id(secret: str, parent: Parent, attempt: int) -> str:
     text = encode_json([parent.session_id, parent.round, parent.speaker, parent.path, attempt])
     key = secret.encode("utf-8", "backslashreplace")[:_KEY_SIZE]
-    return _PREFIX + blake2b(text.encode(), key=key, digest_size=20).hexdigest()
+    return INNER_PREFIX + blake2b(text.encode(), key=key, digest_size=20).hexdigest()
 
 
 def _earlier_id(parent: Parent, attempt: int) -> str:

@@ -257,14 +257,14 @@ async def test_it_is_closed_with_the_session_around_it() -> None:
     async with await Hub.open(serve=[whole := Team([lead], sequence(["boss"]), name="out")]) as hub:
         session = await hub.session(whole, id="s", ttl=None)
         await after(session, "user", "go")
-        assert [one.status for one in await hub.sessions()] == ["waiting_decision", "active"]
+        assert [one.status for one in await hub.log.sessions()] == ["waiting_decision", "active"]
         await session.close()
         await settled(session)
         await until(lambda: _all_closed(hub))
 
 
 async def _all_closed(hub: Hub) -> bool:
-    return {one.status for one in await hub.sessions()} == {"closed"}
+    return {one.status for one in await hub.log.sessions()} == {"closed"}
 
 
 def waiting() -> Team:

@@ -304,7 +304,9 @@ async def test_inner_sessions_go_too_and_forks_stay(log_url: str, opened: OpenHu
     await after(session, "user", "hello")
     assert session.state.status == "waiting_decision"
     fork = await session.fork(2)
-    below = [summary for summary in await hub.sessions() if summary.session_id.startswith("ag.")]
+    below = [
+        summary for summary in await hub.log.sessions() if summary.session_id.startswith("ag.")
+    ]
     assert len(below) == 2
     with pytest.raises(SessionError) as error:
         await hub.forget(below[0].session_id)
@@ -312,7 +314,7 @@ async def test_inner_sessions_go_too_and_forks_stay(log_url: str, opened: OpenHu
 
     await hub.forget("s")
 
-    assert [summary.session_id for summary in await hub.sessions()] == [fork.id]
+    assert [summary.session_id for summary in await hub.log.sessions()] == [fork.id]
     assert len(await fork.history()) == 2
     await hub.forget(fork.id)
     await check_nothing_is_left(hub, log_url)

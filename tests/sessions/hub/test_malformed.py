@@ -336,7 +336,7 @@ def asking() -> Team:
 
 async def left_open(session: Session) -> list[str]:
     """Return the sessions that are open beside one."""
-    known = await hub_of(session).sessions()
+    known = await hub_of(session).log.sessions()
     return [one.session_id for one in known if one.status not in ("closed", "expired")]
 
 

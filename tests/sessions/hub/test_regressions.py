@@ -153,7 +153,7 @@ async def test_an_inner_session_ends_with_the_outer_one() -> None:
     async with await Hub.open(serve=[outer]) as hub:
         session = await hub.session(outer)
         await session.send("user", "go", admitted=True)
-        while len(summaries := await hub.sessions()) < 2 or summaries[1].status != "active":
+        while len(summaries := await hub.log.sessions()) < 2 or summaries[1].status != "active":
             await asyncio.wait({asyncio.ensure_future(hub.log.next_due())})
         await session.close()
         orphan = await hub.get(summaries[1].session_id)

@@ -18,6 +18,7 @@ from agentgraph import Team
 from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.routing import sequence
 from agentgraph.sessions import Hub, Session, open_log
+from agentgraph.sessions.log import SessionQuery
 from agentgraph.sessions.log.sqlite import SQLiteLog
 from agentgraph.sessions.log.tables import POSTGRES, SQLITE, VERSIONS
 from agentgraph.sessions.state.record import id_of, session_key, tenant_of
@@ -129,7 +130,7 @@ async def test_an_inner_session_stays_in_its_tenant(log_url: str) -> None:
             session = await hub.session(outer, id="acme/o", tenant=tenant)
             await after(session, "user", "hello")
             assert ("inner", "x speaks") in await talk(session)
-            _, below = await hub.sessions(tenant=tenant)
+            _, below = await hub.log.sessions(SessionQuery(tenant=tenant))
             assert (below.parent, below.tenant) == ("acme/o", tenant)
 
 

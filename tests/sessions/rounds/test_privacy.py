@@ -352,7 +352,7 @@ async def test_human_in_an_audience_is_the_creator() -> None:
 
 
 async def inner_sessions(hub: Hub) -> list[Session]:
-    sessions = [await hub.get(one.session_id) for one in await hub.sessions()]
+    sessions = [await hub.get(one.session_id) for one in await hub.log.sessions()]
     return [one for one in sessions if one.record.serves]
 
 

@@ -325,7 +325,7 @@ async def check(world: World, hub: Hub, sessions: Sequence[Session]) -> None:
         judge.check(reader, str(items), "stream")
     for name, prompt in world.prompts:
         judge.check(INSIDE.get(name, name), prompt, f"a prompt of {name}")
-    for summary in await hub.sessions():
+    for summary in await hub.log.sessions():
         inner = await hub.get(summary.session_id)
         if inner.record.serves:
             for reader in {*PEOPLE} & {*inner.record.people}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from agentgraph import Agent
 from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.routing import sequence
 from agentgraph.sessions import Hub, Session, Team
+from agentgraph.sessions.log import Log, SessionQuery
 from agentgraph.sessions.state.record import Parent, SessionRecord
+from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.team import inner_id, nested, opening, private_sessions
+from agentgraph.sessions.team.opening import new_record
 from agentgraph.testing import call
 from tests.sessions.talk import after, agent, asked, dialogue, settled, shown, talk
 
@@ -27,7 +31,7 @@ def outer_team(inner: Team) -> Team:
 
 
 async def inner_ids(hub: Hub, outer: Session) -> list[str]:
-    sessions = [await hub.get(one.session_id) for one in await hub.sessions()]
+    sessions = [await hub.get(one.session_id) for one in await hub.log.sessions()]
     parents = {one.id: one.record.parent for one in sessions if one.record.serves}
     return [id for id, parent in parents.items() if parent and parent.session_id == outer.id]
 
@@ -44,6 +48,61 @@ async def test_a_session_opened_beforehand_is_not_taken_for_an_inner_one() -> No
         assert waiting.state.status == "active"
         (inner_session_id,) = await inner_ids(hub, session)
         assert inner_session_id != waiting.id
+
+
+@pytest.mark.parametrize("tenant", ["default", "acme"])
+async def test_inner_sessions_are_not_listed_and_forks_are(log_url: str, tenant: str) -> None:
+    outer = outer_team(inner_team())
+    async with await Hub.open(log_url, serve=[outer]) as hub:
+        session = await hub.session(outer, tenant=tenant, metadata={"kind": "chat"})
+        await after(session, "user", "hello")
+        fork = await session.fork(2)
+        ids = [session.id, fork.id]
+        assert len(await hub.log.sessions()) == 3
+        for owner in (None, tenant):
+            listed = await hub.sessions(tenant=owner, creator="user")
+            assert [summary.session_id for summary in listed] == ids
+
+
+@pytest.mark.parametrize("parent", ["o", "a/b"])
+@pytest.mark.parametrize("tenant", ["default", "acme"])
+async def test_inner_sessions_of_earlier_versions_are_not_listed(
+    log: Log, parent: str, tenant: str
+) -> None:
+    record = new_record(inner_team(), parent, creator="user", tenant=tenant)
+    rounds = Parent(parent, 2, "inner", path="inner")
+    inner = replace(record, session_id=f"{parent}/2/inner", parent=rounds)
+    other = replace(record, session_id=f"{parent}/2/other")
+    for each in (record, inner, other):
+        await log.create(each, [], SessionState.initial(each))
+    listed = await log.sessions(SessionQuery(with_inner=False))
+    assert [summary.session_id for summary in listed] == [parent, other.session_id]
+
+
+async def test_an_inner_session_is_read_and_entered_by_its_round_alone() -> None:
+    inner = inner_team(call("ask", what="may I?"), "inner said", tools=[ask])
+    outer = outer_team(inner)
+    async with await Hub.open(serve=[outer, inner]) as hub:
+        session = await hub.session(outer)
+        state = await after(session, "user", "hello")
+        (inner_session_id,) = await inner_ids(hub, session)
+        handle = await hub.get(inner_session_id)
+        for request in (
+            handle.send("user", "from outside"),
+            handle.ask("from outside"),
+            handle.set_context("tier", "gold"),
+            handle.cancel(),
+            handle.rewind(1),
+            handle.leave("x"),
+            handle.close(),
+        ):
+            with pytest.raises(SessionError) as refused:
+                await request
+            assert refused.value.code == "inner_session"
+        await session.decide(next(iter(state.interrupts)), "yes")
+        await settled(session)
+        assert (await talk(session))[-1] == ("inner", "inner said")
+        assert [sender for sender, _ in await talk(handle)] == ["user", "x"]
 
 
 async def test_nobody_opens_a_session_with_the_id_of_an_inner_one() -> None:

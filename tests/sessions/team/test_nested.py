@@ -63,13 +63,13 @@ def outer_of(inner: Team, *, before: Any = None, **fields: Any) -> Team:
 
 async def inner_session(hub: Hub, outer: Session) -> Session:
     """Return the session that the inner team held."""
-    (found,) = [one.session_id for one in await hub.sessions() if one.parent == outer.id]
+    (found,) = [one.session_id for one in await hub.log.sessions() if one.parent == outer.id]
     return await hub.get(found)
 
 
 async def rounds_served(hub: Hub) -> list[tuple[str, int]]:
     """Return the outer session and round that each inner session of a store serves."""
-    handles = [await hub.get(one.session_id) for one in await hub.sessions()]
+    handles = [await hub.get(one.session_id) for one in await hub.log.sessions()]
     parents = [one.record.parent for one in handles if one.record.parent is not None]
     return [(parent.session_id, parent.round) for parent in parents]
 
@@ -274,7 +274,7 @@ async def test_a_team_in_a_team_in_a_team() -> None:
         session = await hub.session(top, id="o")
         await after(session, "user", "hello")
         assert (await talk(session))[-1] == ("mid", "from the middle")
-        (middle_id,) = [one.session_id for one in await hub.sessions() if one.parent == "o"]
+        (middle_id,) = [one.session_id for one in await hub.log.sessions() if one.parent == "o"]
         assert await rounds_served(hub) == [("o", 2), (middle_id, 1)]
 
 
@@ -418,7 +418,7 @@ async def test_an_inner_session_is_never_left_for_hubs_to_run() -> None:
         await session.settled()
 
         assert session.state.pending_close_reason == "round_failed"
-        assert len(await hub.sessions()) == 3  # the outer one, and one for each attempt
+        assert len(await hub.log.sessions()) == 3  # the outer one, and one for each attempt
         assert await hub.log.unfinished_sessions(float("inf")) == []
 
 
