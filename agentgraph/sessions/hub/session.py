@@ -28,7 +28,7 @@ from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.reader import ReaderHub
-from agentgraph.sessions.hub.subscribers import Handler
+from agentgraph.sessions.hub.subscribers import Handler, MaySee
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context
 from agentgraph.sessions.state.record import SessionRecord
@@ -144,7 +144,7 @@ class Session(SessionInbox):
             await self.refresh()  # it may have accepted by another hub
         try:
             self._check(sender, draft)
-            await self._check_cause(draft)
+            await self._check_cause(sender, draft)
             own_draft = replace(draft, audience=self._audience_of(draft))
             envelope_id = await self._put_in_inbox(sender, own_draft)
         except (ConfigurationError, Quarantined):
@@ -206,12 +206,10 @@ class Session(SessionInbox):
         `run_id` is the id of the input's receipt, which is that of its envelope. Raises what `ask`
         raises, and `SessionError` if the session has no such input.
         """
-        self._sight_of(reader)
+        may_see = self._sight_of(reader)
         if self._is_inside():
             raise InsideRound("a round cannot wait for an answer of its own session")
-        entries = await self._hub.log.inbox(self.key)
-        is_waiting = any(entry.envelope_id == run_id for entry in entries)
-        if not is_waiting and await self._hub.log.find(self.key, run_id) is None:
+        if not await self._has_input(run_id, may_see):
             raise SessionError(f"the session has no input {run_id!r}", code="unknown_run")
         return await self._answer_to(run_id, reader)
 
@@ -456,16 +454,26 @@ class Session(SessionInbox):
             count = min(count, self.record.required_acks)
         await self._request(name, Draft(event_type, {}, metadata={"needed": count}))
 
-    async def _check_cause(self, draft: Draft) -> None:
-        """Refuse a draft that answers to an envelope which the session does not have."""
-        cause, log = draft.causation_id, self._hub.log
-        if cause is None or await log.find(self.key, cause) is not None:
-            return
-        if any(entry.envelope_id == cause for entry in await log.inbox(self.key)):
-            return
-        if await log.find(self.key, cause) is None:  # it may have left the inbox meanwhile
+    async def _check_cause(self, sender: str, draft: Draft) -> None:
+        """Refuse a draft that answers to an envelope which the session does not have.
+
+        One that the sender may not see is refused alike: nobody learns that it is there.
+        """
+        cause = draft.causation_id
+        if cause is not None and not await self._has_input(cause, self._sight_of(sender)):
             text = f"causation_id={cause!r}: the session has no such envelope"
             raise ConfigurationError(text, code="draft")
+
+    async def _has_input(self, envelope_id: str, may_see: MaySee) -> bool:
+        """Tell whether a reader may see an envelope of this id, in the log or in the inbox."""
+        log = self._hub.log
+        envelope = await log.find(self.key, envelope_id)
+        if envelope is None:
+            for entry in await log.inbox(self.key):
+                if entry.envelope_id == envelope_id:
+                    return may_see(entry.as_envelope(self.id))
+            envelope = await log.find(self.key, envelope_id)  # it may have left the inbox meanwhile
+        return envelope is not None and may_see(envelope)
 
     def _check(self, sender: str, draft: Draft) -> None:
         faults = [

@@ -44,6 +44,18 @@ class InboxEntry:
     order: int = 0
     """The order of arrival, over all sessions; the store sets it."""
 
+    def as_envelope(self, session_id: str) -> Envelope:
+        """Return the envelope that it will be, as far as it is known before it has its place."""
+        draft = self.draft
+        return Envelope(
+            self.envelope_id,
+            session_id,
+            self.sender_id,
+            draft.audience,
+            draft.event_type,
+            draft.event_data,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from agentgraph.errors import ConfigurationError, SessionClosed
+from agentgraph.errors import ConfigurationError, SessionClosed, SessionError
 from agentgraph.routing import (
     FromSpeaker,
     ParallelTarget,
@@ -28,7 +29,17 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.testing import call
-from tests.sessions.talk import after, agent, dialogue, held, of_type, shown, talk
+from tests.sessions.talk import (
+    PATIENCE_S,
+    after,
+    agent,
+    dialogue,
+    held,
+    hub_of,
+    of_type,
+    shown,
+    talk,
+)
 
 FORTY_KB = "x" * 40_000
 
@@ -92,6 +103,28 @@ async def test_an_answer_to_an_envelope_that_is_not_there_is_refused() -> None:
             await session.send("user", text_envelope("of another", causation_id="nonsense"))
         texts = [text for name, text in await talk(session) if name == "user"]
         assert texts == ["hello", "and"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_envelope_that_one_may_not_see_is_like_one_that_is_not_there(waits: bool) -> None:
+    team = Team([agent("a")], dialogue("a"), humans=["ann", "eve", "bob"])
+    async with held(team) as session:
+        for name in ("ann", "eve") if waits else ("ann", "eve", "bob"):
+            await session.join(name)
+        secret = await session.send("ann", "a secret", audience=["ann", "user"])
+        entries = await hub_of(session).log.inbox(session.key)
+        assert bool(entries) is waits  # until all have joined
+        for id in (secret.id, "nonsense"):
+            with pytest.raises(ConfigurationError) as refused:
+                await session.send("eve", "I know", causation_id=id)
+            text = f"causation_id={id!r}: the session has no such envelope"
+            assert (*refused.value.faults, refused.value.code) == (text, "draft")
+            with pytest.raises(SessionError) as unknown:
+                async with asyncio.timeout(PATIENCE_S):
+                    await session.answer(id, reader="eve")
+            assert unknown.value.code == "unknown_run"
+        for name in ("ann", "user"):
+            await session.send(name, "indeed", causation_id=secret.id)
 
 
 @pytest.mark.parametrize(
