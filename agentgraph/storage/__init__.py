@@ -47,7 +47,8 @@ def open_saver(url: str) -> BaseCheckpointSaver[str]:
     All callers in a process with the same URL get the same saver; only `memory` is a new saver each
     time.
     """
-    return _savers.open(url) if url == MEMORY else _shared_saver(url)
+    is_shared = isinstance(url, str) and url != MEMORY
+    return _shared_saver(url) if is_shared else _savers.open(url)
 
 
 def register_saver(scheme: str, opener: Callable[[str], BaseCheckpointSaver[str]]) -> None:

@@ -60,6 +60,8 @@ class SchemeRegistry(Generic[T]):
 
         An opener gets the whole URL, except that of SQLite, which gets the file's path.
         """
+        if not isinstance(url, str):
+            raise self._unknown_scheme("", f", and no {type(url).__name__}")
         if url == MEMORY:
             return self._memory()
         if url.startswith(_SQLITE):
@@ -70,9 +72,11 @@ class SchemeRegistry(Generic[T]):
             raise self._unknown_scheme(scheme if separator else "")
         return opener(url)
 
-    def _unknown_scheme(self, scheme: str) -> ConfigurationError:
+    def _unknown_scheme(self, scheme: str, contrast: str = "") -> ConfigurationError:
         # Only the scheme is named: the rest of the URL may contain a password.
-        fault = f"a store with the scheme {scheme!r} is not known" if scheme else "a store is a URL"
+        fault = f"a store is a URL{contrast}"
+        if scheme:
+            fault = f"a store with the scheme {scheme!r} is not known"
         more = [f" or {name}://…" for name in self._openers if name not in _BUILT_IN]
         forms = f"{MEMORY}, {_SQLITE}file.db or postgresql://…{''.join(more)}"
         return ConfigurationError(f"{fault}: write {forms}")

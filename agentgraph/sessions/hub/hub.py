@@ -50,7 +50,7 @@ from agentgraph.sessions.state.rules import Rules
 from agentgraph.sessions.state.state import SessionState, Status
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_id import is_reserved
-from agentgraph.sessions.team.opening import read_metadata, tenant_faults
+from agentgraph.sessions.team.opening import FaultReader, read_metadata, tenant_faults
 from agentgraph.storage import LazySaver, open_saver
 
 LEASE_S = 30.0
@@ -71,8 +71,7 @@ class Hub:
         lease_s: float,
         store: BaseStore | None = None,
     ) -> None:
-        if not isinstance(store, BaseStore | None):
-            raise ConfigurationError(f"store={store!r}: give a LangGraph store", code="store")
+        _check_store(store)
         self.log = log
         self.store = store
         self.saver = saver
@@ -111,9 +110,18 @@ class Hub:
         those without a store of their own get LangGraph's `store`. Sessions that a dead hub has
         left unfinished resume at once.
 
-        Raises `ConfigurationError` with each value of `serve` that cannot be served.
+        Raises `ConfigurationError` with every fault of the values, each value of `serve` that
+        cannot be served among them.
         """
-        hub = cls(open_log(url), open_saver(url or "memory"), teams_of(serve), lease_s, store)
+        reader = FaultReader()
+        log = reader.read(lambda: open_log(url))
+        saver = reader.read(lambda: open_saver("memory" if url is None else url))
+        teams = reader.read(lambda: teams_of(serve))
+        reader.read(lambda: _check_store(store))
+        reader.faults += _driving_faults(clock, lease_s)
+        if log is None or saver is None or teams is None or reader.faults:
+            raise reader.error("hub")
+        hub = cls(log, saver, teams, lease_s, store)
         hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
@@ -164,6 +172,8 @@ class Hub:
 
         The team of an agent that is known already is not made again: the known one is returned.
         """
+        if not isinstance(team, CompiledTeam):
+            raise ConfigurationError(f"team={short(team)}: give a Team", code="served")
         known_team = self._teams.setdefault(team.name, team)
         if known_team is team:
             for driver in list(self._drivers.values()):
@@ -564,6 +574,21 @@ def _differences(
         yield "has another context"
     if run_context is not None and not json_equal(present.run_context, record.run_context):
         yield "has another run_context"
+
+
+def _check_store(store: object) -> None:
+    if not isinstance(store, BaseStore | None):
+        raise ConfigurationError(f"store={store!r}: give a LangGraph store", code="store")
+
+
+def _driving_faults(clock: object, lease_s: object) -> Iterator[str]:
+    """Yield what is wrong with the values that say when a hub acts."""
+    methods = ("wall", "monotonic", "sleep", "timeout", "random")
+    if clock is not None and not all(callable(getattr(clock, name, None)) for name in methods):
+        yield f"clock={short(clock)}: give None, or a clock such as agentgraph.testing.FakeClock()"
+    is_number = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
+    if not is_number or not 0 < lease_s < 1e12:  # type: ignore[operator]  # it is a number
+        yield f"lease_s={short(lease_s)}: give a number of seconds above 0"
 
 
 def _key(id: str, tenant: str) -> str:

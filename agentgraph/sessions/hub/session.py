@@ -209,7 +209,7 @@ class Session(SessionInbox):
         may_see = self._sight_of(reader)
         if self._is_inside():
             raise InsideRound("a round cannot wait for an answer of its own session")
-        if not await self._has_input(run_id, may_see):
+        if not isinstance(run_id, str) or not await self._has_input(run_id, may_see):
             raise SessionError(f"the session has no input {run_id!r}", code="unknown_run")
         return await self._answer_to(run_id, reader)
 
@@ -392,6 +392,8 @@ class Session(SessionInbox):
         """
         if not callable(handler):
             raise ConfigurationError(f"handler={handler!r}: give a function of an envelope")
+        if not isinstance(event_type, str):
+            raise ConfigurationError(f"event_type={event_type!r}: give a string, or '*' for any")
         return self._hub.on(self, event_type, handler)
 
     async def close(self, reason: str = "explicit_close") -> None:

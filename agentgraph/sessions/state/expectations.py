@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
+from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
@@ -67,6 +68,8 @@ class Expectation:
         return asdict(self)
 
 
+_FIELDS = tuple(field.name for field in fields(Expectation))
+
 DEFAULT_EXPECTATIONS = (
     Expectation("turn_within", 120.0, "warn"),
     Expectation("turn_within", 600.0, "auto_close"),
@@ -82,16 +85,14 @@ def read_expectations(
     unless `participants` is None.
     """
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
-        raise ConfigurationError(f"expectations={items!r}: give a list", code="expectation")
+        raise ConfigurationError(f"expectations={short(items)}: give a list", code="expectation")
     expectations: list[Expectation] = []
     faults: list[str] = []
     for item in items:
         try:
-            expectations.append(item if isinstance(item, Expectation) else Expectation(**item))
+            expectations.append(_read(item))
         except ConfigurationError as error:
             faults += error.faults
-        except TypeError as error:
-            faults.append(f"the expectation {item!r} cannot be read: {error}")
     if participants is not None:
         names = [name for item in expectations for name in item.applies_to or ()]
         faults += [
@@ -102,6 +103,21 @@ def read_expectations(
     if faults:
         raise ConfigurationError(faults, code="expectation")
     return tuple(expectations)
+
+
+def _read(item: object) -> Expectation:
+    if isinstance(item, Expectation):
+        return item
+    if not isinstance(item, Mapping):
+        text = f"{short(item)} is no expectation: give an Expectation, or a mapping of its fields"
+        raise ConfigurationError(text, code="expectation")
+    faults = [f"has no {key!r}" for key in ("name", "seconds") if key not in item]
+    extra_keys = [key for key in item if key not in _FIELDS]
+    faults += [f"knows no {key!r}" for key in extra_keys]
+    if faults:
+        text = f"the expectation {short(item)} {' and '.join(faults)}: its fields are "
+        raise ConfigurationError(text + ", ".join(_FIELDS), code="expectation")
+    return Expectation(**item)
 
 
 def ends_in_time(expectations: Iterable[Expectation]) -> bool:

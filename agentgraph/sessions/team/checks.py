@@ -41,9 +41,9 @@ _RESERVED_NAMES = {ADMIT, ASK_HUMAN, HUMAN, "__start__", "__end__"}
 def faults_of(team: TeamSpec) -> list[str]:
     """Return every fault of a team."""
     # A value that cannot take part has no name and no guards to check.
-    members, values = [*_member_faults(team)], [*_value_faults(team)]
-    if members or isinstance(team.humans, str):
-        return [*members, *values]
+    members, types, values = _member_faults(team), _type_faults(team), [*_value_faults(team)]
+    if faults := [*members, *types]:
+        return [*faults, *values]
     return [
         *values,
         *_name_faults(team),
@@ -90,7 +90,7 @@ def _is_limited(team: TeamSpec) -> bool:
 
 def _member_faults(team: TeamSpec) -> Iterator[str]:
     """Yield the members that cannot take part, and why."""
-    if isinstance(team.agents, str) or not team.agents:
+    if not isinstance(team.agents, tuple) or not team.agents:
         yield "agents: give a list of at least one agent"
         return
     members = [*team.agents]
@@ -114,13 +114,24 @@ def _member_faults(team: TeamSpec) -> Iterator[str]:
         )
 
 
+def _type_faults(team: TeamSpec) -> Iterator[str]:
+    """Yield the values of a wrong type without which the other checks cannot be made."""
+    if not isinstance(team.humans, tuple):
+        yield f"humans={team.humans!r}: give a list of names"
+    else:
+        strange = [name for name in team.humans if not isinstance(name, str)]
+        yield from (f"humans: {name!r} is no name: give strings" for name in strange)
+    if not isinstance(team.failure_target, str | None):
+        yield f"failure_target={team.failure_target!r}: give the name of one of the team"
+    if not isinstance(team.escalations, Mapping):
+        yield f"escalations={team.escalations!r}: give a mapping"
+
+
 def _value_faults(team: TeamSpec) -> Iterator[str]:
     if team.durability not in get_args(Durability):
         yield f"durability={team.durability!r}: use 'round' or 'step'"
     if not isinstance(team.guards, Guards | Default | None):
         yield f"guards={team.guards!r}: give Guards, or None"
-    if isinstance(team.humans, str):
-        yield f"humans={team.humans!r}: give a list of names"
     if not isinstance(team.store, BaseStore | None):
         yield f"store={team.store!r}: give a LangGraph store"
     if team.view is not None and not callable(getattr(team.view, "reach", None)):

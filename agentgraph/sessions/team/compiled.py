@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -55,7 +55,8 @@ class CompiledTeam(TeamSpec):
     def __post_init__(self) -> None:
         for field in ("agents", "humans"):
             value = getattr(self, field)
-            object.__setattr__(self, field, value if isinstance(value, str) else tuple(value))
+            if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+                object.__setattr__(self, field, tuple(value))
         faults = faults_of(self)
         if faults:
             raise ConfigurationError(dict.fromkeys(faults))

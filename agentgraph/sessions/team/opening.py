@@ -61,19 +61,21 @@ def new_record(
     Raises `ConfigurationError` with every fault of the values.
     """
     # The checks of names and rules need values of the right types, so these are read first.
-    reader = _Reader()
-    reader.faults += _value_faults(session_id, tenant, humans, required_acks)
-    people = (*team.humans, *([] if reader.faults else humans))
+    reader = FaultReader()
+    guests = tuple(humans) if _is_list(humans) else ()
+    people = (*team.humans, *guests)
     reader.faults += _people_faults(team, creator, people)
-    is_readable = not reader.faults
-    members = (*team.names, *people, creator) if is_readable else ()
+    is_readable = not reader.faults and _is_list(humans)
+    names = (name for name in (*team.names, *people, creator) if isinstance(name, str))
+    members = tuple(dict.fromkeys(names))
+    reader.faults += _value_faults(session_id, tenant, humans, required_acks)
     if expectations is None:
         own = team.expectations
         expectations = DEFAULT_EXPECTATIONS if isinstance(own, Default) else own
     variables = reader.read(lambda: canonical({} if context is None else context, "the context"))
     notes = reader.read(lambda: read_metadata(metadata))
     runs = reader.read(lambda: read_run_context(run_context))
-    checks = reader.read(lambda: read_expectations(expectations, members or None))
+    checks = reader.read(lambda: read_expectations(expectations, members))
     ttl_s = reader.read(lambda: seconds_of("ttl", ttl))
     timeout_s = reader.read(lambda: seconds_of("invite_timeout", invite_timeout))
     if is_readable:
@@ -81,7 +83,7 @@ def new_record(
         findings = team.check_rules((*people, creator), is_limited=is_limited)
         reader.faults += [fault.message for fault in findings if fault.severity == "error"]
     if reader.faults:
-        raise ConfigurationError(reader.faults, code="session")
+        raise ConfigurationError(dict.fromkeys(reader.faults), code="session")
     people = tuple(dict.fromkeys(people))
     pipeline = team.routing if isinstance(team.routing, ConversationPipeline) else None
     return SessionRecord(
@@ -109,17 +111,26 @@ def new_record(
 
 
 @dataclass(slots=True)
-class _Reader:
+class FaultReader:
     """Reads values one by one, and collects the faults of those that cannot be read."""
 
     faults: list[str] = field(default_factory=list)
+    codes: set[str] = field(default_factory=set)
+    """The codes of the errors that these faults are of."""
 
     def read(self, make: Callable[[], T]) -> T | None:
+        """Return a value, None if it has faults."""
         try:
             return make()
         except ConfigurationError as error:
             self.faults += error.faults
+            self.codes.add(error.code)
             return None
+
+    def error(self, code: str) -> ConfigurationError:
+        """Return the error with each fault once; with the code of those read, if they have one."""
+        own_code = next(iter(self.codes)) if len(self.codes) == 1 else code
+        return ConfigurationError(dict.fromkeys(self.faults), code=own_code)
 
 
 def _value_faults(
@@ -129,7 +140,7 @@ def _value_faults(
     if not isinstance(session_id, str) or not session_id:
         yield f"id={short(session_id)}: give a string"
     yield from tenant_faults(tenant)
-    if isinstance(humans, str) or not isinstance(humans, Iterable):
+    if not _is_list(humans):
         yield f"participants={short(humans)}: give a list of names"
     if required_acks is not None and (type(required_acks) is not int or required_acks < 1):
         yield f"required_acks={short(required_acks)}: give a number from 1 on, or None for all"
@@ -160,15 +171,24 @@ def tenant_faults(tenant: object) -> Iterator[str]:
         yield f"tenant={short(tenant)}: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+
+
 def _people_faults(team: TeamSpec, creator: object, people: Sequence[object]) -> Iterator[str]:
     """Yield names that people cannot have; two names must not differ by case alone."""
-    by_lower = {name.lower(): name for name in (*team.names, team.supervisor_name or HUMAN)}
+    agents = (*team.names, *filter(None, (team.supervisor_name,)))
+    by_lower = {name.lower(): name for name in agents}
     names: set[str] = set()
     for name in (*people, *([] if creator in team.names else [creator])):
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() == HUMAN:
+        if isinstance(name, str) and name.lower() == HUMAN:
+            yield f"nobody can be called {name!r}, which means whoever is no agent: give a name"
+        elif not isinstance(name, str) or not _NAME.fullmatch(name):
             yield f"nobody can be called {short(name)}: use 1 to 52 of a-z, A-Z, 0-9, _ and -"
         elif name in names:
             continue
+        elif name in agents:
+            yield f"{name!r} is an agent, which takes part anyway: give the names of people"
         elif name.lower() in by_lower:
             yield f"{name!r} and {by_lower[name.lower()]!r} are one name: case does not count"
         else:
