@@ -6,13 +6,14 @@ The further protocols are optional: the builder of a tree or a team checks a par
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.tools import BaseTool
+from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
@@ -180,6 +181,16 @@ class HasMemory(Protocol):
 
 
 @runtime_checkable
+class HasChildren(Protocol):
+    """A participant with others below it."""
+
+    @property
+    def children(self) -> Sequence[Participant]:
+        """Return the participants directly below."""
+        ...
+
+
+@runtime_checkable
 class HasAgents(Protocol):
     """A participant that consists of agents, and can check them against a policy."""
 
@@ -275,24 +286,29 @@ def naming_fault(participant: Participant) -> str | None:
     )
 
 
-def static_interrupts_fault(participant: Participant) -> str | None:
-    """Return what is wrong with a graph that waits before or after nodes, None if it does not.
+def static_interrupts_faults(participant: Participant) -> Iterator[str]:
+    """Yield what is wrong with the graphs in a participant that wait before or after nodes.
 
-    In a session nobody could tell it to go on: a question has an id and is decided.
+    In a session nobody could tell them to go on: a question has an id and is decided.
     """
+    if isinstance(participant, HasChildren):
+        for child in participant.children:
+            yield from static_interrupts_faults(child)
     if not isinstance(participant, ForeignGraph):
-        return None
-    graph = participant.graph
-    names = (
-        *(getattr(graph, "interrupt_before_nodes", None) or ()),
-        *(getattr(graph, "interrupt_after_nodes", None) or ()),
-    )
-    if not names:
-        return None
-    return (
-        f"the graph {participant.name!r} is compiled with interrupt_before or interrupt_after: "
-        "in a session nobody could tell it to go on; call interrupt(…) in a node instead"
-    )
+        return
+    graphs = [participant.graph]
+    if isinstance(participant.graph, Pregel):
+        graphs += [graph for _, graph in participant.graph.get_subgraphs(recurse=True)]
+    if any(map(_has_static_interrupts, graphs)):
+        yield (
+            f"the graph {participant.name!r} is compiled with interrupt_before or interrupt_after: "
+            "in a session nobody could tell it to go on; call interrupt(…) in a node instead"
+        )
+
+
+def _has_static_interrupts(graph: object) -> bool:
+    names = ("interrupt_before_nodes", "interrupt_after_nodes")
+    return any(getattr(graph, name, None) for name in names)
 
 
 def last_word(guard: str, cause: str, message_id: str) -> AIMessage:

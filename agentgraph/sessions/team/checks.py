@@ -20,7 +20,7 @@ from agentgraph.participant import (
     LEGAL_NAME,
     as_participant,
     naming_fault,
-    static_interrupts_fault,
+    static_interrupts_faults,
 )
 from agentgraph.phases import ConversationPipeline
 from agentgraph.phases.handoff import Escalation
@@ -105,8 +105,8 @@ def _member_faults(team: TeamSpec) -> Iterator[str]:
                 f"the graph {participant.name!r} is compiled with checkpointer=True and would "
                 "keep a history of its own beside the session's: compile it without"
             )
-        elif fault := static_interrupts_fault(participant):
-            yield fault
+        else:
+            yield from static_interrupts_faults(participant)
     if not isinstance(team.routing, Routing):
         yield (
             f"routing={team.routing!r}: give a TransitionGraph, a ConversationRouter or a "

@@ -20,7 +20,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from agentgraph import Hub, Team, sequence
+from agentgraph import Agent, Hub, Team, sequence
 from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.testing import ScriptedModel, call
 from tests.sessions.single.test_conformance import shapes
@@ -190,6 +190,16 @@ async def test_a_graph_that_waits_where_nobody_is_asked_is_refused(moment: str) 
         await Hub.open(serve=[served])
     with pytest.raises(ConfigurationError, match=r"call interrupt\(…\) in a node"):
         Team([served], sequence(["clerk"]))
+    middle = Agent("middle", agents=[served], model=ScriptedModel([]))
+    lead = Agent("lead", agents=[middle], model=ScriptedModel([]))
+    around = StateGraph(MessagesState)
+    around.add_node("inner", graph.compile(**{moment: ["answer"]}))  # type: ignore[arg-type]
+    around.add_edge(START, "inner")
+    for above, name in ((lead, "clerk"), (around.compile(name="around"), "around")):
+        with pytest.raises(ConfigurationError, match=f"the graph '{name}' is compiled with inter"):
+            await Hub.open(serve=[above])
+        with pytest.raises(ConfigurationError, match=f"the graph '{name}' is compiled with inter"):
+            Team([above], sequence([above.name]))
 
 
 async def test_a_graph_asks_and_goes_on() -> None:
