@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from agentgraph.sessions.log.memory import MemoryLog
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
+    NO_BLOBS,
     AppendNotice,
     ChangeListener,
     InboxConflict,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_SESSIONS",
+    "NO_BLOBS",
     "AppendNotice",
     "ChangeListener",
     "InboxConflict",

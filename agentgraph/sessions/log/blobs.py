@@ -6,12 +6,50 @@ and a part that was altered since is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from agentgraph.sessions.envelopes.blobs import digests_in, put_back
+from agentgraph.sessions.envelopes.blobs import MAX_INLINE_BYTES, digests_in, put_back, take_out
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.protocol import DamagedSession, Log
+
+
+@dataclass(slots=True)
+class NewBlobs:
+    """The blobs that the log may not have yet: each is stored by the append that refers to it.
+
+    An owner whose append is refused, as another hub has taken the session over, leaves none.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    """By digest."""
+
+    def take_out(
+        self, parts: Sequence[Any], name: str, max_bytes: int = MAX_INLINE_BYTES
+    ) -> list[Any]:
+        """Return parts of an envelope's data, the largest as references to blobs.
+
+        `ConfigurationError`, which names the parts by `name`, if one is too large even for a blob.
+        """
+        parts, blobs = take_out(parts, name, max_bytes)
+        self.add(blobs)
+        return parts
+
+    def add(self, blobs: Mapping[str, str]) -> None:
+        """Add blobs to which an envelope will refer."""
+        self.texts.update(blobs)
+
+    def of(self, envelopes: Iterable[Envelope]) -> dict[str, str]:
+        """Return the blobs to which envelopes refer, for their append."""
+        digests = {digest for envelope in envelopes for digest in digests_in(envelope)}
+        return {digest: text for digest, text in self.texts.items() if digest in digests}
+
+    def drop(self, digests: Iterable[str]) -> None:
+        """Forget blobs that are stored."""
+        for digest in digests:
+            self.texts.pop(digest, None)
 
 
 async def store_of_draft(log: Log, session_id: str, draft: Draft) -> None:

@@ -17,11 +17,11 @@ from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
 from agentgraph.running import Journal, Run, inside_run
 from agentgraph.sessions.envelopes import envelope as ev
-from agentgraph.sessions.envelopes.blobs import MAX_INLINE_BYTES, digests_in, take_out
 from agentgraph.sessions.envelopes.draft import Content, Draft, text_envelope
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
-from agentgraph.sessions.log import InboxConflict, InboxEntry, Log, StoredSession
+from agentgraph.sessions.log import NO_BLOBS, InboxConflict, InboxEntry, Log, StoredSession
+from agentgraph.sessions.log.blobs import NewBlobs
 from agentgraph.sessions.rounds.admission import (
     admissible,
     admit_all,
@@ -143,8 +143,7 @@ class OwnedSession:
     answers: dict[str, Answers] = field(default_factory=dict)
     """What models have answered on messages that are not admitted yet, by their ids."""
     tasks: Tasks = field(init=False)
-    _blobs: dict[str, str] = field(default_factory=dict)
-    """What the first envelope that refers to it stores with itself, by digest."""
+    blobs: NewBlobs = field(default_factory=NewBlobs)
 
     def __post_init__(self) -> None:
         self.id = self.record.key
@@ -339,7 +338,7 @@ class OwnedSession:
                 page.say(sender, draft, envelope_id=key)
 
         for _, draft in drafts:
-            self._blobs.update(draft.blobs)
+            self.blobs.add(draft.blobs)
         await self._with_answers(lambda: self._write_locked(fill))
 
     async def _write_locked(self, fill: Callable[[Page], object]) -> None:
@@ -396,19 +395,6 @@ class OwnedSession:
         async with self.lock:
             await self._write(lambda page: None)
 
-    def take_out(
-        self, parts: Sequence[Any], name: str, max_bytes: int = MAX_INLINE_BYTES
-    ) -> list[Any]:
-        """Return parts of an envelope's data, the largest as references to blobs.
-
-        The append of the envelope stores these blobs: a former owner, whose append is refused,
-        leaves none. `ConfigurationError`, which names the parts by `name`, if one is too large even
-        for a blob.
-        """
-        parts, blobs = take_out(parts, name, max_bytes)
-        self._blobs.update(blobs)
-        return parts
-
     async def write(self, fill: Callable[[Page], object]) -> None:
         """Append what `fill` adds to a page, unless the session has ended."""
         async with self.lock:
@@ -452,7 +438,7 @@ class OwnedSession:
         has_failed = page.state.failures != self.state.failures and not is_new_round
         attempts = 1 if is_new_round else self.attempts + has_failed
         due_at = next_due(self.record, page.state)
-        blobs = self._blobs_of(page)
+        blobs = self.blobs.of(page.envelopes) if self.blobs.texts else NO_BLOBS
         await self.log.append(
             self.id,
             page.envelopes,
@@ -464,8 +450,8 @@ class OwnedSession:
             attempts=attempts if attempts != self.attempts else None,
             blobs=blobs,
         )
-        for digest in blobs:
-            self._blobs.pop(digest, None)
+        if blobs:
+            self.blobs.drop(blobs)
         self.state, self.attempts, self.due_at = page.state, attempts, due_at
         self.recent.add(page.envelopes)
         if is_new_round:
@@ -474,13 +460,6 @@ class OwnedSession:
         for envelope in page.envelopes if self.answers else ():
             self.answers.pop(envelope.envelope_id, None)
         self.on_appended(self, page.envelopes)
-
-    def _blobs_of(self, page: Page) -> dict[str, str]:
-        """Return the blobs to which a page refers, and which the log may not have yet."""
-        if not self._blobs:
-            return {}
-        digests = {digest for envelope in page.envelopes for digest in digests_in(envelope)}
-        return {digest: text for digest, text in self._blobs.items() if digest in digests}
 
 
 async def load_state(log: Log, stored_session: StoredSession) -> SessionState:

@@ -84,7 +84,7 @@ def stored_messages(session: OwnedSession, messages: Sequence[Change]) -> dict[s
     if not messages:
         return {}
     parts = [encode_message(message) for message in messages]
-    return {"messages": session.take_out(parts, "messages")}
+    return {"messages": session.blobs.take_out(parts, "messages")}
 
 
 def stored_channels(session: OwnedSession, channels: Mapping[str, StoredValue]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def stored_channels(session: OwnedSession, channels: Mapping[str, StoredValue]) 
     if not channels:
         return {}
     values = [encode_value(value) for value in channels.values()]
-    parts = session.take_out(values, "channels")
+    parts = session.blobs.take_out(values, "channels")
     return {"channels": dict(zip(channels, parts, strict=True))}
 
 

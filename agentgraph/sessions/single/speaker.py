@@ -127,8 +127,8 @@ class SingleSpeaker(Speaker):
         rejections = [note for note in turn.notes if note["kind"] == "rejected"]
         try:
             if "output" in packet:
-                outputs = [packet["output"]]
-                (packet["output"],) = round.session.take_out(outputs, "output", MAX_OUTPUT_BYTES)
+                outputs, blobs = [packet["output"]], round.session.blobs
+                (packet["output"],) = blobs.take_out(outputs, "output", MAX_OUTPUT_BYTES)
             packet["messages"] = []
             packet |= stored_messages(round.session, turn.changes)
             packet |= stored_channels(round.session, turn.channels)

@@ -308,6 +308,15 @@ async def test_blobs_are_stored_with_the_append_that_refers_to_them(opened: Open
     assert await (await opened()).blobs("s", digests) == {"d1": "one", "d2": "two"}
 
 
+async def test_blobs_are_stored_before_what_refers_to_them_is_sent(opened: OpenLog) -> None:
+    await Writer(await opened()).begin()
+    for blobs in ({"d1": "one"}, {"d1": "one", "d2": "two"}):
+        await (await opened()).store_blobs("s", blobs)
+        assert await (await opened()).blobs("s", ["d1", "d2"]) == blobs
+    with pytest.raises(SessionError, match="nobody"):
+        await (await opened()).store_blobs("nobody", {"d": "large"})
+
+
 async def test_a_refused_append_leaves_no_blobs(log: Log) -> None:
     writer = await Writer(log).begin()
     former = await log.claim("s", "former", 0)
