@@ -250,7 +250,6 @@ async def test_watchers_and_waiters_end_in_every_hub(log_url: str, opened: OpenH
     await gate.reached()
     await until(lambda: all(len(seen) == 2 for seen in watched) and len(watched) == 2)
     waiters = [asyncio.ensure_future(handle.settled()) for handle in handles]
-    await asyncio.sleep(0)
 
     await hubs[0].forget("s")
     await hubs[0].session("desk", id="other")
