@@ -55,7 +55,7 @@ class DriverHub(ExecutionHub, Protocol):
         """Run a coroutine as a task for as long as the hub is open."""
         ...
 
-    def wake(self, session_id: str) -> None:
+    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
         """Wake the driver of a session, so that it looks for work."""
         ...
 
@@ -105,9 +105,9 @@ class SessionDriver:
         """Whether no task of the driver is under way."""
         return self._task is None or self._task.done()
 
-    def wake(self) -> None:
-        """Look at the session: its inbox may have an entry, or a timer may be due."""
-        if self.session is not None:
+    def wake(self, *, has_entry: bool = True) -> None:
+        """Look at the session: an agent or a timer may be due, and its inbox may have an entry."""
+        if self.session is not None and has_entry:
             self.session.may_have_inbox = True
         self._news.set()
         if self.is_resting and not self._is_stopped:
@@ -250,9 +250,9 @@ class SessionDriver:
     async def _check(self) -> None:
         """Raise `Quarantined` if the session's code is missing or its records are damaged."""
         hub = self._hub
-        stored_session = await check_records(hub.log, self._id, self.quarantine)
-        if stored_session is not None and not stored_session.record.serves:
-            hub.team_of(stored_session.record).rules_of(stored_session.record)
+        checked = await check_records(hub.log, self._id, self.quarantine)
+        if checked is not None and not (record := checked[0].record).serves:
+            hub.team_of(record).rules_of(record)
 
     async def _let_go(self) -> None:
         """Drop the state that is valid only while this hub owns the session."""
@@ -292,9 +292,10 @@ class SessionDriver:
         if epoch is None:
             return None
         # Loaded again: the former owner may have written until the claim.
-        stored_session = await check_records(hub.log, self._id, None)
-        if stored_session is None:
+        checked = await check_records(hub.log, self._id, None)
+        if checked is None:
             return None
+        stored_session, last_envelopes = checked
         handle = hub.handle(stored_session.record)
         session = OwnedSession(
             hub.log,
@@ -309,6 +310,8 @@ class SessionDriver:
             guards=team.active_guards,
             effects=team.effects,
         )
+        if last_envelopes and last_envelopes[-1].sequence == session.state.sequence:
+            session.recent.add(last_envelopes)
         speaker = team.supervisor_speaker
         speaker = team.supervisor_with(hub.store) if speaker is not None else None
         supervisor = Supervisor(session, handle, speaker, hub.spawn) if speaker else None

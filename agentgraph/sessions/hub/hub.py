@@ -393,12 +393,15 @@ class Hub:
             return None
         return Ownership(session_id, to_ascii(session_id), epoch)
 
-    def wake(self, session_id: str) -> None:
-        """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""
+    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
+        """Wake the driver of a session: an agent or a timer may be due.
+
+        Its inbox may have an entry, unless `has_entry` is False.
+        """
         driver = self._drivers.get(session_id)
         if driver is None:
             driver = self._drivers[session_id] = SessionDriver(self, session_id)
-        driver.wake()
+        driver.wake(has_entry=has_entry)
 
     def wake_all(self) -> None:
         """Wake all drivers."""

@@ -37,11 +37,11 @@ class SessionInbox(SessionReader):
             raise fault
         await store_of_draft(self._hub.log, self.key, draft)
         entry = InboxEntry(new_id(), sender, draft)
-        if await self._is_appended(entry):
-            envelope_id = entry.envelope_id
-        else:
+        is_appended = await self._is_appended(entry)
+        envelope_id = entry.envelope_id
+        if not is_appended:
             envelope_id = await self._hub.log.enqueue(self.key, entry)
-        self._hub.wake(self.key)
+        self._hub.wake(self.key, has_entry=not is_appended)
         return envelope_id
 
     async def _is_appended(self, entry: InboxEntry) -> bool:

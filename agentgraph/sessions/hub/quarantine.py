@@ -6,10 +6,12 @@ damaged records nor the session's rules.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentgraph.clock import clock
 from agentgraph.errors import Quarantined
 from agentgraph.routing import TransitionGraph
-from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, EV_SESSION_LEFT
+from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, EV_SESSION_LEFT, Envelope
 from agentgraph.sessions.log import InboxEntry, Log, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.admission import admit_all
@@ -54,8 +56,8 @@ async def readable_state(log: Log, stored_session: StoredSession) -> SessionStat
 
 async def check_records(
     log: Log, session_id: str, known_damage: Quarantined | None
-) -> StoredSession | None:
-    """Return a session; raise `Quarantined` if its record or last envelopes are damaged.
+) -> tuple[StoredSession, Sequence[Envelope]] | None:
+    """Return a session and its last envelopes; raise `Quarantined` if any of them is damaged.
 
     Damage that is known already is looked at again, wherever it was. The cost does not depend on
     the length of the log.
@@ -66,14 +68,15 @@ async def check_records(
     state, checked_after = stored_session.state, max(0, stored_session.head - _CHECKED_ENVELOPES)
     if state is not None and state.live:
         await Branch(log, state).read(checked_after)
+        last: Sequence[Envelope] = ()  # those of other branches are missing
     else:
-        await log.read(session_id, checked_after)
+        last = await log.read(session_id, checked_after)
     if isinstance(known_damage, DamagedSession):
         await log.inbox(session_id)  # else the next admission reads it
         was_live = state is None or is_live(state, known_damage.sequence)
         if known_damage.sequence is not None and was_live:
             await log.read(known_damage.session_id, known_damage.sequence - 1, 1)
-    return stored_session
+    return stored_session, last
 
 
 class QuarantinedSession:

@@ -47,8 +47,8 @@ class ReaderHub(Protocol):
         """Run a coroutine as a task for as long as the hub is open."""
         ...
 
-    def wake(self, session_id: str) -> None:
-        """Wake the driver of a session: its inbox may have an entry, or a timer may be due."""
+    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
+        """Wake the driver of a session, so that it looks for work."""
         ...
 
     def quarantine(self, session_id: str, damage: DamagedSession) -> None:

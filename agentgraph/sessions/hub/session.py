@@ -240,7 +240,8 @@ class Session(SessionInbox):
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
         await self._present_quarantine()
-        self._hub.wake(self.key)
+        # Of new entries the hub that owns the session is told by the store.
+        self._hub.wake(self.key, has_entry=False)
         await self._hub.subscribers.wait_until(self.key, self._has_settled)
         return self.state
 

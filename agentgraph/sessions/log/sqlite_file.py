@@ -297,7 +297,8 @@ class SessionFile:
         ]
         self._connection.executemany(sql.ADD_ENVELOPE, values)
         self._uncommitted_changes += len(values)
-        self._add_keys(session_id, keys)
+        if keys:
+            self._add_keys(session_id, keys)
 
     def _add_keys(self, session_id: str, keys: Mapping[str, str]) -> None:
         self._connection.executemany(

@@ -48,6 +48,15 @@ class RecentEnvelopes:
         """Return what is remembered of the envelopes up to a sequence."""
         return [item for item in self._envelopes if item.sequence <= upto]
 
+    def tail(self, count: int, before: int) -> list[Envelope] | None:
+        """Return the last envelopes up to the sequence `before` that views show."""
+        envelopes = self._envelopes
+        if not envelopes or envelopes[-1].sequence < before:
+            return None
+        shown = [item for item in envelopes if item.sequence <= before and item.is_in_views]
+        is_enough = len(shown) >= count or envelopes[0].sequence == 1
+        return shown[-count:] if is_enough else None
+
     def between(self, after: int, upto: int | None = None) -> list[Envelope] | None:
         """Return the envelopes after a sequence, up to another one or to the last."""
         envelopes = self._envelopes

@@ -239,8 +239,7 @@ class SessionState:
 
     def stored_fields(self) -> dict[str, Any]:
         """Return the state as a JSON object that shares the state's data, to be written."""
-        values = {item.name: getattr(self, item.name) for item in _FIELDS}
-        return {**values, "conversation": self.conversation.to_dict()}
+        return {**self.__dict__, "conversation": self.conversation.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionState:

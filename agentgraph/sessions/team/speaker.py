@@ -328,7 +328,14 @@ async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:
         # Messages without a summary yet are shown, also if a summariser fails; but not without
         # limit.
         count = reach if speaker.summarize is None else 2 * reach
-        envelopes = await read_window(log, state, speaker.name, count, sees_all=speaker.sees_all)
+        envelopes = await read_window(
+            log,
+            state,
+            speaker.name,
+            count,
+            recent=round.session.recent,
+            sees_all=speaker.sees_all,
+        )
         envelopes = since_summary(envelopes, state, reach)
     envelopes = await with_blobs(log, state.key, envelopes)
     began = await as_round_began(log, state)

@@ -8,22 +8,30 @@ from dataclasses import dataclass, replace
 from agentgraph.sessions.envelopes.envelope import Envelope, visible_to
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.branch import Branch
+from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.state.parallel import in_list_order, round_of, speakers_of
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Span, spans_of
 
 
 async def read_window(
-    log: Log, state: SessionState, reader: str, count: int, *, sees_all: bool = False
+    log: Log,
+    state: SessionState,
+    reader: str,
+    count: int,
+    *,
+    recent: RecentEnvelopes | None = None,
+    sees_all: bool = False,
 ) -> list[Envelope]:
     """Return the last `count` messages that a reader may see, up to where the round began.
 
+    What the session's owner remembers of them, in `recent`, is not read from the log.
     Messages between them that the reader may not see are not read: there may be any number. A
     parallel round is cut in the order of its list.
     """
     reader_spans = [[1, state.sequence]] if sees_all else spans_of(state, reader)
     visible_messages = _VisibleMessages(
-        log, state, state.key, reader_spans, None if sees_all else reader
+        log, recent, state, state.key, reader_spans, None if sees_all else reader
     )
     window = await visible_messages.last(count, state.round_began)
     speaker_count = speakers_of(window[0]) if window else 1
@@ -40,6 +48,7 @@ class _VisibleMessages:
     """The messages of a log that one reader may see."""
 
     log: Log
+    recent: RecentEnvelopes | None
     state: SessionState
     key: str
     """The session's key in the log."""
@@ -54,13 +63,17 @@ class _VisibleMessages:
             position = min(end, before)
             while position >= start and len(result) < count:
                 limit = min(count - len(result), position - start + 1)
-                if self.state.live:  # a part of the log is not
-                    batch = await Branch(self.log, self.state).tail(limit, position, start)
-                else:
-                    batch = await self.log.tail(self.key, limit, position)
+                batch = await self._tail(limit, position, start)
                 result = [*(item for item in batch if self._may_see(item, start)), *result]
                 position = batch[0].sequence - 1 if batch else 0
         return result
+
+    async def _tail(self, count: int, before: int, since: int) -> list[Envelope]:
+        """Return the last messages up to the sequence `before`, whoever may see them."""
+        if self.state.live:  # a part of the log is not
+            return await Branch(self.log, self.state).tail(count, before, since)
+        remembered = self.recent.tail(count, before) if self.recent is not None else None
+        return await self.log.tail(self.key, count, before) if remembered is None else remembered
 
     def _may_see(self, envelope: Envelope, start: int) -> bool:
         is_visible = self.reader is None or visible_to(envelope, self.reader)

@@ -14,6 +14,7 @@ from agentgraph.outcomes import Handoff
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions import EV_TEXT, Envelope, FullTranscript, Team, WindowedSummary, visible_to
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.state.fold import fold, fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -56,17 +57,20 @@ def log_of(said: list[tuple[str, list[str] | None]]) -> list[Envelope]:
 
 
 @settings(max_examples=60)
-@given(said=messages, count=st.integers(1, 9))
+@given(said=messages, count=st.integers(1, 9), forgotten=st.integers(0, 300))
 async def test_a_window_and_its_counts_are_those_of_what_the_reader_may_see(
-    said: list[tuple[str, list[str] | None]], count: int
+    said: list[tuple[str, list[str] | None]], count: int, forgotten: int
 ) -> None:
     envelopes, log = log_of(said), CountingLog()
     state = fold_all(SessionState.initial(RECORD), envelopes)
     await log.create(RECORD, envelopes, state)
     state = SessionState.from_dict({**state.to_dict(), "round_began": len(envelopes)})
+    recent = RecentEnvelopes()
+    recent.add(envelopes[forgotten:])
     for reader in AGENTS:
         seen = [one for one in envelopes if one.is_substantive and visible_to(one, reader)]
         assert await read_window(log, state, reader, count) == seen[-count:]
+        assert await read_window(log, state, reader, count, recent=recent) == seen[-count:]
         assert visible_counts(state, reader) == Counter(one.sender_id for one in seen)
 
 
