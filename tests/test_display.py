@@ -276,7 +276,7 @@ async def test_what_a_session_waits_for_is_shown_in_it_and_in_a_result() -> None
 
 
 async def test_a_session_that_waits_for_a_human_names_them() -> None:
-    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget())])
+    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget())], "a")
     result = await Team([Agent("a", model=ScriptedModel(["Yes?"]))], rules).arun("go")
 
     assert "waits for user" in text_of(result._repr_html_())

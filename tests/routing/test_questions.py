@@ -193,8 +193,9 @@ def test_check_follows_whom_a_model_may_choose() -> None:
     assert "names 'c'" in choosing.check(["a", "b"])[0].message
     circle = graph((Always(), ModelChoice(MODEL, ["a", "b"])), default_target="a")
     assert [item.code for item in circle.check(["a", "b"])] == ["endless_cycle"]
-    # Where the model has no answer the default ends it.
-    assert graph((Always(), ModelChoice(MODEL, ["a", "b"]))).check(["a", "b"]) == ()
+    # Only where the model has no answer the default ends it.
+    fallback = graph((Always(), ModelChoice(MODEL, ["a", "b"])))
+    assert [item.code for item in fallback.check(["a", "b"])] == ["model_exit"]
     chat = graph((FromSpeaker("human"), CHOICE), default_target=HumanTarget())
     assert chat.check(["a", "b", "c", "user"], people=["user"]) == ()
 

@@ -6,17 +6,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentgraph.routing.analysis.contradictions import never_holds
-from agentgraph.routing.analysis.floor_graph import (
-    FloorGraph,
-    cycles_of,
-    depends_on_context_alone,
+from agentgraph.routing.analysis.contradictions import never_holds, unknown_tools
+from agentgraph.routing.analysis.cycles import cycles_of, exits_of
+from agentgraph.routing.analysis.floor_graph import FloorGraph, floor_graph, reachable_from
+from agentgraph.routing.analysis.partial_evaluation import (
+    BY_CONTEXT,
+    NO_SOURCES,
+    Sources,
     fires_for,
-    floor_graph,
-    reachable_from,
-    unknown_tools,
+    sources_of,
 )
 from agentgraph.routing.analysis.shadowed_rules import EarlierRules, shadowed_rules
+from agentgraph.routing.analysis.unanswered_humans import UnansweredHuman, unanswered_humans
 from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import FromSpeaker
@@ -39,9 +40,9 @@ class Finding:
     """A fault of a graph, with a hint how to fix it, and the rules concerned.
 
     With an error no team can be built. `code` is one of `max_turns`, `unknown_name`,
-    `endless_cycle` (errors), `context_exit`, `unreached`, `unanswered`, `never_holds`,
-    `unknown_tool`, `shadowed`, `sticky_context` (warnings). An endless cycle is a warning where
-    something else ends the session.
+    `endless_cycle` (errors), `context_exit`, `model_exit`, `unreached`, `unanswered`,
+    `conditional_answer`, `never_holds`, `unknown_tool`, `shadowed`, `sticky_context` (warnings). An
+    endless cycle is a warning where something else ends the session.
     """
 
     code: str
@@ -72,7 +73,10 @@ def check(
         findings += [
             *_endless_cycles(rules, graph, reachable, "warning" if is_limited else "error"),
             *_unreachable_agents(graph, reachable, participants, people or ()),
-            *_unanswered_humans(rules, graph, reachable),
+            *map(
+                _unanswered_finding,
+                unanswered_humans(rules.initial_speaker, graph, reachable, people),
+            ),
         ]
     findings += [*_dead_conditions(rules, people, tools)]
     findings += [*_shadowed_findings(rules), *_sticky_context(rules, deciders)]
@@ -124,25 +128,32 @@ def _strangers_of(whole: object, present: Collection[str]) -> Iterator[str]:
 def _endless_cycles(
     rules: Rules, graph: FloorGraph, reachable: Collection[str], severity: Severity
 ) -> Iterator[Finding]:
-    """Find cycles that the floor never leaves, or only by a context value (always a warning)."""
+    """Find cycles that the floor never leaves, or leaves only by what need not come (a warning)."""
     if rules.max_turns is not None:
         return
     for cycle in cycles_of(graph):
         if not cycle & set(reachable):
             continue
+        exits = [*exits_of(cycle, graph)]
         edges = [edge for name in cycle for edge in graph[name]]
-        exits = [edge for edge in edges if not edge.stays_in(cycle)]
         indices = tuple(sorted({edge.rule for edge in edges if edge.rule is not None}))
         names = ", ".join(sorted(cycle))
         if not exits:
             message = f"the floor never leaves {names}: add a rule that ends it, or set max_turns"
             yield Finding("endless_cycle", severity, message, indices)
-        elif all(edge.by_context for edge in exits):
-            message = (
-                f"the floor leaves {names} only by a context value: if no tool sets it, never; "
-                "set max_turns, or add a rule that leaves otherwise"
-            )
-            yield Finding("context_exit", "warning", message, indices)
+        elif all(exits):
+            yield _uncertain_exit(names, NO_SOURCES.union(*exits), indices)
+
+
+def _uncertain_exit(names: str, sources: Sources, indices: tuple[int, ...]) -> Finding:
+    """Return the finding of a cycle that only these sources let the floor leave."""
+    hint = "set max_turns, or add a rule that leaves otherwise"
+    if sources == BY_CONTEXT:
+        message = f"the floor leaves {names} only by a context value: if no tool sets it, never"
+        return Finding("context_exit", "warning", f"{message}; {hint}", indices)
+    needs = "a model's answer" + (" or a context value" if sources >= BY_CONTEXT else "")
+    message = f"the floor leaves {names} only by {needs}: if it never comes, never"
+    return Finding("model_exit", "warning", f"{message}; {hint}", indices)
 
 
 def _unreachable_agents(
@@ -168,30 +179,26 @@ def _unreachable_agents(
             yield Finding("unreached", "warning", message)
 
 
-def _unanswered_humans(
-    rules: Rules, graph: FloorGraph, reachable: Collection[str]
-) -> Iterator[Finding]:
-    """Find humans who get the floor, and after whose words the session only waits again."""
-    waiting_names = {
-        name
-        for speaker in reachable
-        for edge in graph.get(speaker, ())
-        if edge.waits
-        for name in edge.floor
-    }
-    for name in sorted(waiting_names | {rules.initial_speaker} & {HUMAN}):
-        edges = graph.get(name, ())
-        if edges and all(edge.waits for edge in edges):
-            message = (
-                f"nobody answers {_words_for(name)}, for whom the session waits: each rule that "
-                f"fires then waits again; add a rule from {name!r} to an agent"
-            )
-            indices = tuple(edge.rule for edge in edges if edge.rule is not None)
-            yield Finding("unanswered", "warning", message, indices)
-
-
-def _words_for(name: str) -> str:
-    return "the creator of the session" if name == HUMAN else repr(name)
+def _unanswered_finding(human: UnansweredHuman) -> Finding:
+    """Return the finding of a human who has the floor, and whom possibly nobody answers."""
+    who = "the creator of the session" if human.name == HUMAN else repr(human.name)
+    ends = [
+        *(["the session waits again"] if human.waits_again else []),
+        *(["default_target closes the session"] if human.closes else []),
+    ]
+    then, rule = " or ".join(ends), f"add a rule from {human.name!r} to an agent"
+    to_close = ", or to TerminateTarget if that is meant" if human.closes else ""
+    if human.may_be_answered:
+        message = (
+            f"an agent answers {who}, for whom the session waits, only under conditions: where "
+            f"none of them holds, {then}; {rule} without a condition{to_close}"
+        )
+        return Finding("conditional_answer", "warning", message, human.rules)
+    message = (
+        f"nobody answers {who}, for whom the session waits: after their words {then}; "
+        f"{rule}{to_close}"
+    )
+    return Finding("unanswered", "warning", message, human.rules)
 
 
 def _dead_conditions(
@@ -255,4 +262,4 @@ def _alternatives(when: TransitionCondition) -> Iterator[TransitionCondition]:
 
 def _is_context_alone(when: TransitionCondition, speaker: str) -> bool:
     is_undecided = fires_for(when, speaker) is None and not isinstance(when, Not)
-    return is_undecided and depends_on_context_alone(when, speaker)
+    return is_undecided and sources_of(when, speaker) == BY_CONTEXT

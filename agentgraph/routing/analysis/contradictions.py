@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from agentgraph.routing.arguments import parts_of
 from agentgraph.routing.composites import AllOf, AnyOf, Not
 from agentgraph.routing.conditions import (
     Always,
@@ -50,6 +51,22 @@ def never_holds(when: TransitionCondition, tools: Collection[str] | None = None)
         case InPhase(names) | IntentIn(names) | FromSource(names) | FromChannelType(names):
             return not names
     return False
+
+
+def unknown_tools(
+    when: TransitionCondition, people: Collection[str] | None, tools: Collection[str] | None
+) -> list[str]:
+    """Return the tools that a condition names and nobody has.
+
+    `people` have no tools, but may send a packet that names one: a condition that names one of
+    them as the speaker may hold.
+    """
+    parts = [*parts_of(when)]
+    speakers = {part.agent_id for part in parts if isinstance(part, FromSpeaker)}
+    if tools is None or not speakers.isdisjoint((*(people or ()), HUMAN)):
+        return []
+    names = [part.tool_name for part in parts if isinstance(part, ToolCalled)]
+    return [name for name in dict.fromkeys(names) if name not in tools]
 
 
 def _always_holds(when: TransitionCondition, tools: Collection[str] | None) -> bool:
@@ -122,13 +139,27 @@ def _possible_values(key: str, parts: Conditions) -> list[Any]:
         if isinstance(part, ContextEquals | ContextIn)
     ]
     limits = [part for part in about if isinstance(part, ContextThreshold | ContextBelow)]
+    negations = [part.condition for part in parts if isinstance(part, Not)]
     first, *more = lists
     return [
         value
         for value in first
         if all(any(json_equal(value, candidate) for candidate in values) for values in more)
         and all(_is_within(value, limit) for limit in limits)
+        and not any(_holds_for(value, key, negation) for negation in negations)
     ]
+
+
+def _holds_for(value: Any, key: str, when: TransitionCondition) -> bool:
+    """Tell whether a condition on this context variable holds for the value."""
+    match when:
+        case ContextEquals(name, expected) if name == key:
+            return json_equal(value, expected)
+        case ContextIn(name, expected_values) if name == key:
+            return any(json_equal(value, expected) for expected in expected_values)
+        case ContextThreshold(name) | ContextBelow(name) if name == key:
+            return _is_within(value, when)
+    return False
 
 
 def _bounds_exclude(parts: Conditions) -> bool:

@@ -10,27 +10,30 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from agentgraph.routing.analysis.contradictions import never_holds
+from agentgraph.routing.analysis.contradictions import never_holds, unknown_tools
+from agentgraph.routing.analysis.partial_evaluation import (
+    BY_MODEL,
+    NO_SOURCES,
+    Sources,
+    fires_for,
+    may_hold_for_good,
+    open_sources,
+    sources_of,
+)
 from agentgraph.routing.analysis.shadowed_rules import (
     EarlierRules,
     always_decides,
     shadowed_rules,
 )
 from agentgraph.routing.arguments import parts_of
-from agentgraph.routing.composites import AllOf, AnyOf, Not
-from agentgraph.routing.conditions import (
-    Always,
-    ContextBelow,
-    ContextEquals,
-    ContextIn,
-    ContextThreshold,
-    FromSpeaker,
-    ToolCalled,
-)
+from agentgraph.routing.composites import AllOf
+from agentgraph.routing.conditions import Always, FromSpeaker
 from agentgraph.routing.protocols import HUMAN, TransitionCondition
 from agentgraph.routing.questions import ModelChoice
 from agentgraph.routing.rules import Rules, Transition
 from agentgraph.routing.targets import (
+    ActiveAgentTarget,
+    AddressedTarget,
     AgentTarget,
     HumanTarget,
     ParallelTarget,
@@ -52,13 +55,19 @@ class FloorEdge:
     floor: frozenset[str]
     ends: bool
     rule: int | None
-    """The index of the rule; None for the default target."""
-    by_context: bool
-    """Whether only context values decide if the rule fires."""
+    """The index of the rule; None for the default target, and for a tool of the speaker."""
+    when: TransitionCondition | None
+    """The condition of the rule; None if a tool of the speaker decides."""
+    sources: Sources | None
+    """What alone decides whether the rule fires; None if something else does too."""
+    holds_by: Sources = NO_SOURCES
+    """What may make the rule fire turn after turn, so that no later rule does."""
     is_open: bool = False
     """Whether the rules do not determine the next speaker, so that it may be anyone."""
-    waits: bool = False
-    """Whether the session waits for a human then, and nobody speaks before."""
+    is_choice: bool = False
+    """Whether a model chooses one of the speakers."""
+    waits_for: frozenset[str] = frozenset()
+    """The humans for whom the session may wait then."""
 
     def stays_in(self, cycle: frozenset[str]) -> bool:
         """Tell whether the floor stays inside `cycle`."""
@@ -95,13 +104,13 @@ def floor_graph(
         if not _depends_on_speaker(rule)
     }
     anyone = frozenset(participants)
-    by_tool = FloorEdge(anyone, anyone, ends=True, rule=None, by_context=False, is_open=True)
+    by_tool = FloorEdge(anyone, anyone, True, None, when=None, sources=None, is_open=True)
     graph: dict[str, list[FloorEdge]] = {}
     for speaker in (*participants, HUMAN):
         edges = [
-            (None if index is None else same_for_all.get(index))
-            or _edge(rule, speaker, participants, people, index)
-            for index, rule in _rules_after(speaker, rules, never, people)
+            (None if index is None or is_fallback else same_for_all.get(index))
+            or _edge(rule, speaker, participants, people, index, is_fallback)
+            for index, rule, is_fallback in _rules_after(speaker, rules, never, people)
         ]
         # Parallel speakers are no nodes on the way to their join: their moves are counted here.
         parallel = [edge.speakers - edge.floor for edge in edges if len(edge.speakers) > 1]
@@ -112,39 +121,33 @@ def floor_graph(
 
 def _rules_after(
     speaker: str, rules: Rules, never: Collection[int], people: Collection[str] | None
-) -> Iterator[tuple[int | None, Transition]]:
-    """Yield the rules that may fire after a turn of a speaker, in order, then the default."""
-    earlier, has_earlier = EarlierRules(), False
+) -> Iterator[tuple[int | None, Transition, bool]]:
+    """Yield the rules that may fire after a turn of a speaker, in order, then the default.
+
+    Each comes with whether it is a fallback: tried only where a model that chooses has no answer.
+    """
+    earlier, choices = EarlierRules(), EarlierRules()
     for index, rule in rules.rules_for(speaker):
         fires = False if index in never else fires_for(rule.when, speaker, people)
-        if fires is None and has_earlier:
-            when = AllOf((FromSpeaker(speaker), rule.when))
-            if earlier.first_implied_by(when) is not None:
-                continue  # an earlier rule fires whenever it would
+        if fires is False or (fires is None and _follows(earlier, speaker, rule.when)):
+            continue  # an earlier rule fires whenever it would
+        yield index, rule, _follows(choices, speaker, rule.when)
+        is_choice = isinstance(_innermost(rule.then), ModelChoice)
+        if fires is True and not is_choice:
+            return
+        if is_choice:
+            choices.add(index, Always() if fires else rule.when)
         if fires is None and _names_speaker(rule.when) and always_decides(rule.then):
             earlier.add(index, rule.when)
-            has_earlier = True
-        if fires is not False:
-            yield index, rule
-        if fires is True and not isinstance(_innermost(rule.then), ModelChoice):
-            return
-    yield None, Transition(Always(), rules.default)
+    default = Transition(Always(), rules.default)
+    yield None, default, _follows(choices, speaker, default.when)
 
 
-def unknown_tools(
-    when: TransitionCondition, people: Collection[str] | None, tools: Collection[str] | None
-) -> list[str]:
-    """Return the tools that a condition names and nobody has.
-
-    `people` have no tools, but may send a packet that names one: a condition that names one of
-    them as the speaker may hold.
-    """
-    parts = [*parts_of(when)]
-    speakers = {part.agent_id for part in parts if isinstance(part, FromSpeaker)}
-    if tools is None or not speakers.isdisjoint((*(people or ()), HUMAN)):
-        return []
-    names = [part.tool_name for part in parts if isinstance(part, ToolCalled)]
-    return [name for name in dict.fromkeys(names) if name not in tools]
+def _follows(earlier: EarlierRules, speaker: str, when: TransitionCondition) -> bool:
+    """Tell whether one of the earlier rules fires whenever this condition holds for a speaker."""
+    if not len(earlier):
+        return False
+    return earlier.first_implied_by(AllOf((FromSpeaker(speaker), when))) is not None
 
 
 def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
@@ -156,85 +159,6 @@ def reachable_from(names: Sequence[str], graph: FloorGraph) -> set[str]:
             queue += edge.floor - reachable
             reachable |= edge.floor
     return reachable
-
-
-def cycles_of(graph: FloorGraph) -> list[frozenset[str]]:
-    """Return the strongly connected components: sets of speakers among which the floor can cycle.
-
-    Kosaraju's algorithm, without recursion: a graph may have thousands of speakers.
-    """
-    after = {name: {n for e in graph[name] for n in e.floor if n in graph} for name in graph}
-    before: dict[str, set[str]] = {name: set() for name in graph}
-    for name, successors in after.items():
-        for successor in successors:
-            before[successor].add(name)
-    seen_names: set[str] = set()
-    cycles = []
-    for name in reversed(_post_order(after)):
-        component = frozenset(_post_order(before, [name], seen_names))
-        if len(component) > 1 or name in after[name] & component:
-            cycles.append(component)
-    return sorted(cycles, key=sorted)
-
-
-def _post_order(
-    after: Mapping[str, Collection[str]],
-    starts: Collection[str] | None = None,
-    seen_names: set[str] | None = None,
-) -> list[str]:
-    """Return the nodes that a depth-first search reaches, each after all its successors."""
-    seen_names = set() if seen_names is None else seen_names
-    order = []
-    for start in after if starts is None else starts:
-        path = [] if start in seen_names else [(start, iter(after[start]))]
-        seen_names.add(start)
-        while path:
-            successor = next((name for name in path[-1][1] if name not in seen_names), None)
-            if successor is None:
-                order.append(path.pop()[0])
-            else:
-                seen_names.add(successor)
-                path.append((successor, iter(after[successor])))
-    return order
-
-
-def fires_for(
-    condition: TransitionCondition, speaker: str, people: Collection[str] | None = None
-) -> bool | None:
-    """Evaluate a condition knowing only the speaker; None if the speaker does not decide it.
-
-    The creator is "human", and one of `people`; it may be any participant where these are None.
-    """
-    match condition:
-        case Always():
-            return True
-        case FromSpeaker(agent_id):
-            if agent_id == speaker:
-                return True
-            name = speaker if agent_id == HUMAN else agent_id
-            is_creator = HUMAN in (agent_id, speaker) and (people is None or name in people)
-            return None if is_creator else False
-        case AllOf(conditions):
-            results = {fires_for(part, speaker, people) for part in conditions}
-            return False if False in results else None if None in results else True
-        case AnyOf(conditions):
-            results = {fires_for(part, speaker, people) for part in conditions}
-            return True if True in results else None if None in results else False
-        case Not(part):
-            inner = fires_for(part, speaker, people)
-            return None if inner is None else not inner
-        case _:
-            return None
-
-
-def depends_on_context_alone(
-    when: TransitionCondition, speaker: str, people: Collection[str] | None = None
-) -> bool:
-    """Tell whether, for this speaker, only context values decide the condition."""
-    leaves = [p for p in parts_of(when) if not isinstance(p, AllOf | AnyOf | Not)]
-    open_leaves = [leaf for leaf in leaves if fires_for(leaf, speaker, people) is None]
-    context = (ContextEquals, ContextIn, ContextThreshold, ContextBelow)
-    return bool(open_leaves) and all(isinstance(leaf, context) for leaf in open_leaves)
 
 
 def _innermost(target: Target | str) -> Target:
@@ -263,31 +187,41 @@ def _edge(
     participants: Sequence[str],
     people: Collection[str] | None,
     index: int | None,
+    is_fallback: bool = False,
 ) -> FloorEdge:
     """Return the effect of a rule after a turn of this speaker."""
-    by_context = depends_on_context_alone(rule.when, speaker, people)
-    reach = _reach(_innermost(rule.then), speaker, participants)
+    target = _innermost(rule.then)
+    reach = _reach(target, speaker, participants)
     # For a person the session waits: they may stay away.
     waits_for_person = not frozenset(reach.floor).isdisjoint(people or ())
+    persons = frozenset() if reach.is_open else frozenset(reach.floor).intersection(people or ())
+    is_choice = isinstance(target, ModelChoice)
+    holds_by = NO_SOURCES
+    if may_hold_for_good(rule.when, speaker, people):
+        by_choice = BY_MODEL if is_choice else NO_SOURCES
+        holds_by = open_sources(rule.when, speaker, people) | by_choice
     return FloorEdge(
         frozenset(reach.speakers),
         frozenset(reach.floor),
         reach.ends or waits_for_person,
         index,
-        by_context,
+        rule.when,
+        BY_MODEL if is_fallback else sources_of(rule.when, speaker, people),
+        holds_by,
         reach.is_open,
-        reach.waits or (waits_for_person and not reach.is_open and len(reach.speakers) == 1),
+        is_choice,
+        persons.union(reach.waits_for),
     )
 
 
 class _Reach(NamedTuple):
-    """Who speaks by a target, who then gets the floor, and whether the session may end or wait."""
+    """Who speaks by a target, who then gets the floor, and how the session may end or wait."""
 
     speakers: Sequence[str] = ()
     floor: Sequence[str] = ()
     ends: bool = False
     is_open: bool = False
-    waits: bool = False
+    waits_for: Sequence[str] = ()
 
 
 def _reach(target: Target, speaker: str, participants: Sequence[str]) -> _Reach:
@@ -296,28 +230,40 @@ def _reach(target: Target, speaker: str, participants: Sequence[str]) -> _Reach:
         case AgentTarget(agent_id) if agent_id != HUMAN:
             return _Reach([agent_id], [agent_id])
         case StayTarget():
-            return _Reach([speaker], [speaker], waits=speaker == HUMAN)
+            return _Reach([speaker], [speaker], waits_for=[HUMAN] if speaker == HUMAN else [])
         case RoundRobinTarget(agents):
-            ring = agents or tuple(participants)
-            if not ring:
-                return _Reach(ends=True)
-            position = ring.index(speaker) + 1 if speaker in ring else 0
-            name = ring[position % len(ring)]
-            return _Reach([name], [name])
+            names = _next_in(agents or participants, speaker)
+            return _Reach(names, names, ends=not names)
         case ModelChoice(agents=agents):
             names = agents or [name for name in participants if name != speaker]
             return _Reach(names, names)
         case ParallelTarget(agents, join):
-            # Each of these agents may be the last one to speak, and the join may depend on it.
-            joins = [_reach(_innermost(join), agent, participants) for agent in agents]
-            floor = [name for reach in joins for name in reach.floor]
-            ends, is_open = any(r.ends for r in joins), any(r.is_open for r in joins)
-            return _Reach(agents, floor, ends, is_open)
+            return _joint_reach(agents, join, participants)
         case TerminateTarget():
             return _Reach(ends=True)
         case HumanTarget(str(name)) if name in participants:
-            return _Reach([name], [name], ends=True, waits=True)
+            return _Reach([name], [name], ends=True, waits_for=[name])
         case HumanTarget() | AgentTarget() | RevertToInitiatorTarget():
-            return _Reach([], [HUMAN], ends=True, waits=True)
+            return _Reach([], [HUMAN], ends=True, waits_for=[HUMAN])
+        case ActiveAgentTarget() | AddressedTarget():
+            return _Reach(participants, participants, is_open=True, waits_for=[HUMAN])
         case _:  # decided by the state, or by a registered class
             return _Reach(participants, participants, is_open=True)
+
+
+def _joint_reach(agents: Sequence[str], join: Target | str, participants: Sequence[str]) -> _Reach:
+    """Return where parallel speakers lead: each may be the last one, and the join depend on it."""
+    joins = [_reach(_innermost(join), agent, participants) for agent in agents]
+    return _Reach(
+        agents,
+        [name for reach in joins for name in reach.floor],
+        any(reach.ends for reach in joins),
+        any(reach.is_open for reach in joins),
+        [name for reach in joins for name in reach.waits_for],
+    )
+
+
+def _next_in(ring: Sequence[str], speaker: str) -> Sequence[str]:
+    """Return the next name after a speaker's, the first after anyone else's; none in no ring."""
+    position = ring.index(speaker) + 1 if speaker in ring else 0
+    return [ring[position % len(ring)]] if ring else []

@@ -54,6 +54,9 @@ class EarlierRules:
         self._by_need: dict[str | None, list[tuple[int, int, TransitionCondition]]] = {}
         self._size = 0
 
+    def __len__(self) -> int:
+        return self._size
+
     def add(self, index: int, when: TransitionCondition) -> None:
         """Add the next rule, in the order of evaluation."""
         needs: list[str | None] = [*sorted(self._implications.needs(when))]

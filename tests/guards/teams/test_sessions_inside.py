@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, HumanTarget, ParallelTarget, Team, TransitionGraph, effect
 from agentgraph.errors import SessionError
-from agentgraph.routing import FromSpeaker, Transition, sequence
+from agentgraph.routing import FromSpeaker, TerminateTarget, Transition, sequence
 from agentgraph.sessions import EV_AUDIT, Hub
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.guards.escalating_agents import ANSWER, Till, pays, unsure
@@ -269,7 +269,8 @@ async def _all_closed(hub: Hub) -> bool:
 
 def waiting() -> Team:
     """Return a team whose agent speaks, and then waits for a human of the team's own."""
-    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget("ann"))])
+    answered = Transition(FromSpeaker("ann"), TerminateTarget("answered"))
+    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget("ann")), answered])
     return Team([solo(ScriptedModel(["Ask Ann."]))], rules, name="inner", humans=["ann"])
 
 

@@ -1,20 +1,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph.routing import (
+    ActiveAgentTarget,
     AgentTarget,
+    FromSpeaker,
+    HumanTarget,
+    ModelChoice,
+    ModelCondition,
     ParallelTarget,
+    PhaseTarget,
     RoundRobinTarget,
+    SimulatedTurn,
+    Simulation,
     StayTarget,
     TransitionGraph,
 )
 from tests.routing.samples import NAMES, Envelope, State
 from tests.routing.strategies import (
+    KEYS,
+    TOOLS,
     composed,
     envelopes,
     few_leaves,
@@ -103,3 +114,91 @@ def test_checked_graph_ends_within_its_turns(
     assert (played.close_reason is None) != (played.waiting_for is None)
     known = {*NAMES, creator}
     assert {name for step in played.steps for name in step.decision.speakers} <= known
+
+
+QUESTIONS = ("Is it done?", "Is the customer angry?")
+AGENT_SETS = [("c",), ("a", "b"), ("b", "c"), NAMES]
+HUMANS = ("user", "ann", "bob")
+TURNS = 800
+some_humans = st.sampled_from([None, "ann", "bob"])
+asking_leaves = st.one_of(
+    few_leaves,
+    st.builds(FromSpeaker, st.sampled_from(["human", "ann", "bob"])),
+    st.builds(ModelCondition, st.just("openai:gpt-5-mini"), st.sampled_from(QUESTIONS)),
+)
+asking_conditions = st.one_of(
+    asking_leaves,
+    st.builds(
+        lambda name, leaf: FromSpeaker(name) & leaf,
+        names | st.sampled_from(["human", "human", "ann", "bob"]),
+        asking_leaves,
+    ),
+    composed(asking_leaves, own=False, size=3),
+)
+asking_targets = st.one_of(
+    # Only a handoff of a model makes an agent active.
+    simple_targets.filter(lambda target: not isinstance(target, ActiveAgentTarget | HumanTarget)),
+    st.builds(HumanTarget, some_humans),
+    st.builds(PhaseTarget, st.just("work"), st.builds(HumanTarget, some_humans)),
+    st.builds(ParallelTarget, st.just(("b", "c")), st.builds(HumanTarget, some_humans)),
+    st.sampled_from(AGENT_SETS).map(
+        lambda agents: ModelChoice("openai:gpt-5-mini", agents, "Who of " + ", ".join(agents))
+    ),
+)
+
+
+def any_turns(chance: Any, addressees: Sequence[str | None]) -> list[SimulatedTurn]:
+    """Return turns with any tool, value, address and answers of models: no exit stays unused."""
+    values = [None, True, False, 0, 1, 1.0, 2.5, "on"]
+    turns = [
+        SimulatedTurn(
+            tool=chance.choice([None, *TOOLS]),
+            set={chance.choice(KEYS): chance.choice(values)},
+            metadata={"addressed_to": chance.choice(addressees)},
+            answers={
+                **{text: chance.choice([True, False]) for text in QUESTIONS},
+                **{"Who of " + ", ".join(agents): chance.choice(agents) for agents in AGENT_SETS},
+            },
+        )
+        for _ in range(60)
+    ]
+    return [*chance.choices(turns, k=TURNS)]
+
+
+def unanswered_words(played: Simulation) -> set[str]:
+    """Return the humans after whose words no agent spoke: they closed it by default, or came back.
+
+    A human is whoever the session waits for, and the creator.
+    """
+    humans, before = set[str](), "speak"
+    for step in played.steps:
+        decision = step.decision
+        is_human = before == "wait" or step.speaker == "user"
+        humans = {*humans, step.speaker} if is_human else set()
+        closes = decision.action == "close" and decision.rule == "default"
+        if humans and (closes or not humans.isdisjoint(decision.speakers)):
+            return humans
+        before = decision.action
+    return set()
+
+
+@settings(max_examples=2_000, deadline=None)
+@given(
+    graphs(asking_conditions, asking_targets, turns=st.none(), size=4),
+    st.randoms(use_true_random=True),
+)
+def test_a_graph_without_findings_runs_on_with_humans_who_are_answered_or_not_at_all(
+    checked: TransitionGraph, chance: Any
+) -> None:
+    if checked.check((*NAMES, *HUMANS[1:]), people=["user"], tools=TOOLS):
+        return
+    # A message that addresses nobody gets no answer from an `AddressedTarget`, as that says.
+    script = {name: any_turns(chance, NAMES) for name in HUMANS}
+    script |= {name: any_turns(chance, [None, *NAMES]) for name in NAMES}
+    played = checked.simulate(script, participants=(*NAMES, *HUMANS[1:]), turns=TURNS)
+    assert not unanswered_words(played), f"nobody answers: {checked!r}"
+    if played.close_reason is None:
+        later_steps = played.steps[TURNS // 8 :]
+        assert any(step.speaker in HUMANS for step in later_steps), (
+            f"the agents run on by themselves: {checked!r}"
+        )

@@ -12,7 +12,7 @@ import pytest
 from langgraph.types import interrupt
 
 from agentgraph import Agent, effect
-from agentgraph.errors import ConfigurationError, SessionError
+from agentgraph.errors import ConfigurationError, RoutingWarning, SessionError
 from agentgraph.routing import (
     ContextEquals,
     FromSpeaker,
@@ -190,7 +190,8 @@ async def test_of_parallel_speakers_those_that_have_spoken_stay() -> None:
     fan_out = ParallelTarget(("q", "b"), join="last")
     rarely = Transition(FromSpeaker("user") & ContextEquals("anew", True), "a")
     rules = TransitionGraph("a", [rarely, Transition(FromSpeaker("a"), fan_out)], HumanTarget())
-    team = Team([agent("a"), quick, digging(work, "done"), last], rules)
+    with pytest.warns(RoutingWarning, match="only under conditions"):
+        team = Team([agent("a"), quick, digging(work, "done"), last], rules)
     async with held(team) as session:
         await begun(session, work)
         await until(lambda: session.state.spoken == ("q",))

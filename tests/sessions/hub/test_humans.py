@@ -304,7 +304,7 @@ async def test_a_creator_who_is_one_of_the_humans_need_not_be_invited() -> None:
 
 
 async def test_a_human_who_leaves_while_waited_for_has_failed_their_turn() -> None:
-    rules = TransitionGraph("bot", (Transition(FromSpeaker("bot"), HumanTarget("ann")),))
+    rules = TransitionGraph("bot", (Transition(FromSpeaker("bot"), HumanTarget("ann")),), "bot")
     async with held(Team([agent("bot")], rules, humans=["ann"])) as session:
         await session.join("ann")
         await after(session, "user", "hello")

@@ -200,7 +200,7 @@ async def test_a_supervisor_does_not_reopen_what_a_word_before_has_closed() -> N
 
 
 async def test_what_is_handed_over_in_private_is_told_to_both_and_nobody_else() -> None:
-    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget())])
+    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), HumanTarget())], "a")
     with pytest.warns(RoutingWarning, match="gives 'b' the floor, only a Handoff could"):
         team = Team([agent("a"), agent("b")], rules)
     async with held(team) as session:
@@ -258,7 +258,7 @@ async def test_the_last_whose_answer_is_missing_leaves_and_the_session_opens() -
 
 
 async def test_a_run_of_one_call_does_not_wait_for_the_invited() -> None:
-    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), "ann")])
+    rules = TransitionGraph("a", [Transition(FromSpeaker("a"), "ann")], "a")
     team = Team([agent("a")], rules, humans=["ann"])
     result = await team.arun("go")
     assert (result.text, result.state.status) == ("a speaks", "waiting_human")

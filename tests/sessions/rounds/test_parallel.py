@@ -123,7 +123,8 @@ async def test_the_writes_of_all_of_them_are_kept() -> None:
 
 
 async def test_a_join_can_be_a_human_or_an_end() -> None:
-    team = Team([agent("a"), agent("b"), agent("c")], fan_out(HumanTarget()))
+    again = Transition(FromSpeaker("user"), "a")
+    team = Team([agent("a"), agent("b"), agent("c")], fan_out(HumanTarget(), again))
     async with held(team) as session:
         state = await after(session, "user", "hello")
         assert (state.status, state.expected_next_speaker) == ("waiting_human", "user")

@@ -104,7 +104,7 @@ async def test_where_the_model_has_no_answer_the_next_rule_is_tried(answer: Any)
 async def test_only_needed_questions_are_asked_and_once_a_turn() -> None:
     model = ScriptedModel(["no", "no"])
     done = ModelCondition(model, "Is it done?")
-    graph = rules((FromSpeaker("b") & done, "b"), (A & done, "b"), (A & ~done, "c"))
+    graph = rules((FromSpeaker("b") & done, "c"), (A & done, "b"), (A & ~done, "c"))
     async with held(team(graph)) as session:
         await after(session, "user", "hello")
         assert await speakers(session) == ["user", "a", "c"]

@@ -14,6 +14,7 @@ from agentgraph.routing import (
     ContextEquals,
     FromSpeaker,
     HumanTarget,
+    ModelCondition,
     ParallelTarget,
     TerminateTarget,
     ToolCalled,
@@ -25,7 +26,7 @@ from agentgraph.routing import (
     star,
 )
 from agentgraph.sessions import Hub, Team
-from agentgraph.testing import call
+from agentgraph.testing import ScriptedModel, call
 from tests.sessions.talk import after, agent, dialogue
 
 A, B = FromSpeaker("a"), FromSpeaker("b")
@@ -53,6 +54,9 @@ def foreign(name: str) -> Any:
     return graph.compile(name=name)
 
 
+MODEL_AGREES = ModelCondition(ScriptedModel(["no"]), "Is it done?")
+
+
 def rules(*pairs: tuple[Any, Any], default: Any = None, **fields: Any) -> TransitionGraph:
     transitions = [Transition(*pair) for pair in pairs]
     return TransitionGraph("a", transitions, default or TerminateTarget("done"), **fields)
@@ -73,6 +77,12 @@ def codes(*args: Any, **fields: Any) -> list[str]:
         ([agent("a"), agent("b")], rules(), "unreached"),
         ([agent("a"), agent("b")], round_robin(["a", "b"]), "endless_cycle"),
         ([agent("a")], rules(default=HumanTarget()), "unanswered"),
+        ([agent("a")], rules((A, HumanTarget())), "unanswered"),
+        (
+            [agent("a")],
+            rules((A, HumanTarget()), (FromSpeaker("user") & ContextEquals("tier", "gold"), "a")),
+            "conditional_answer",
+        ),
         ([agent("a"), agent("b")], rules((A, "b"), (A & B, "a")), "never_holds"),
         ([agent("a"), agent("b")], rules((A, "b"), (A, "b")), "shadowed"),
         (
@@ -89,6 +99,11 @@ def codes(*args: Any, **fields: Any) -> list[str]:
             [agent("a"), agent("b")],
             rules((ContextEquals("over", True), TerminateTarget()), (A, "b"), (B, "a")),
             "context_exit",
+        ),
+        (
+            [agent("a"), agent("b")],
+            rules((A & MODEL_AGREES, TerminateTarget()), (A, "b"), (B, "a")),
+            "model_exit",
         ),
     ],
 )
@@ -117,6 +132,8 @@ def test_a_team_warns_of_rules_that_hardly_mean_what_they_say(
         ([agent("a"), agent("b")], dialogue("a"), {"aliases": {"second": "b"}}),
         ([agent("a"), agent("b")], dialogue("a"), {"supervisor": agent("boss")}),
         ([agent("a")], dialogue("a"), {"humans": ["ann"]}),
+        ([agent("a")], rules((A, HumanTarget()), (FromSpeaker("user"), TerminateTarget())), {}),
+        ([agent("a"), agent("b")], rules((A & MODEL_AGREES, "b"), (A, TerminateTarget())), {}),
         ([agent("a"), foreign("b")], rules((A & ToolCalled("theirs"), "b"), (A, "b")), {}),
         (
             [agent("a"), agent("b")],
