@@ -119,7 +119,7 @@ def test_checked_graph_ends_within_its_turns(
 QUESTIONS = ("Is it done?", "Is the customer angry?")
 AGENT_SETS = [("c",), ("a", "b"), ("b", "c"), NAMES]
 HUMANS = ("user", "ann", "bob")
-TURNS = 800
+TURNS = 400
 some_humans = st.sampled_from([None, "ann", "bob"])
 asking_leaves = st.one_of(
     few_leaves,
@@ -187,18 +187,19 @@ def unanswered_words(played: Simulation) -> set[str]:
     graphs(asking_conditions, asking_targets, turns=st.none(), size=4),
     st.randoms(use_true_random=True),
 )
-def test_a_graph_without_findings_runs_on_with_humans_who_are_answered_or_not_at_all(
+def test_no_graph_runs_on_and_no_human_goes_unanswered_without_a_finding(
     checked: TransitionGraph, chance: Any
 ) -> None:
-    if checked.check((*NAMES, *HUMANS[1:]), people=["user"], tools=TOOLS):
-        return
+    found = checked.check((*NAMES, *HUMANS[1:]), people=["user"], tools=TOOLS)
+    codes = {finding.code for finding in found}
     # A message that addresses nobody gets no answer from an `AddressedTarget`, as that says.
     script = {name: any_turns(chance, NAMES) for name in HUMANS}
     script |= {name: any_turns(chance, [None, *NAMES]) for name in NAMES}
     played = checked.simulate(script, participants=(*NAMES, *HUMANS[1:]), turns=TURNS)
-    assert not unanswered_words(played), f"nobody answers: {checked!r}"
-    if played.close_reason is None:
-        later_steps = played.steps[TURNS // 8 :]
-        assert any(step.speaker in HUMANS for step in later_steps), (
-            f"the agents run on by themselves: {checked!r}"
-        )
+    if codes.isdisjoint({"unanswered", "conditional_answer"}):
+        assert not unanswered_words(played), f"nobody answers: {checked!r}"
+    cycles = {"endless_cycle", "context_exit", "model_exit", "sticky_context"}
+    if played.close_reason is None and codes.isdisjoint(cycles):
+        later_steps = played.steps[len(played.steps) // 8 :]
+        by_human = played.waiting_for or any(step.speaker in HUMANS for step in later_steps)
+        assert by_human, f"the agents run on by themselves: {checked!r}"
