@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentgraph.routing.analysis.contradictions import never_holds, unknown_tools
-from agentgraph.routing.analysis.cycles import cycles_of, exits_of
+from agentgraph.routing.analysis.cycles import endless_cycles
 from agentgraph.routing.analysis.floor_graph import FloorGraph, floor_graph, reachable_from
 from agentgraph.routing.analysis.partial_evaluation import (
     BY_CONTEXT,
@@ -131,18 +131,17 @@ def _endless_cycles(
     """Find cycles that the floor never leaves, or leaves only by what need not come (a warning)."""
     if rules.max_turns is not None:
         return
-    for cycle in cycles_of(graph):
-        if not cycle & set(reachable):
+    for cycle in endless_cycles(graph):
+        if not cycle.names & set(reachable):
             continue
-        exits = [*exits_of(cycle, graph)]
-        edges = [edge for name in cycle for edge in graph[name]]
+        edges = [edge for name in cycle.names for edge in graph[name]]
         indices = tuple(sorted({edge.rule for edge in edges if edge.rule is not None}))
-        names = ", ".join(sorted(cycle))
-        if not exits:
+        names = ", ".join(sorted(cycle.names))
+        if cycle.exits:
+            yield _uncertain_exit(names, NO_SOURCES.union(*cycle.exits), indices)
+        else:
             message = f"the floor never leaves {names}: add a rule that ends it, or set max_turns"
             yield Finding("endless_cycle", severity, message, indices)
-        elif all(exits):
-            yield _uncertain_exit(names, NO_SOURCES.union(*exits), indices)
 
 
 def _uncertain_exit(names: str, sources: Sources, indices: tuple[int, ...]) -> Finding:

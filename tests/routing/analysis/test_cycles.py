@@ -62,6 +62,9 @@ def cycles(*rules: tuple[Any, Any], default: Any = END, **known: Any) -> list[tu
         [(A, among("b")), (A & CALLED, END), (B, "a")],
         [(A & CALLED, among("b")), (A & CALLED, END), (A, "b"), (B, "a")],
         [(A & MORE, among("a", "b")), (B, "a")],
+        # `c` may end it, but need not get the floor.
+        [(A & DONE, "c"), (A, "b"), (B, "a"), (C & CALLED, END), (C, "a")],
+        [(A, among("b", "c")), (B, "a"), (C & CALLED, END), (C, "a")],
     ],
 )
 def test_a_cycle_that_only_a_models_answer_leaves_is_a_warning(rules: Any) -> None:
