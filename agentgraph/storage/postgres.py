@@ -197,8 +197,8 @@ async def open_postgres(url: str, *, savers: int = SAVERS) -> AsyncIterator[Stor
     try:
         untyped_pool: Any = pool  # a saver is typed for a pool with its own row types
         serde = MessageSerializer()
-        pooled = [_Saver(untyped_pool, serde=serde) for _ in range(savers)]
-        yield PostgresStore(pooled, locks)
+        pool_savers = [_Saver(untyped_pool, serde=serde) for _ in range(savers)]
+        yield PostgresStore(pool_savers, locks)
     finally:
         forget()
         await close()

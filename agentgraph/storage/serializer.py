@@ -33,12 +33,12 @@ class MessageSerializer(JsonPlusSerializer):
     """
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        kind, stored = data
-        return self._load(stored) if kind == "msgpack" else super().loads_typed(data)
+        kind, content = data
+        return self._load(content) if kind == "msgpack" else super().loads_typed(data)
 
-    def _load(self, stored: bytes) -> Any:
+    def _load(self, data: bytes) -> Any:
         return ormsgpack.unpackb(
-            stored, ext_hook=self._load_extension, option=ormsgpack.OPT_NON_STR_KEYS
+            data, ext_hook=self._load_extension, option=ormsgpack.OPT_NON_STR_KEYS
         )
 
     def _load_extension(self, code: int, data: bytes) -> Any:
@@ -91,8 +91,8 @@ def _are_blocks(content: Any) -> bool:
 
 
 def _has_whole_calls(fields: dict[str, Any]) -> bool:
-    calls, malformed = fields["tool_calls"], fields["invalid_tool_calls"]
-    if malformed:
+    calls = fields["tool_calls"]
+    if fields["invalid_tool_calls"]:
         return False
     if not calls:  # then they are made of what the provider has sent
         return not fields["additional_kwargs"].get("tool_calls")

@@ -250,8 +250,8 @@ class SessionDriver:
     async def _check(self) -> None:
         """Raise `Quarantined` if the session's code is missing or its records are damaged."""
         hub = self._hub
-        checked = await check_records(hub.log, self._id, self.quarantine)
-        if checked is not None and not (record := checked[0].record).serves:
+        records = await check_records(hub.log, self._id, self.quarantine)
+        if records is not None and not (record := records[0].record).serves:
             hub.team_of(record).rules_of(record)
 
     async def _let_go(self) -> None:
@@ -292,10 +292,10 @@ class SessionDriver:
         if epoch is None:
             return None
         # Loaded again: the former owner may have written until the claim.
-        checked = await check_records(hub.log, self._id, None)
-        if checked is None:
+        records = await check_records(hub.log, self._id, None)
+        if records is None:
             return None
-        stored_session, last_envelopes = checked
+        stored_session, last_envelopes = records
         handle = hub.handle(stored_session.record)
         session = OwnedSession(
             hub.log,

@@ -53,9 +53,9 @@ class RecentEnvelopes:
         envelopes = self._envelopes
         if not envelopes or envelopes[-1].sequence < before:
             return None
-        shown = [item for item in envelopes if item.sequence <= before and item.is_in_views]
-        is_enough = len(shown) >= count or envelopes[0].sequence == 1
-        return shown[-count:] if is_enough else None
+        in_views = [item for item in envelopes if item.sequence <= before and item.is_in_views]
+        is_enough = len(in_views) >= count or envelopes[0].sequence == 1
+        return in_views[-count:] if is_enough else None
 
     def between(self, after: int, upto: int | None = None) -> list[Envelope] | None:
         """Return the envelopes after a sequence, up to another one or to the last."""

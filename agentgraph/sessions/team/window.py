@@ -72,8 +72,8 @@ class _VisibleMessages:
         """Return the last messages up to the sequence `before`, whoever may see them."""
         if self.state.live:  # a part of the log is not
             return await Branch(self.log, self.state).tail(count, before, since)
-        remembered = self.recent.tail(count, before) if self.recent is not None else None
-        return await self.log.tail(self.key, count, before) if remembered is None else remembered
+        envelopes = self.recent.tail(count, before) if self.recent is not None else None
+        return await self.log.tail(self.key, count, before) if envelopes is None else envelopes
 
     def _may_see(self, envelope: Envelope, start: int) -> bool:
         is_visible = self.reader is None or visible_to(envelope, self.reader)
