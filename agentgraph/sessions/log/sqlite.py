@@ -28,7 +28,7 @@ from agentgraph.sessions.log.protocol import (
     StoredSession,
 )
 from agentgraph.sessions.log.sqlite_file import SessionFile
-from agentgraph.sessions.log.worker import Worker
+from agentgraph.sessions.log.worker import Job, Worker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
@@ -44,8 +44,10 @@ class _FileAccess:
 
     def __init__(self, path: str, listeners: Listeners) -> None:
         self.path = path
-        self.listeners = listeners
         self.file: SessionFile | None = None
+        self.listeners = listeners
+        self._notices: list[str | None] | None = None
+        """The changes of a shared transaction, of which nobody hears before it is committed."""
 
     def open(self) -> None:
         """Open the file, unless it is open already."""
@@ -70,9 +72,40 @@ class _FileAccess:
     def ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
         """Return the result of a change, and notify the listeners if it did not fail."""
         result = self.ask(work)
-        # Notified in the thread: the task that waits for the result may have been cancelled.
-        self.listeners.notify(session_id)
+        self.notify(session_id)
         return result
+
+    def notify(self, session_id: str | None) -> None:
+        """Notify the listeners of a change, once it is committed."""
+        # In the thread: the task that waits for the result may have been cancelled.
+        if self._notices is None:
+            self.listeners.notify(session_id)
+        else:
+            self._notices.append(session_id)
+
+    def run_together(self, jobs: Sequence[Job]) -> None:
+        """Run jobs in one transaction, whose commit they share; if one fails, each in its own."""
+        notices = self._notices = []
+        is_committed = self._share(jobs)
+        self._notices = None
+        if is_committed:
+            for session_id in notices:
+                self.listeners.notify(session_id)
+            return
+        for job in jobs:
+            job.run()
+
+    def _share(self, jobs: Sequence[Job]) -> bool:
+        if self.file is None:
+            return False
+        with suppress(sqlite3.Error), self.file.shared_transaction() as commit:
+            for job in jobs:
+                job.run()
+                if job.failure is not None:
+                    return False
+            commit()
+            return True
+        return False
 
     def is_due(self) -> bool:
         return self.file is not None and bool(self.listeners)
@@ -144,7 +177,7 @@ class SQLiteLog:
         def work(access: _FileAccess) -> bool:
             is_new = access.ask(lambda file: file.create(columns, rows, keys, labels, parent))
             if is_new:
-                access.listeners.notify(record.key)
+                access.notify(record.key)
             return is_new
 
         return await self._submit(work)
@@ -193,7 +226,7 @@ class SQLiteLog:
         def work(file: SessionFile) -> list[Envelope]:
             return r.read_rows(session_id, file.read(session_id, after, limit), after, limit)
 
-        return await self._ask(work)
+        return await self._submit(lambda access: access.ask(work), may_share=False)
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         rows = await self._ask(lambda file: file.tail(session_id, count, before))
@@ -215,7 +248,7 @@ class SQLiteLog:
         def work(access: _FileAccess) -> str:
             entry_id = access.ask(lambda file: file.enqueue(session_id, row))
             if entry_id == row.envelope_id:
-                access.listeners.notify(session_id)
+                access.notify(session_id)
             return entry_id
 
         return r.from_ascii(await self._submit(work))
@@ -301,11 +334,13 @@ class SQLiteLog:
     async def _ask_and_notify(self, work: Callable[[SessionFile], T], session_id: str | None) -> T:
         return await self._submit(lambda access: access.ask_and_notify(work, session_id))
 
-    def _submit(self, work: Callable[[_FileAccess], T]) -> asyncio.Future[T]:
+    def _submit(
+        self, work: Callable[[_FileAccess], T], *, may_share: bool = True
+    ) -> asyncio.Future[T]:
         if self._worker is None:
             raise _not_open(self._path)
         access = self._access  # the job must not refer to the log
-        return self._worker.submit(lambda: work(access))
+        return self._worker.submit(lambda: work(access), may_share=may_share)
 
 
 def _not_open(path: str) -> StorageError:

@@ -36,6 +36,7 @@ class SessionFile:
         self._path = path
         self._last_change = 0, 0  # `_version` and `_changes` at the last look
         self._uncommitted_changes = 0  # how much the open transaction adds to `_changes`
+        self._is_shared = False
         self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
         try:
             # All text was written as ASCII. Other bytes are torn data of one session, which must
@@ -348,23 +349,45 @@ class SessionFile:
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
         """Run statements in one transaction, so that all of them are committed or none."""
-        # IMMEDIATE: a transaction that begins with a read may find the file locked when it first
-        # writes, and then fails at once, whatever its timeout.
-        self._connection.execute("BEGIN IMMEDIATE")
+        if not self._connection.in_transaction:
+            # IMMEDIATE: a transaction that begins with a read may find the file locked when it
+            # first writes, and then fails at once, whatever its timeout.
+            self._connection.execute("BEGIN IMMEDIATE")
+        if self._is_shared:
+            yield self._connection.execute
+            return
         try:
             yield self._connection.execute
-            self._connection.execute("COMMIT")
-            # This connection's own changes must not look like changes by other connections.
-            self._last_change = (
-                self._last_change[0],
-                self._last_change[1] + self._uncommitted_changes,
-            )
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+            self._commit()
         finally:
-            self._uncommitted_changes = 0
+            self._roll_back()
+
+    @contextmanager
+    def shared_transaction(self) -> Iterator[Callable[[], None]]:
+        """Let the methods called in the block share a transaction, and the wait for the disk.
+
+        Yields the function that commits it: otherwise nothing that they have written is kept.
+        """
+        self._is_shared = True
+        try:
+            yield self._commit
+        finally:
+            self._is_shared = False
+            self._roll_back()
+
+    def _commit(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        # This connection's own changes must not look like changes by other connections.
+        version, changes = self._last_change
+        self._last_change = version, changes + self._uncommitted_changes
+        self._uncommitted_changes = 0
+
+    def _roll_back(self) -> None:
+        """Drop what was not committed."""
+        self._uncommitted_changes = 0
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _set_up(self) -> None:
         self._set_write_ahead_log()
