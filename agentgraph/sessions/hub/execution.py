@@ -85,8 +85,8 @@ class Execution:
         self._was_running = session.is_running
         """Whether the former owner left a round under way."""
         self._has_looked_back = False
-        self._is_clean = False
-        """Whether the store is known to have no checkpoint of the session."""
+        self._is_clean = session.state.round == 0
+        """Whether the store is known to have no checkpoint of the session, as before any round."""
         self._cancelled_state: StateSnapshot | None = None
         """The state in which the last run was cancelled, of a session of one."""
         self._cancelled_run: Run | None = None

@@ -20,10 +20,11 @@ from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of, listing
+from agentgraph.sessions.log.postgres_appends import Appends
 from agentgraph.sessions.log.postgres_connection import (
     LogConnection,
     Values,
-    arrays_of,
+    append_values,
     blob_arrays_of,
     migrate,
 )
@@ -81,6 +82,7 @@ class PostgresLog:
         self._open_lock = asyncio.Lock()
         self._pool: Pool | None = None
         self._server_listener: NotificationListener | None = None
+        self._appends = Appends(self._do)
         self._forget_at_exit: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
@@ -158,20 +160,27 @@ class PostgresLog:
         rows = r.envelope_rows(envelopes, head)
         values = {
             **r.state_columns(state, due_at),
-            **arrays_of(r.to_ascii(session_id), rows, r.keys_of(envelopes)),
-            **blob_arrays_of(blobs),
+            **append_values(
+                r.to_ascii(session_id),
+                rows,
+                r.keys_of(envelopes),
+                blobs,
+                [r.to_ascii(entry_id) for entry_id in admitted_ids],
+            ),
             "head": head,
             "count": len(rows),
             "said": r.view_count(rows),
             "epoch": epoch,
             "attempts": attempts,
-            "admitted_ids": [r.to_ascii(entry_id) for entry_id in admitted_ids],
             "payload": payload_of(r.to_ascii(session_id), is_append=True),
         }
-        await self._do(
-            lambda connection: connection.append(session_id, values),
-            again=lambda connection: connection.append_again(session_id, values),
-        )
+        if state.is_ended:
+            await self._do(
+                lambda connection: connection.append(session_id, values),
+                again=lambda connection: connection.append_again(session_id, values),
+            )
+        else:
+            await self._appends.add(session_id, values)
         self._notify(AppendNotice(session_id))
 
     async def read(

@@ -89,6 +89,20 @@ class LogConnection:
             if await self.ask(sql.INBOX_REMAINS, values):
                 raise InboxConflict()
 
+    async def append_together(
+        self, appends: Sequence[tuple[str, Values]]
+    ) -> list[SessionError | None]:
+        """Append to sessions that go on, in one transaction; return why each was refused, if so."""
+        cursors = [self.connection.cursor(row_factory=tuple_row) for _ in appends]
+        async with self.connection.pipeline():
+            for cursor, (_, values) in zip(cursors, appends, strict=True):
+                await cursor.execute(_append_statement(values).encode(), values)
+        rows = [await cursor.fetchone() for cursor in cursors]
+        return [
+            None if row is not None else await self._refusal(session_id, values)
+            for row, (session_id, values) in zip(rows, appends, strict=True)
+        ]
+
     async def append_again(self, session_id: str, values: Values) -> None:
         """Append, unless the first try, whose answer was lost, has appended already."""
         try:
@@ -96,8 +110,7 @@ class LogConnection:
         except SessionError:
             if not values["count"]:
                 raise
-            last = {"sequence": values["sequences"][-1], "data": values["data"][-1]}
-            if not await self.ask(sql.ENVELOPE_EXISTS, {**values, **last}):
+            if not await self.ask(sql.ENVELOPE_EXISTS, {**values, **_last_row(values)}):
                 raise
 
     async def enqueue(self, session_id: str, values: Values) -> str:
@@ -163,9 +176,12 @@ class LogConnection:
         return due_migrations("this Postgres database", version or 0, POSTGRES)
 
     async def _append(self, session_id: str, values: Values) -> None:
-        if not await self.ask(sql.APPEND, values):
-            rows = await self.ask(sql.STATUS, values)
-            raise r.refusal(session_id, rows[0] if rows else None, values["epoch"])
+        if not await self.ask(_append_statement(values), values):
+            raise await self._refusal(session_id, values)
+
+    async def _refusal(self, session_id: str, values: Values) -> SessionError:
+        rows = await self.ask(sql.STATUS, values)
+        return r.refusal(session_id, rows[0] if rows else None, values["epoch"])
 
 
 async def migrate(connection: Connection) -> None:
@@ -186,6 +202,38 @@ def arrays_of(
         "digests": list(keys),
         "key_ids": list(keys.values()),
     }
+
+
+def append_values(
+    session_id: str,
+    rows: Sequence[r.EnvelopeRow],
+    keys: Mapping[str, str],
+    blobs: Mapping[str, str],
+    admitted_ids: Sequence[str],
+) -> dict[str, Any]:
+    """Return what an append writes beside the session's row, as parameters of its statement."""
+    if len(rows) > 1 or not rows or keys or blobs or admitted_ids:
+        arrays = arrays_of(session_id, rows, keys)
+        return {**arrays, **blob_arrays_of(blobs), "admitted_ids": admitted_ids}
+    ((sequence, envelope_id, number, data),) = rows
+    return {
+        "session_id": session_id,
+        "sequence": sequence,
+        "envelope_id": envelope_id,
+        "number": number,
+        "data": data,
+    }
+
+
+def _append_statement(values: Values) -> str:
+    return sql.APPEND_ONE if "sequence" in values else sql.APPEND
+
+
+def _last_row(values: Values) -> dict[str, Any]:
+    """Return sequence and data of the last envelope of an append."""
+    if "sequence" in values:
+        return {}
+    return {"sequence": values["sequences"][-1], "data": values["data"][-1]}
 
 
 def blob_arrays_of(blobs: Mapping[str, str]) -> dict[str, Any]:

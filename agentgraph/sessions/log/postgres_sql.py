@@ -67,8 +67,7 @@ WHERE session_id = %(session_id)s AND digest = ANY(%(digests)s::text[])
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
 # Every other part depends on the row that `moved` updates: if no row matches, nothing happens.
-APPEND = f"""
-WITH moved AS (
+_MOVED = """
     UPDATE agentgraph_sessions SET
         status = %(status)s, runnable = %(runnable)s, due_at = %(due_at)s, snapshot = %(snapshot)s,
         head = head + %(count)s, said = said + %(said)s,
@@ -76,7 +75,9 @@ WITH moved AS (
     WHERE session_id = %(session_id)s AND head = %(head)s AND status NOT IN ('closed', 'expired')
         AND (%(epoch)s::bigint IS NULL OR epoch = %(epoch)s)
     RETURNING said - %(said)s AS said
-), added AS (
+"""
+APPEND = f"""
+WITH moved AS ({_MOVED}), added AS (
     INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
     {_ENVELOPES.format(said="moved.said", origin="moved,")}
 ), keyed AS (
@@ -90,6 +91,15 @@ WITH moved AS (
     WHERE session_id = %(session_id)s AND envelope_id = ANY(%(admitted_ids)s::text[])
 )
 SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
+"""
+# An append of one envelope, and nothing else: most are, and it takes half the time.
+APPEND_ONE = f"""
+WITH moved AS ({_MOVED})
+INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
+SELECT %(session_id)s::text, %(sequence)s::bigint, %(envelope_id)s::text,
+    moved.said + %(number)s::bigint, %(data)s::text
+FROM moved
+RETURNING pg_notify('{CHANNEL}', %(payload)s)
 """
 # Runs before a closing append, as a separate statement: ENQUEUE locks the row too, and the entry
 # that it inserts is visible only to statements that begin after its commit.

@@ -11,7 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from agentgraph.errors import Quarantined, RoundConflict, SessionClosed, StorageError
+from agentgraph.errors import (
+    Quarantined,
+    RoundConflict,
+    SessionClosed,
+    SessionError,
+    StorageError,
+)
 from agentgraph.sessions.log import (
     InboxConflict,
     postgres_connection,
@@ -131,9 +137,11 @@ async def test_append_whose_answer_is_lost_is_not_made_twice(
 
 
 async def test_append_that_was_lost_yields_to_one_made_meanwhile(
-    log: PostgresLog, monkeypatch: pytest.MonkeyPatch
+    log: PostgresLog, postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, rival = await Writer(log).begin(), Writer(log)
+    other_log = PostgresLog(postgres.url)
+    await other_log.open()
+    writer, rival = await Writer(log).begin(), Writer(other_log)
     original = postgres_connection.LogConnection.append
 
     async def beaten(*arguments: Any) -> None:
@@ -147,6 +155,7 @@ async def test_append_that_was_lost_yields_to_one_made_meanwhile(
         await writer.add(envelope(1))
 
     assert await log.read("s") == rival.envelopes
+    await other_log.close()
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -411,3 +420,76 @@ async def test_closed_log_lets_go_of_all_connections(log: PostgresLog, postgres:
 
     await postgres.deserted()
     end()
+
+
+SESSIONS = [f"s{number}" for number in range(20)]
+
+
+async def writers(log: PostgresLog) -> list[Writer]:
+    return [await Writer(log, name).begin() for name in SESSIONS]
+
+
+async def test_appends_of_many_sessions_share_transactions(
+    log: PostgresLog, postgres: Database
+) -> None:
+    all_writers = await writers(log)
+    await asyncio.gather(*(one.say() for one in all_writers))
+    for one in all_writers:
+        assert await log.read(one.session_id) == one.envelopes
+    query = "SELECT count(DISTINCT xmin::text) FROM agentgraph_envelopes"
+    assert execute(postgres, query) == [(3,)]  # the first two, and those that came meanwhile
+
+
+async def test_of_appends_at_once_one_that_is_refused_is_refused_alone(log: PostgresLog) -> None:
+    first, second, closed, *others = await writers(log)
+    await second.say()
+    await closed.add(closing=True)
+    late, unknown = Writer(log, second.session_id), Writer(log, "nobody's")
+    after_end = Writer(log, closed.session_id)
+    results = await asyncio.gather(
+        *(one.say() for one in (first, late, unknown, after_end, *others)), return_exceptions=True
+    )
+    kinds = [type(result) for result in results]
+    assert kinds[:4] == [type(None), RoundConflict, SessionError, SessionClosed]
+    assert results[4:] == [None] * len(others)
+    for one in (first, second, *others):
+        assert await log.read(one.session_id) == one.envelopes
+
+
+async def test_appends_at_once_whose_answers_are_lost_are_not_made_twice(
+    log: PostgresLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_writers = await writers(log)
+    lose_answer(monkeypatch, "append_together")
+    await asyncio.gather(*(one.say() for one in all_writers))
+    for one in all_writers:
+        assert await log.read(one.session_id) == one.envelopes
+
+
+async def test_one_of_appends_at_once_that_the_server_refuses_fails_alone(
+    log: PostgresLog, postgres: Database
+) -> None:
+    first, *others = await writers(log)
+    bad = others.pop()
+    query = "ALTER TABLE agentgraph_envelopes ADD CHECK (session_id <> '{}')"
+    execute(postgres, query.format(bad.session_id))
+    results = await asyncio.gather(
+        *(one.say() for one in (first, bad, *others)), return_exceptions=True
+    )
+    assert isinstance(results[1], StorageError)
+    assert [*results[:1], *results[2:]] == [None] * (1 + len(others))
+    for one in (first, *others):
+        assert await log.read(one.session_id) == one.envelopes
+
+
+async def test_a_cancelled_one_of_appends_at_once_holds_up_no_other(log: PostgresLog) -> None:
+    all_writers = await writers(log)
+    tasks = [asyncio.create_task(one.say()) for one in all_writers]
+    await asyncio.wait(tasks, timeout=0)
+    for task in tasks[:3]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[3:] == [None] * (len(SESSIONS) - 3)
+    for one in all_writers[3:]:
+        assert await log.read(one.session_id) == one.envelopes
+    await Writer(log, "new").begin()
