@@ -45,7 +45,7 @@ class Appends:
     def __init__(self, do: Operations) -> None:
         self._do = do
         self._queue: list[_Append] = []
-        self._running = 0
+        self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, session_id: str, values: Values) -> None:
@@ -53,12 +53,12 @@ class Appends:
 
         What a cancelled caller has asked for may be carried out all the same.
         """
-        if self._running < _MOST_AT_ONCE:
-            self._running += 1
+        if self._count < _MOST_AT_ONCE:
+            self._count += 1
             try:
                 await self._append(session_id, values)
             finally:
-                self._running -= 1
+                self._count -= 1
                 self._go_on()
             return
         append = _Append(session_id, values, asyncio.get_running_loop().create_future())
@@ -68,7 +68,7 @@ class Appends:
     def _go_on(self) -> None:
         """Begin with what waits."""
         if self._queue:
-            self._running += 1
+            self._count += 1
             task = asyncio.ensure_future(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -79,7 +79,7 @@ class Appends:
                 batch, self._queue = self._queue[:_MOST_TOGETHER], self._queue[_MOST_TOGETHER:]
                 await self._run_together(batch)
         finally:
-            self._running -= 1
+            self._count -= 1
 
     async def _run_together(self, batch: list[_Append]) -> None:
         # All processes lock rows of sessions in this order, so none of them waits in a circle.

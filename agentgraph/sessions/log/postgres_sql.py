@@ -67,7 +67,7 @@ WHERE session_id = %(session_id)s AND digest = ANY(%(digests)s::text[])
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
 # Every other part depends on the row that `moved` updates: if no row matches, nothing happens.
-_MOVED = """
+_MOVE_HEAD = """
     UPDATE agentgraph_sessions SET
         status = %(status)s, runnable = %(runnable)s, due_at = %(due_at)s, snapshot = %(snapshot)s,
         head = head + %(count)s, said = said + %(said)s,
@@ -77,7 +77,7 @@ _MOVED = """
     RETURNING said - %(said)s AS said
 """
 APPEND = f"""
-WITH moved AS ({_MOVED}), added AS (
+WITH moved AS ({_MOVE_HEAD}), added AS (
     INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
     {_ENVELOPES.format(said="moved.said", origin="moved,")}
 ), keyed AS (
@@ -94,7 +94,7 @@ SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
 """
 # An append of one envelope, and nothing else: most are, and it takes half the time.
 APPEND_ONE = f"""
-WITH moved AS ({_MOVED})
+WITH moved AS ({_MOVE_HEAD})
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 SELECT %(session_id)s::text, %(sequence)s::bigint, %(envelope_id)s::text,
     moved.said + %(number)s::bigint, %(data)s::text

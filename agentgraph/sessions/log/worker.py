@@ -114,7 +114,7 @@ class Worker:
 def _work(jobs: _Jobs, poller: Poller) -> None:
     """Do jobs until one is None; poll every `POLL_S` while that is due, between jobs too."""
     polled_at = float("-inf")
-    left: Job | None = None  # it was taken, and could not be run with those before it
+    next_job: Job | None = None  # it was taken, and could not be run with those before it
     while True:
         wait = POLL_S - (_now() - polled_at) if poller.is_due() else None
         if wait is not None and wait <= 0:
@@ -122,12 +122,12 @@ def _work(jobs: _Jobs, poller: Poller) -> None:
             polled_at = _now()
             continue
         try:
-            job = left or jobs.get(timeout=wait)
+            job = next_job or jobs.get(timeout=wait)
         except queue.Empty:
             continue
         if job is None:
             break
-        together, left, is_last = _gather(job, jobs)
+        together, next_job, is_last = _gather(job, jobs)
         if len(together) > 1:
             poller.run_together(together)
         else:
