@@ -6,7 +6,7 @@ the state. They compare, print, pickle and serialise like the values they were m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -24,31 +24,37 @@ def freeze(value: Any) -> Any:
         return value
     if kind is dict or (kind is not list and isinstance(value, Mapping)):
         return freeze_object(value)
-    if not isinstance(value, list | tuple):
-        return value
-    frozen_list = FrozenList(value)
-    for place, item in enumerate(value):
-        kind = type(item)
-        if kind is dict:
-            list.__setitem__(frozen_list, place, freeze_object(item))
-        elif kind not in _SCALARS:
-            list.__setitem__(frozen_list, place, freeze(item))
-    return frozen_list
+    return _freeze_list(value) if isinstance(value, list | tuple) else value
 
 
 def freeze_object(value: Mapping[str, Any]) -> FrozenDict:
     """Return an object frozen, as `freeze` does."""
     if type(value) is FrozenDict:
         return value
+    if not value:
+        return _EMPTY_OBJECT
     # Copied as a whole, then only what is no scalar is replaced: this runs for each envelope read.
     frozen_object = FrozenDict(value)
     for key, item in value.items():
         kind = type(item)
-        if kind is dict:
-            dict.__setitem__(frozen_object, key, freeze_object(item))
-        elif kind not in _SCALARS:
-            dict.__setitem__(frozen_object, key, freeze(item))
+        if kind in _SCALARS:
+            continue
+        frozen_item = freeze_object(item) if kind is dict else freeze(item)
+        dict.__setitem__(frozen_object, key, frozen_item)
     return frozen_object
+
+
+def _freeze_list(value: Sequence[Any]) -> FrozenList:
+    if not value:
+        return _EMPTY_LIST
+    frozen_list = FrozenList(value)
+    for place, item in enumerate(value):
+        kind = type(item)
+        if kind in _SCALARS:
+            continue
+        frozen_item = freeze_object(item) if kind is dict else freeze(item)
+        list.__setitem__(frozen_list, place, frozen_item)
+    return frozen_list
 
 
 def thaw(value: Any) -> Any:
@@ -116,3 +122,8 @@ class FrozenList(list[Any]):
     def __deepcopy__(self, memo: object) -> list[Any]:
         copy: list[Any] = thaw(self)
         return copy
+
+
+# Shared, as most envelopes have some: nobody can change them.
+_EMPTY_OBJECT = FrozenDict()
+_EMPTY_LIST = FrozenList()

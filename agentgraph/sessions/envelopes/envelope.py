@@ -140,6 +140,8 @@ class Envelope:
         if len(data) > len(cls.__slots__):
             raise ValueError("it has fields that an envelope has not")
         audience = data["audience"]
+        if not isinstance(audience, list | tuple | None):
+            raise ValueError("its audience is no list")
         # Positional arguments, which are faster: a log may have thousands of envelopes.
         envelope = cls(
             data["envelope_id"],
@@ -149,17 +151,31 @@ class Envelope:
             data["event_type"],
             freeze(data["event_data"]),
             data["causation_id"],
-            Priority(data["priority"]),
+            _PRIORITIES[data["priority"]],
             data["idempotency_key"],
             freeze(data["metadata"]),
             data["created_at"],
             data["sequence"],
         )
-        if not isinstance(envelope.event_data, dict) or not isinstance(envelope.sequence, int):
-            raise ValueError("its event_data is no object, or its sequence no number")
+        envelope._check()
         return envelope
 
+    def _check(self) -> None:
+        """Raise `ValueError` for fields of wrong types, as data from elsewhere may have."""
+        names = (self.envelope_id, self.session_id, self.sender_id, *(self.audience or ()))
+        for text in (*names, self.event_type, self.created_at):
+            if not isinstance(text, str):
+                raise ValueError("one of its texts is none")
+        for optional in (self.causation_id, self.idempotency_key):
+            if optional is not None and not isinstance(optional, str):
+                raise ValueError("one of its texts is none")
+        if not isinstance(self.event_data, dict) or not isinstance(self.sequence, int):
+            raise ValueError("its event_data is no object, or its sequence no number")
+        if not isinstance(self.metadata, dict):
+            raise ValueError("its metadata is no object")
 
+
+_PRIORITIES = {priority.value: priority for priority in Priority}  # a call of the type is slower
 _DEFAULTS = {
     "causation_id": None,
     "priority": Priority.NORMAL,

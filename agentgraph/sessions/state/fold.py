@@ -87,7 +87,7 @@ def apply_decision(
         stopped="",
         turns={},
         failures={},
-        decision=decision.to_dict(),
+        decision=envelope.event_data["decision"],  # that one, and frozen already
         rewound_round=None,
         cancelled_decision=state.decision if envelope.event_type == ev.EV_CANCELLED else None,
         audience=None if envelope.audience is None else next_audience(state, envelope, decision),
@@ -120,19 +120,19 @@ def decision_of(envelope: Envelope) -> TransitionDecision | None:
 
 def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any]:
     """Return context variables after updates: first the deletions, then the settings."""
-    if not isinstance(updates, Mapping):
+    if not isinstance(updates, dict):
         return context
     deletions, values = updates.get("delete"), updates.get("set")
     if not deletions and not values:
         return context
     keys = deletions if isinstance(deletions, Sequence) else ()
     rest = {key: value for key, value in context.items() if key not in keys}
-    return {**rest, **values} if isinstance(values, Mapping) else rest
+    return {**rest, **values} if isinstance(values, dict) else rest
 
 
 def _is_decision(stamp: Any) -> TypeGuard[Mapping[str, Any]]:
     """Tell whether a value is a well-formed decision: senders may have written anything there."""
-    if not isinstance(stamp, Mapping) or stamp.keys() != _DECISION_KEYS:
+    if not isinstance(stamp, dict) or stamp.keys() != _DECISION_KEYS:
         return False
     speakers, rule = stamp["speakers"], stamp["rule"]
     return (

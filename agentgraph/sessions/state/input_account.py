@@ -36,10 +36,10 @@ def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mappin
     changes: dict[str, Any] = {}
     data = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
     usage, hops = data.get("usage"), data.get("hops")
-    if usage and isinstance(usage, Mapping):
+    if usage and isinstance(usage, dict):
         changes["used"] = add_usage(state.used, usage)
     account, lost_share = envelope.event_data.get("account"), envelope.event_data.get("lost")
-    if isinstance(account, Mapping):
+    if isinstance(account, dict):
         changes["account"] = account
         if speaker in state.held:
             changes["held"] = {
@@ -90,6 +90,8 @@ def add_usage(
 
 def _effects_of_round(state: SessionState) -> Mapping[str, Any]:
     """Return the effects of the present round; nothing if only humans are due in it."""
+    if not state.effects and not state.undoing:
+        return {}
     if set(state.due).issubset(state.humans):
         return {"effects": {}, "undoing": {}}
     number = state.round
