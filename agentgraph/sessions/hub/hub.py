@@ -35,10 +35,10 @@ from agentgraph.sessions.log.blobs import copy_blobs
 from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
 from agentgraph.sessions.log.rows import to_ascii, unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
+from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.team import Served, team_of, teams_of
 from agentgraph.sessions.state.expectations import Expectation, next_due
-from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.page import Page, ask_again
 from agentgraph.sessions.state.record import (
     DEFAULT_TENANT,
@@ -47,7 +47,7 @@ from agentgraph.sessions.state.record import (
     session_key,
 )
 from agentgraph.sessions.state.rules import Rules
-from agentgraph.sessions.state.state import SessionState, Status
+from agentgraph.sessions.state.state import SessionState, Status, with_fields
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_id import is_reserved
 from agentgraph.sessions.team.opening import FaultReader, read_metadata, tenant_faults
@@ -347,7 +347,9 @@ class Hub:
         copies = [replace(envelope, session_id=fork.session_id) for envelope in envelopes]
         # No rule is asked: a session whose code is missing can be forked too.
         rules = Rules(TransitionGraph(record.creator))
-        page = Page(fold_all(SessionState.initial(fork), copies), rules)
+        state = await state_at(self.log, record, at)
+        state = with_fields(state, session_id=fork.session_id, serves=fork.serves)
+        page = Page(state, rules)
         run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
         await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)

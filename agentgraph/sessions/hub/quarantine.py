@@ -15,10 +15,9 @@ from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, EV_SESSION
 from agentgraph.sessions.log import InboxEntry, Log, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.admission import admit_all
-from agentgraph.sessions.rounds.branch import Branch
+from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.state.expectations import expire, expires_at
-from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import is_live
 from agentgraph.sessions.state.rules import Rules
@@ -42,16 +41,14 @@ async def load_readable(log: Log, session_id: str) -> StoredSession | None:
 
 
 async def readable_state(log: Log, stored_session: StoredSession) -> SessionState:
-    """Return a session's state: its snapshot, else the fold of its log up to the damage."""
+    """Return a session's state: its snapshot, else what its log folds to up to the damage."""
     if stored_session.state is not None:
         return stored_session.state
-    session_id, limit = stored_session.record.key, None
     try:
-        envelopes = await log.read(session_id)
+        return await state_at(log, stored_session.record, stored_session.head)
     except DamagedSession as damage:
-        limit = max((damage.sequence or 1) - 1, 0)
-        envelopes = await log.read(session_id, 0, limit) if limit else []
-    return fold_all(SessionState.initial(stored_session.record), envelopes)
+        whole = max((damage.sequence or 1) - 1, 0)
+        return await state_at(log, stored_session.record, whole)
 
 
 async def check_records(

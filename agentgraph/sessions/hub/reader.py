@@ -20,11 +20,12 @@ from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, wat
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
+from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.memory import messages_in
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import is_live, live_envelopes
-from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_last
+from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_envelope
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.stream import AnyEvent
 
@@ -189,13 +190,14 @@ class SessionReader:
         may_see = self._sight_of(reader)
         await self.refresh()
         self._check_sequence(sequence)
-        envelopes = await self._hub.log.read(self.key, 0, sequence)
-        if not may_see(envelopes[-1]):
+        (envelope,) = await self._hub.log.read(self.key, sequence - 1, 1)
+        if not may_see(envelope):
             raise SessionError(
                 f"there is no envelope {sequence!r} that {reader!r} may see",
                 code="unknown_sequence",
             )
-        explanation = explain_last(self.record, self._hub.rules_of(self.record), envelopes)
+        before = await state_at(self._hub.log, self.record, sequence - 1)
+        explanation = explain_envelope(self._hub.rules_of(self.record), before, envelope)
         if reader is None:
             return explanation
         return replace(explanation, envelope=for_participant(explanation.envelope))

@@ -345,7 +345,7 @@ class Session(SessionInbox):
         round under way is cancelled. The log keeps everything: `history` and `watch` have both
         branches, while views, summaries and results have the live one only. Effects are not undone:
         the `EV_REWOUND` lists them. What was spent stays spent, keys are not used again, and time
-        limits begin anew. Of a session that was never rewound all of the log up to `to` is read.
+        limits begin anew.
 
         Raises `SessionClosed` after the end, where a `fork` is the way to go on, and `SessionError`
         if there is no such envelope, or the session was not open then.
@@ -356,7 +356,7 @@ class Session(SessionInbox):
             raise SessionClosed(text)
         self._check_sequence(to)
         to = await self._end_of_decision(to)
-        then = await state_at(self._hub.log, self.record, state.rewound, to)
+        then = await state_at(self._hub.log, self.record, to, rewound=state.rewound)
         if then.status == "pending":
             raise SessionError(
                 f"the session was not open at {to}: rewind to a later envelope", code="not_open"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
+from agentgraph.errors import ConfigurationError
 from agentgraph.sessions.log.memory import MemoryLog
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
@@ -21,6 +22,7 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
+from agentgraph.sessions.state.state import is_milestone_due
 from agentgraph.storage import MEMORY, SchemeRegistry, register_saver
 
 if TYPE_CHECKING:
@@ -41,14 +43,24 @@ __all__ = [
     "SessionQuery",
     "SessionSummary",
     "StoredSession",
+    "is_milestone_due",
     "open_log",
     "register_log",
 ]
 
 
 def open_log(url: str | None) -> Log:
-    """Return the log of `memory`, `sqlite:///file.db` or `postgresql://…`; `open` connects."""
-    return _logs.open(MEMORY if url is None else url)
+    """Return the log of `memory`, `sqlite:///file.db` or `postgresql://…`; `open` connects.
+
+    `ConfigurationError` for a log of your own that lacks methods.
+    """
+    log = _logs.open(MEMORY if url is None else url)
+    if missing := [method for method in _METHODS if not callable(getattr(log, method, None))]:
+        name, text = type(log).__name__, "add it, as agentgraph.sessions.log.Log describes it"
+        raise ConfigurationError(
+            [f"{name} has no {method!r}: {text}" for method in missing], code="log"
+        )
+    return log
 
 
 def register_log(
@@ -72,6 +84,8 @@ def register_log(
 def _memory_saver(url: str) -> BaseCheckpointSaver[str]:
     return InMemorySaver()
 
+
+_METHODS = [name for name in vars(Log) if not name.startswith("_")]
 
 # Drivers are imported only when a log that needs them is opened.
 

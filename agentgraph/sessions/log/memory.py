@@ -6,6 +6,7 @@ of the protocol. No method awaits anything, so each is atomic among the tasks of
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, product
@@ -26,7 +27,7 @@ from agentgraph.sessions.log.protocol import (
     StoredSession,
 )
 from agentgraph.sessions.state.record import SessionRecord
-from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.state import SessionState, is_milestone_due
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class _MemorySession:
     envelopes: list[Envelope] = field(default_factory=list)
     in_views: list[int] = field(default_factory=list)
     """The indexes of those `envelopes` that views show."""
+    milestones: list[SessionState] = field(default_factory=list)
     by_id: dict[str, Envelope] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     """Envelope ids by sender and idempotency key."""
@@ -53,6 +55,9 @@ class _MemorySession:
     """Grows with each new owner."""
 
     def add(self, envelopes: Sequence[Envelope]) -> None:
+        """Add envelopes, after which the state is the present one."""
+        if is_milestone_due(len(self.envelopes), len(envelopes)):
+            self.milestones.append(self.state)
         for envelope in envelopes:
             if envelope.is_in_views:
                 self.in_views.append(len(self.envelopes))
@@ -174,11 +179,11 @@ class MemoryLog:
         # An accepted entry that remains in the inbox of a session that ends would be lost.
         if state.is_ended and any(key not in admitted_ids for key in session.inbox):
             raise InboxConflict()
+        session.state, session.runnable, session.due_at = state, state.is_runnable, due_at
         session.add(envelopes)
         session.blobs.update(blobs)
         for envelope_id in admitted_ids:
             session.inbox.pop(envelope_id, None)
-        session.state, session.runnable, session.due_at = state, state.is_runnable, due_at
         if attempts is not None:
             session.attempts = attempts
         self._listeners.notify(AppendNotice(session_id))
@@ -188,6 +193,11 @@ class MemoryLog:
     ) -> list[Envelope]:
         envelopes, after = self._session(session_id).envelopes, max(after, 0)
         return envelopes[after : None if limit is None else after + limit]
+
+    async def milestone(self, session_id: str, at: int) -> SessionState | None:
+        milestones = self._session(session_id).milestones
+        place = bisect_right(milestones, at, key=lambda state: state.sequence)
+        return milestones[place - 1] if place else None
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         session = self._session(session_id)

@@ -191,6 +191,16 @@ class PostgresLog:
         rows = await self._rows_of(session_id, sql.READ, values)
         return r.read_rows(session_id, rows, after, limit)
 
+    async def milestone(self, session_id: str, at: int) -> SessionState | None:
+        key = r.to_ascii(session_id)
+        while rows := await self._ask(sql.MILESTONE, {"session_id": key, "at": at}):
+            sequence, text = rows[0]
+            state = r.read_snapshot(session_id, text, sequence)
+            if state is not None:
+                return state
+            at = sequence - 1
+        return None
+
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         values = {"before": _FOREVER if before is None else before, "count": max(count, 0)}
         rows = await self._rows_of(session_id, sql.TAIL, values)

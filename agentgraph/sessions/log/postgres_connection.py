@@ -18,7 +18,7 @@ from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.postgres_listener import payload_of
 from agentgraph.sessions.log.protocol import InboxConflict
 from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
-from agentgraph.sessions.state.state import FINAL_STATUSES
+from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due
 from agentgraph.storage.pool import Connection
 
 Values: TypeAlias = Mapping[str, Any]
@@ -75,6 +75,9 @@ class LogConnection:
                 arrays = arrays_of(session_id, rows[at : at + _CHUNK], dict(keys[at : at + _CHUNK]))
                 await self.ask(sql.FILL, {**arrays, "base": 0})
                 await self.ask(sql.FILL_KEYS, arrays)
+            if is_milestone_due(0, len(rows)):
+                values = {"session_id": session_id, "head": 0, "count": len(rows)}
+                await self.ask(sql.ADD_MILESTONE, {**values, "snapshot": columns["snapshot"]})
             await self.ask(sql.NOTIFY, {"payload": payload_of(session_id)})
         return True
 
@@ -212,7 +215,8 @@ def append_values(
     admitted_ids: Sequence[str],
 ) -> dict[str, Any]:
     """Return what an append writes beside the session's row, as parameters of its statement."""
-    if len(rows) > 1 or not rows or keys or blobs or admitted_ids:
+    is_due = bool(rows) and is_milestone_due(rows[0].sequence - 1, len(rows))
+    if len(rows) != 1 or is_due or keys or blobs or admitted_ids:
         arrays = arrays_of(session_id, rows, keys)
         return {**arrays, **blob_arrays_of(blobs), "admitted_ids": admitted_ids}
     ((sequence, envelope_id, number, data),) = rows
@@ -226,7 +230,10 @@ def append_values(
 
 
 def _append_statement(values: Values) -> str:
-    return sql.APPEND_ONE if "sequence" in values else sql.APPEND
+    if "sequence" in values:
+        return sql.APPEND_ONE
+    is_due = is_milestone_due(values["head"], values["count"])
+    return sql.APPEND_WITH_MILESTONE if is_due else sql.APPEND
 
 
 def _last_row(values: Values) -> dict[str, Any]:

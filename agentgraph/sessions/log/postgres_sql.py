@@ -66,6 +66,18 @@ WHERE session_id = %(session_id)s AND digest = ANY(%(digests)s::text[])
 """
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
+# Nobody else has written one of this sequence, unless the end of the log was removed by hand.
+_MILESTONE = """
+    INSERT INTO agentgraph_milestones (session_id, sequence, snapshot)
+    SELECT %(session_id)s, %(head)s::bigint + %(count)s::bigint, %(snapshot)s::text {origin}
+    ON CONFLICT (session_id, sequence) DO UPDATE SET snapshot = excluded.snapshot
+"""
+ADD_MILESTONE = _MILESTONE.format(origin="")
+MILESTONE = """
+SELECT sequence, snapshot FROM agentgraph_milestones
+WHERE session_id = %(session_id)s AND sequence <= %(at)s ORDER BY sequence DESC LIMIT 1
+"""
+
 # Every other part depends on the row that `moved` updates: if no row matches, nothing happens.
 _MOVE_HEAD = """
     UPDATE agentgraph_sessions SET
@@ -76,7 +88,7 @@ _MOVE_HEAD = """
         AND (%(epoch)s::bigint IS NULL OR epoch = %(epoch)s)
     RETURNING said - %(said)s AS said
 """
-APPEND = f"""
+_APPEND = f"""
 WITH moved AS ({_MOVE_HEAD}), added AS (
     INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
     {_ENVELOPES.format(said="moved.said", origin="moved,")}
@@ -89,8 +101,11 @@ WITH moved AS ({_MOVE_HEAD}), added AS (
 ), gone AS (
     DELETE FROM agentgraph_inbox USING moved
     WHERE session_id = %(session_id)s AND envelope_id = ANY(%(admitted_ids)s::text[])
-)
-SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved
+)"""
+_NOTIFY_MOVED = f"SELECT pg_notify('{CHANNEL}', %(payload)s) FROM moved"
+APPEND = f"{_APPEND}\n{_NOTIFY_MOVED}"
+APPEND_WITH_MILESTONE = f"""{_APPEND}, milestone AS ({_MILESTONE.format(origin="FROM moved")})
+{_NOTIFY_MOVED}
 """
 # An append of one envelope, and nothing else: most are, and it takes half the time.
 APPEND_ONE = f"""
@@ -254,6 +269,7 @@ FORGET = (
     "DELETE FROM agentgraph_keys WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_envelopes WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_blobs WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_milestones WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_sessions WHERE session_id = %(session_id)s",
 )
 # Each SELECT is answered by its own partial index.

@@ -208,7 +208,8 @@ class Log(Protocol):
         With a `parent_epoch` it raises `StaleOwner` unless its parent is there under this epoch.
 
         Its epoch is higher than that of any session that was forgotten: a former owner of one with
-        the same id can write nothing to it.
+        the same id can write nothing to it. Of many envelopes the state is a milestone, as in
+        `append`.
         """
         ...
 
@@ -238,6 +239,7 @@ class Log(Protocol):
     ) -> None:
         """Append after `head`, store the state, and remove the admitted entries from the inbox.
 
+        The state is stored as a milestone too, where `is_milestone_due` says so.
         `blobs` are those to which the envelopes refer, by their digests, unless they are stored
         already. All or nothing. `RoundConflict` if the head has moved on, `StaleOwner` if the epoch
         has, `SessionClosed` if the session has ended, `InboxConflict` if the state ends the session
@@ -249,6 +251,14 @@ class Log(Protocol):
         self, session_id: str, after: int = 0, limit: int | None = None
     ) -> list[Envelope]:
         """Return envelopes in order; `Quarantined` if one is torn or missing."""
+        ...
+
+    async def milestone(self, session_id: str, at: int) -> SessionState | None:
+        """Return the state at the last milestone up to the sequence `at`, None if there is none.
+
+        A milestone that is damaged is passed over. A log may have no milestones: the state at a
+        sequence is then folded from the first envelope.
+        """
         ...
 
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:

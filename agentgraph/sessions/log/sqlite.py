@@ -228,6 +228,18 @@ class SQLiteLog:
 
         return await self._submit(lambda access: access.ask(work), may_share=False)
 
+    async def milestone(self, session_id: str, at: int) -> SessionState | None:
+        def work(file: SessionFile) -> SessionState | None:
+            before = at
+            while row := file.milestone(session_id, before):
+                state = r.read_snapshot(session_id, row[1], row[0])
+                if state is not None:
+                    return state
+                before = row[0] - 1
+            return None
+
+        return await self._ask(work)
+
     async def tail(self, session_id: str, count: int, before: int | None = None) -> list[Envelope]:
         rows = await self._ask(lambda file: file.tail(session_id, count, before))
         return r.tail_rows(session_id, rows, before, count)

@@ -14,7 +14,7 @@ from agentgraph.sessions.log import sqlite_sql as sql
 from agentgraph.sessions.log.listing import listing
 from agentgraph.sessions.log.protocol import InboxConflict, SessionQuery
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
-from agentgraph.sessions.state.state import FINAL_STATUSES
+from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due
 
 TIMEOUT_S = 10.0
 """How long a transaction waits for the write lock of the file."""
@@ -75,6 +75,7 @@ class SessionFile:
             places = [(label, columns["tenant"], cursor.lastrowid) for label in labels]
             self._connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
             self._add(session_id, rows, keys, base=0)
+            self._add_milestone(session_id, 0, len(rows), columns["snapshot"])
             self._uncommitted_changes += 1
         return True
 
@@ -94,6 +95,9 @@ class SessionFile:
             if row is None:
                 raise self._refusal(session_id, columns["epoch"])
             self._add(values["session_id"], rows, keys, base=row[0])
+            self._add_milestone(
+                values["session_id"], columns["head"], len(rows), columns["snapshot"]
+            )
             self._add_blobs(values["session_id"], blobs)
             if admitted_ids:
                 entries = [(values["session_id"], r.to_ascii(key)) for key in admitted_ids]
@@ -120,6 +124,9 @@ class SessionFile:
         # At least one row: a session without more envelopes gives one row, an unknown session none.
         values = {"after": after, "limit": -1 if limit is None else max(limit, 1)}
         return self._rows(session_id, sql.READ, {**values, "session_id": r.to_ascii(session_id)})
+
+    def milestone(self, session_id: str, at: int) -> r.Row | None:
+        return self._row(sql.MILESTONE, r.to_ascii(session_id), at)
 
     def tail(self, session_id: str, count: int, before: int | None) -> list[r.Row]:
         values = {"before": _FOREVER if before is None else before, "count": max(count, 1)}
@@ -314,6 +321,11 @@ class SessionFile:
             "ON CONFLICT DO NOTHING",
             [(session_id, digest, data) for digest, data in blobs.items()],
         )
+
+    def _add_milestone(self, session_id: str, head: int, count: int, snapshot: str) -> None:
+        if is_milestone_due(head, count):
+            values = (session_id, head + count, snapshot)
+            self._connection.execute(sql.ADD_MILESTONE, values)
 
     def _has_inbox(self, session_id: str) -> bool:
         query = "SELECT 1 FROM agentgraph_inbox WHERE session_id = ? LIMIT 1"

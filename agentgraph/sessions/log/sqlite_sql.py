@@ -27,6 +27,14 @@ ADD_ENVELOPE = """
 INSERT INTO agentgraph_envelopes (session_id, sequence, envelope_id, said, data)
 VALUES (?, ?, ?, ?, ?)
 """
+# Nobody else has written one of this sequence, unless the end of the log was removed by hand.
+ADD_MILESTONE = """
+INSERT OR REPLACE INTO agentgraph_milestones (session_id, sequence, snapshot) VALUES (?, ?, ?)
+"""
+MILESTONE = """
+SELECT sequence, snapshot FROM agentgraph_milestones
+WHERE session_id = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1
+"""
 # Record, snapshot, head, attempts, owner, epoch, and the last stored sequence. Head and last stored
 # sequence differ where the end of a log is missing.
 LOAD = """
@@ -98,6 +106,7 @@ FORGET = (
     "DELETE FROM agentgraph_keys WHERE session_id = :session_id",
     "DELETE FROM agentgraph_envelopes WHERE session_id = :session_id",
     "DELETE FROM agentgraph_blobs WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_milestones WHERE session_id = :session_id",
     "DELETE FROM agentgraph_sessions WHERE session_id = :session_id",
 )
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.

@@ -193,5 +193,13 @@ _BLOBS = """CREATE TABLE agentgraph_blobs (
         PRIMARY KEY (session_id, digest)
     )"""
 
-SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",))
-POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,))
+# States that stay, as the column `snapshot` of a session has the last one.
+_MILESTONES = """CREATE TABLE agentgraph_milestones (
+        session_id TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        snapshot TEXT NOT NULL,
+        PRIMARY KEY (session_id, sequence)
+    )"""
+
+SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",), (_MILESTONES,))
+POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,))

@@ -1,7 +1,7 @@
-"""The live branch of a session's log: its envelopes without those that rewinds have left.
+"""The branches of a session's log: the live one, without what rewinds have left; a state in any.
 
-Reading it costs what it costs in a log that was never rewound, as far as the ranges are long: each
-range is read by itself, from the last one back.
+Reading the live one costs what it costs in a log that was never rewound, as far as the ranges are
+long: each range is read by itself, from the last one back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import WHOLE, ranges_before
 from agentgraph.sessions.state.state import Range, SessionState
 
-_BATCH = 200
+_PAGE = 500
+"""How many envelopes are read and folded at a time."""
 _SHORT = 64
 """Ranges of up to so many envelopes are read whole: what is not live may be damaged."""
 
@@ -88,20 +89,26 @@ class Branch:
         return newest_first[:count][::-1]
 
 
-async def state_at(log: Log, record: SessionRecord, rewound: int, sequence: int) -> SessionState:
-    """Return the state at a sequence of any branch; `rewound` is that of the last rewind.
+async def state_at(
+    log: Log, record: SessionRecord, sequence: int, *, rewound: int = 0
+) -> SessionState:
+    """Return the state after the envelope `sequence`, of any branch.
 
-    It is folded from the last rewind before it, which has a whole state, else from the first
-    envelope: of a long session that was not rewound for long the whole log is read, in parts.
+    It is folded from the last milestone before it: what a log has before that is not read. With
+    `rewound`, the sequence of the log's last rewind, it is folded from the last rewind before it,
+    if that is later: a rewind has a whole state, and what it has left behind may be damaged.
     """
-    state, after = SessionState.initial(record), 0
-    while rewound:
+    state = await log.milestone(record.key, sequence) or SessionState.initial(record)
+    while rewound > state.sequence:
         (rewind,) = await log.read(record.key, rewound - 1, 1)
         if rewound <= sequence:
-            state, after = fold(state, rewind), rewound
+            state = fold(state, rewind)
             break
         rewound = int(rewind.event_data["previous"])
-    while after < sequence:
-        envelopes = await log.read(record.key, after, min(_BATCH, sequence - after))
-        state, after = fold_all(state, envelopes), after + len(envelopes)
+    while state.sequence < sequence:
+        limit = min(_PAGE, sequence - state.sequence)
+        envelopes = await log.read(record.key, state.sequence, limit)
+        if not envelopes:
+            break  # the session was forgotten meanwhile, and there is a new one of its id
+        state = fold_all(state, envelopes)
     return state

@@ -36,7 +36,6 @@ from agentgraph.sessions.rounds.recent import RecentEnvelopes
 from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state.expectations import next_due, overdue
-from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import effect_list
@@ -249,7 +248,7 @@ class OwnedSession:
             await self._write(stop.carry_out)
 
     async def _rewind_to(self, sequence: int) -> Rewind:
-        then = await state_at(self.log, self.record, self.state.rewound, sequence)
+        then = await state_at(self.log, self.record, sequence, rewound=self.state.rewound)
         since = await Branch(self.log, self.state).read(sequence)
         return Rewind(then, effect_list(since))
 
@@ -463,11 +462,10 @@ class OwnedSession:
 
 
 async def load_state(log: Log, stored_session: StoredSession) -> SessionState:
-    """Return a session's state: its snapshot, else the fold of its log."""
+    """Return a session's state: its snapshot, else what its log folds to."""
     if stored_session.state is not None:
         return stored_session.state
-    envelopes = await log.read(stored_session.record.key)
-    return fold_all(SessionState.initial(stored_session.record), envelopes)
+    return await state_at(log, stored_session.record, stored_session.head)
 
 
 _current: ContextVar[OwnedSession | None] = ContextVar("agentgraph_owned_session", default=None)

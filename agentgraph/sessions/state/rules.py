@@ -6,7 +6,7 @@ fold reads it there: a log folds to the same state whatever rules are registered
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -16,9 +16,8 @@ from agentgraph.routing.protocols import HUMAN
 from agentgraph.routing.questions import Question
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.state.fold import apply_event, decision_of, fold_all
+from agentgraph.sessions.state.fold import apply_event, decision_of
 from agentgraph.sessions.state.parallel import turns_of
-from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
 Answers: TypeAlias = Mapping[str, Any]
@@ -243,15 +242,11 @@ class SessionExplanation:
         return str(self.explanation or self.decision)
 
 
-def explain_last(
-    record: SessionRecord, rules: Rules, envelopes: Sequence[Envelope]
-) -> SessionExplanation:
-    """Explain the last of `envelopes`, which must begin with the session's first one."""
-    envelope = envelopes[-1]
+def explain_envelope(rules: Rules, before: SessionState, envelope: Envelope) -> SessionExplanation:
+    """Explain the decision on an envelope; `before` is the state before it."""
     decision = decision_of(envelope)
     if decision is None:
         return SessionExplanation(envelope, None, None)
-    before = fold_all(SessionState.initial(record), envelopes[:-1])
     routing_input = RoutingInput.of(envelope, before)
     explanation = rules.graph.explain(apply_event(before, envelope), routing_input)
     explanation = replace(explanation, decision=ask_person(explanation.decision, before))

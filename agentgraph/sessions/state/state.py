@@ -22,6 +22,7 @@ __all__ = [
     "SessionState",
     "Status",
     "fold_in_place",
+    "is_milestone_due",
     "state_fields",
     "with_fields",
 ]
@@ -34,6 +35,12 @@ Status: TypeAlias = Literal[
 Range: TypeAlias = tuple[int, int | None]
 """The first and the last sequence of a range; None is the present end of the log."""
 FINAL_STATUSES = frozenset({"closed", "expired"})
+MILESTONE_EVERY = 500
+"""After how many envelopes a log stores a state that stays, a milestone.
+
+To read and fold so many costs about as much as a turn without its models, and the milestones take
+about one in a hundred of the bytes that the envelopes take.
+"""
 
 
 @dataclass(frozen=True)
@@ -259,6 +266,11 @@ class SessionState:
         values["visibility"] = data["visibility"]
         values["live"] = tuple([(start, end) for start, end in data.get("live", ())])
         return cls(**values)
+
+
+def is_milestone_due(head: int, count: int) -> bool:
+    """Tell whether a log stores the state after `count` more envelopes as a milestone."""
+    return (head + count) // MILESTONE_EVERY > head // MILESTONE_EVERY
 
 
 _FIELDS = fields(SessionState)

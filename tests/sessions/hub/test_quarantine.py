@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from agentgraph.sessions import (
     Hub,
     Session,
 )
+from agentgraph.sessions.state import state as states
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.testing import FakeClock
@@ -89,6 +90,12 @@ class Rows:
         await self.run(update, change(text), session_id)
         yield
         await self.run(update, text, session_id)
+
+
+@pytest.fixture(autouse=True)
+def _milestones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let short sessions have milestones, which must hide no damage."""
+    monkeypatch.setattr(states, "MILESTONE_EVERY", 3)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -269,6 +276,54 @@ async def test_its_own_row_is_checked_too(rows: Rows, name: str) -> None:
                         await here.send("user", "unheard")
             assert (await settled(here)) == state
             await whole(here)
+
+
+OF_A_FORK: dict[str, Any] = {"session_id": "", "last_envelope_id": "", "updated_at": ""}
+"""What each fork has of its own."""
+
+
+@pytest.mark.parametrize("kind", ["torn", "altered", "missing"])
+async def test_a_damaged_milestone_changes_nothing_that_users_see(rows: Rows, kind: str) -> None:
+    changes = {
+        "torn": "snapshot = substr(snapshot, 1, 99)",
+        "altered": """snapshot = replace(snapshot, '"creator_id":"user"', '"creator_id":"a"')""",
+    }
+    team = team_of()
+    async with await Hub.open(rows.url, serve=[team]) as hub:
+        session = await hub.session(team)
+        for text in ("first", "second", "third"):
+            await after(session, "user", text)
+        state, history = session.state, await session.history()
+        explanations = [str(await session.explain(one.sequence)) for one in history]
+        prefixes = [(await session.fork(one.sequence)).state for one in history]
+    stored = await rows.run(
+        "SELECT sequence FROM agentgraph_milestones WHERE session_id = ?", session.id
+    )
+    assert len(stored) > 1
+    for (sequence,) in stored:
+        where = "agentgraph_milestones WHERE session_id = ? AND sequence = ?"
+        ((text,),) = await rows.run(f"SELECT snapshot FROM {where}", session.id, sequence)
+        query = where.replace(" ", f" SET {changes[kind]} ", 1) if kind in changes else where
+        await rows.run(
+            f"{'UPDATE' if kind in changes else 'DELETE FROM'} {query}", session.id, sequence
+        )
+        assert await rows.run(f"SELECT snapshot FROM {where}", session.id, sequence) != [(text,)]
+        async with (
+            await Hub.open(rows.url, serve=[team]) as hub,
+            rows.column("snapshot", session.id, lambda text: text[:40]),
+        ):
+            here = await hub.get(session.id)
+            assert here.state == state and await here.history() == history
+            for one, explanation, prefix in zip(history, explanations, prefixes, strict=True):
+                assert str(await here.explain(one.sequence)) == explanation
+                fork = (await here.fork(one.sequence)).state
+                assert replace(fork, **OF_A_FORK) == replace(prefix, **OF_A_FORK)
+            assert await settled(here) == state
+    async with await Hub.open(rows.url, serve=[team]) as hub:
+        here = await hub.get(session.id)
+        await here.rewind(stored[0][0] + 1)
+        await after(here, "user", "fourth")
+        await whole(here)
 
 
 async def test_a_session_whose_own_record_is_damaged_can_be_closed(rows: Rows) -> None:

@@ -10,6 +10,9 @@ import pytest
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary
+from agentgraph.sessions.rounds.branch import state_at
+from agentgraph.sessions.state import state as states
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
 from tests.sessions.log.sessions_to_store import (
@@ -88,6 +91,28 @@ async def test_unknown_session_is_refused_by_all_that_needs_one(log: Log) -> Non
         with pytest.raises(SessionError, match="no session 'nobody'") as caught:
             await asked
         assert caught.value.code == "unknown_session"
+
+
+async def test_milestone_is_the_state_at_its_sequence(
+    opened: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "MILESTONE_EVERY", 4)
+    writer = await Writer(await opened()).begin(envelope(1))
+    for count in (2, 3, 1, 9, 1):
+        head = writer.head
+        await writer.add(*(envelope(n) for n in range(head + 1, head + count + 1)))
+
+    log = await opened()
+
+    for at in range(writer.head + 2):
+        state = await log.milestone("s", at)  # a log may have none
+        if state is not None:
+            first = SessionState.initial(writer.record)
+            assert state == fold_all(first, writer.envelopes[: state.sequence])
+            assert state.sequence <= at
+        if at <= writer.head:
+            whole = await state_at(log, writer.record, at)
+            assert whole == fold_all(SessionState.initial(writer.record), writer.envelopes[:at])
 
 
 async def test_sessions_are_listed_the_oldest_first(log: Log) -> None:

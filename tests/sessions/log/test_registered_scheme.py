@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentgraph.errors import ConfigurationError
@@ -88,6 +90,18 @@ def test_refused_url_names_the_schemes_that_were_registered(logs: dict[str, Coun
     # Other tests of this process may have registered schemes too.
     with pytest.raises(ConfigurationError, match=r"or postgresql://…( or \S+)* or counting://…"):
         open_log("nowhere://here")
+
+
+def test_log_that_lacks_methods_is_told_which() -> None:
+    old_log: Any = type("OldLog", (MemoryLog,), {"milestone": None, "blobs": None})
+    register_log("old", lambda url: old_log())
+
+    with pytest.raises(ConfigurationError) as caught:
+        open_log("old://here")
+
+    for name in ("milestone", "blobs"):
+        assert f"OldLog has no {name!r}: add it" in str(caught.value)
+    assert caught.value.code == "log"
 
 
 @pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgresql", "Own", "own://", "", "1st"])

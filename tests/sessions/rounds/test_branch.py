@@ -28,6 +28,7 @@ from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.round import current_round
+from agentgraph.sessions.state import state as states
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.rewind import live_envelopes
 from agentgraph.sessions.state.state import SessionState
@@ -36,6 +37,12 @@ from tests.sessions.talk import PATIENCE_S, heard, settled
 
 AGENTS = ("a", "b", "c", "d")
 VIEWS = (None, WindowedSummary(3), FullTranscript())
+
+
+@pytest.fixture(autouse=True)
+def _milestones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let short sessions have milestones, in each of their branches."""
+    monkeypatch.setattr(states, "MILESTONE_EVERY", 7)
 
 
 @dataclass
@@ -149,9 +156,10 @@ async def check(session: Session) -> None:
     in_views = [envelope for envelope in live if envelope.is_in_views]
     for count in (1, 3, 99):
         assert await Branch(log, state).tail(count, state.sequence) == in_views[-count:]
-    middle = len(history) // 2
-    expected = fold_all(SessionState.initial(session.record), history[:middle])
-    assert await state_at(log, session.record, state.rewound, middle) == expected
+    for place in range(len(history) + 1):
+        expected = fold_all(SessionState.initial(session.record), history[:place])
+        assert await state_at(log, session.record, place) == expected
+        assert await state_at(log, session.record, place, rewound=state.rewound) == expected
     assert len(state.live) <= 16
 
 
@@ -254,7 +262,7 @@ async def test_damage_of_an_abandoned_branch_does_not_matter(log_url: str) -> No
                 assert await branch.tail(count, state.sequence) == in_views[-count:]
             for place in (first, state.sequence - 1):
                 broken: Any = Broken(log, damaged)
-                then = await state_at(broken, session.record, state.rewound, place)
+                then = await state_at(broken, session.record, place, rewound=state.rewound)
                 assert then.sequence == place
         broken = Branch(Broken(log, first), state)
         with pytest.raises(DamagedSession):

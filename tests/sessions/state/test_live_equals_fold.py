@@ -61,11 +61,15 @@ from agentgraph.sessions import (
     text_envelope,
 )
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.rounds.branch import state_at
+from agentgraph.sessions.state import state as states
 from agentgraph.sessions.state.fold import fold_all
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S
 
 LEASE_S = 30.0
+EVERY = 6
+"""How often there is a milestone."""
 AGENTS = ("a", "b", "c")
 
 MOVES = {
@@ -137,6 +141,11 @@ def _step(name: str, random: Random) -> tuple[Any, ...]:
 
 
 SEND = ("send", "user", None, Priority.NORMAL, None, "text")
+
+
+@pytest.fixture(autouse=True)
+def _milestones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "MILESTONE_EVERY", EVERY)
 
 
 class World:
@@ -239,6 +248,7 @@ class World:
         stored = await hub.log.load("s")
         assert stored is not None and stored.state == state and stored.head == len(log)
         assert session.state == state
+        await self.check_past(log)
         again = [Envelope.from_dict(json.loads(json.dumps(one.to_dict()))) for one in log]
         assert again == log
         ids = [one.envelope_id for one in log]
@@ -259,6 +269,22 @@ class World:
         else:
             assert not waiting
         assert not missing
+
+    async def check_past(self, log: Sequence[Envelope]) -> None:
+        """Compare the state at each sequence, from a milestone on, with what was before it."""
+        own_log, record = self.hub.log, self.session.record
+        state = SessionState.initial(record)
+        milestones: dict[int, SessionState] = {}
+        for sequence in range(len(log) + 1):
+            state = fold_all(state, log[sequence - 1 : sequence] if sequence else ())
+            assert await state_at(own_log, record, sequence) == state
+            milestone = await own_log.milestone("s", sequence)
+            if milestone is not None and milestone.sequence == sequence:
+                milestones[sequence] = milestone
+                assert milestone == state
+        for sequence, milestone in milestones.items():
+            assert fold_all(milestone, log[sequence:]) == state
+        assert len(log) < EVERY or milestones
 
     async def do(self, step: Sequence[Any]) -> None:
         """Do one thing; what is refused is refused with a type of ours."""
