@@ -40,7 +40,7 @@ import agentgraph_server
 from agentgraph import Agent, Guards, Hub, Team, sequence
 from agentgraph.clock import SystemClock, use_clock
 from agentgraph.guards import DEFAULT, Default, Escalation
-from agentgraph.sessions.log import sqlite
+from agentgraph.sessions.log.sqlite import log as sqlite
 from agentgraph.stream import FinalStateEvent
 from agentgraph.testing import Fault, ScriptedModel, call
 from agentgraph.testing.answers import Scripted

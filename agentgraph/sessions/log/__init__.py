@@ -26,8 +26,8 @@ from agentgraph.sessions.state.state import is_milestone_due
 from agentgraph.storage import MEMORY, SchemeRegistry, register_saver
 
 if TYPE_CHECKING:
-    from agentgraph.sessions.log.postgres import PostgresLog
-    from agentgraph.sessions.log.sqlite import SQLiteLog
+    from agentgraph.sessions.log.postgres.log import PostgresLog
+    from agentgraph.sessions.log.sqlite.log import SQLiteLog
 
 __all__ = [
     "ALL_SESSIONS",
@@ -91,13 +91,13 @@ _METHODS = [name for name in vars(Log) if not name.startswith("_")]
 
 
 def _open_sqlite(path: str) -> Log:
-    from agentgraph.sessions.log.sqlite import SQLiteLog
+    from agentgraph.sessions.log.sqlite.log import SQLiteLog
 
     return SQLiteLog(path)
 
 
 def _open_postgres(url: str) -> Log:
-    from agentgraph.sessions.log.postgres import PostgresLog
+    from agentgraph.sessions.log.postgres.log import PostgresLog
 
     return PostgresLog(url)
 
@@ -107,11 +107,11 @@ _logs: SchemeRegistry[Log] = SchemeRegistry(MemoryLog, _open_sqlite, _open_postg
 
 def __getattr__(name: str) -> object:
     if name == "SQLiteLog":
-        from agentgraph.sessions.log.sqlite import SQLiteLog
+        from agentgraph.sessions.log.sqlite.log import SQLiteLog
 
         return SQLiteLog
     if name == "PostgresLog":
-        from agentgraph.sessions.log.postgres import PostgresLog
+        from agentgraph.sessions.log.postgres.log import PostgresLog
 
         return PostgresLog
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

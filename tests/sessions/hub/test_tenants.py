@@ -19,7 +19,7 @@ from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.routing import sequence
 from agentgraph.sessions import Hub, Session, open_log
 from agentgraph.sessions.log import SessionQuery
-from agentgraph.sessions.log.sqlite import SQLiteLog
+from agentgraph.sessions.log.sqlite.log import SQLiteLog
 from agentgraph.sessions.log.tables import POSTGRES, SQLITE, VERSIONS
 from agentgraph.sessions.state.record import id_of, session_key, tenant_of
 from agentgraph.testing import call

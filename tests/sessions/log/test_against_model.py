@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agentgraph.errors import SessionError
 from agentgraph.sessions.envelopes.envelope import EV_AUDIT, EV_SESSION_CLOSED, EV_TEXT, Envelope
 from agentgraph.sessions.log import Log, MemoryLog, SessionQuery
-from agentgraph.sessions.log.sqlite import SQLiteLog
+from agentgraph.sessions.log.sqlite.log import SQLiteLog
 from agentgraph.sessions.state.fold import fold
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.log.sessions_to_store import AWKWARD, envelope, record, waiting

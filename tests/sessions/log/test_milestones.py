@@ -18,16 +18,12 @@ from agentgraph.errors import RoundConflict, StaleOwner
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions import Hub, Team
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.log import (
-    Log,
-    MemoryLog,
-    StoredSession,
-    postgres_connection,
-    sqlite_file,
-)
+from agentgraph.sessions.log import Log, MemoryLog, StoredSession
 from agentgraph.sessions.log import rows as r
+from agentgraph.sessions.log.postgres import connection as postgres_connection
 from agentgraph.sessions.log.protocol import DamagedSession
-from agentgraph.sessions.log.sqlite_file import SessionFile
+from agentgraph.sessions.log.sqlite import file as sqlite_file
+from agentgraph.sessions.log.sqlite.file import SessionFile
 from agentgraph.sessions.log.tables import POSTGRES, SQLITE
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.rounds.owned_session import load_state

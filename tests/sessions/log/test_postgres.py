@@ -18,12 +18,10 @@ from agentgraph.errors import (
     SessionError,
     StorageError,
 )
-from agentgraph.sessions.log import (
-    InboxConflict,
-    postgres_connection,
-    postgres_listener,
-)
-from agentgraph.sessions.log.postgres import CONNECTIONS, PostgresLog
+from agentgraph.sessions.log import InboxConflict
+from agentgraph.sessions.log.postgres import connection as postgres_connection
+from agentgraph.sessions.log.postgres import listener as postgres_listener
+from agentgraph.sessions.log.postgres.log import CONNECTIONS, PostgresLog
 from agentgraph.sessions.log.tables import POSTGRES
 from agentgraph.storage import LazySaver, open_saver
 from tests.postgres import PASSWORD, SUPERUSER, Database, Server

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StorageError
-from agentgraph.sessions.log.sqlite import SQLiteLog
-from agentgraph.sessions.log.sqlite_file import SessionFile
+from agentgraph.sessions.log.sqlite.file import SessionFile
+from agentgraph.sessions.log.sqlite.log import SQLiteLog
 from tests.sessions.log.sessions_to_store import Heard, Writer, waiting
 
 SESSIONS = [f"s{number}" for number in range(20)]

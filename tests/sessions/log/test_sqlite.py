@@ -19,10 +19,12 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from agentgraph.clock import SystemClock, use_clock
 from agentgraph.errors import Quarantined, RoundConflict, StorageError
-from agentgraph.sessions.log import Log, SessionQuery, sqlite_file, sqlite_sql
+from agentgraph.sessions.log import Log, SessionQuery
 from agentgraph.sessions.log.listing import listing
-from agentgraph.sessions.log.sqlite import SQLiteLog
-from agentgraph.sessions.log.sqlite_file import SessionFile
+from agentgraph.sessions.log.sqlite import file as sqlite_file
+from agentgraph.sessions.log.sqlite import sql
+from agentgraph.sessions.log.sqlite.file import SessionFile
+from agentgraph.sessions.log.sqlite.log import SQLiteLog
 from agentgraph.sessions.log.tables import SQLITE
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.storage import LazySaver, open_saver
@@ -41,7 +43,7 @@ ROOT = Path(__file__).parents[3]
 OTHER = """
 import asyncio, sys
 from agentgraph.errors import RoundConflict
-from agentgraph.sessions.log.sqlite import SQLiteLog
+from agentgraph.sessions.log.sqlite.log import SQLiteLog
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.log.sessions_to_store import envelope
 
@@ -506,7 +508,7 @@ def test_only_what_others_change_of_sessions_is_news(path: str) -> None:
 )
 def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
     SessionFile(path).close()
-    query = getattr(sqlite_sql, name)
+    query = getattr(sql, name)
     with closing(sqlite3.connect(path)) as connection:
         values: Any = dict.fromkeys(re.findall(r":(\w+)", query), 1) or (1,) * query.count("?")
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]

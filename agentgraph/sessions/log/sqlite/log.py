@@ -27,8 +27,8 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
-from agentgraph.sessions.log.sqlite_file import SessionFile
-from agentgraph.sessions.log.worker import Job, Worker
+from agentgraph.sessions.log.sqlite.file import SessionFile
+from agentgraph.sessions.log.sqlite.worker import Job, Worker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 

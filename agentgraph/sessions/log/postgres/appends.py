@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentgraph.sessions.log.postgres_connection import LogConnection, Values
+from agentgraph.sessions.log.postgres.connection import LogConnection, Values
 
 _MOST_TOGETHER = 32
 """How many appends share a transaction: the first one waits for the last."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psycopg
 
 from agentgraph.sessions.log.listeners import Listeners
-from agentgraph.sessions.log.postgres_sql import CHANNEL
+from agentgraph.sessions.log.postgres.sql import CHANNEL
 from agentgraph.sessions.log.protocol import AppendNotice
 from agentgraph.sessions.log.rows import from_ascii
 from agentgraph.storage.pool import redacted_logging

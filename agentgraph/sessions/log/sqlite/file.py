@@ -10,9 +10,9 @@ from typing import Any
 
 from agentgraph.errors import SessionError, StorageError
 from agentgraph.sessions.log import rows as r
-from agentgraph.sessions.log import sqlite_sql as sql
 from agentgraph.sessions.log.listing import listing
 from agentgraph.sessions.log.protocol import InboxConflict, SessionQuery
+from agentgraph.sessions.log.sqlite import sql
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due
 

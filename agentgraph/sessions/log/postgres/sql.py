@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CHANNEL = "agentgraph_sessions"
-"""The channel of change notifications; `postgres_listener.payload_of` makes the payload."""
+"""The channel of change notifications; `listener.payload_of` makes the payload."""
 
 # Envelopes and keys are passed as arrays, one per column: any number of rows is then one statement,
 # which is prepared once. `said` numbers the envelopes that views show, so that a reader of

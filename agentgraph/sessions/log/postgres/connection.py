@@ -13,9 +13,9 @@ from psycopg.rows import tuple_row
 
 from agentgraph.errors import SessionError
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
-from agentgraph.sessions.log.postgres_listener import payload_of
+from agentgraph.sessions.log.postgres import sql
+from agentgraph.sessions.log.postgres.listener import payload_of
 from agentgraph.sessions.log.protocol import InboxConflict
 from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due

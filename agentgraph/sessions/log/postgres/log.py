@@ -16,19 +16,19 @@ from psycopg_pool import PoolTimeout
 
 from agentgraph.errors import StorageError
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.log import postgres_sql as sql
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of, listing
-from agentgraph.sessions.log.postgres_appends import Appends
-from agentgraph.sessions.log.postgres_connection import (
+from agentgraph.sessions.log.postgres import sql
+from agentgraph.sessions.log.postgres.appends import Appends
+from agentgraph.sessions.log.postgres.connection import (
     LogConnection,
     Values,
     append_values,
     blob_arrays_of,
     migrate,
 )
-from agentgraph.sessions.log.postgres_listener import NotificationListener, payload_of
+from agentgraph.sessions.log.postgres.listener import NotificationListener, payload_of
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
     NO_BLOBS,
