@@ -76,7 +76,17 @@ ROWS = {
         "patcher",
     ),
     "agents": ("spec", "nodes", "build", "picture", "run", "agent"),
-    "sessions": ("envelopes", "state", "log", "rounds", "team", "single", "hub", "audit tools"),
+    "sessions": (
+        "envelopes",
+        "state",
+        "log",
+        "rounds",
+        "team",
+        "single",
+        "drivers",
+        "hub",
+        "audit tools",
+    ),
 }
 
 

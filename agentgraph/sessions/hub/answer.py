@@ -13,6 +13,7 @@ from agentgraph.errors import ModelError, SessionError
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
 from agentgraph.routing.frozen_json import thaw
+from agentgraph.sessions.drivers.subscribers import MaySee
 from agentgraph.sessions.envelopes.blobs import is_reference
 from agentgraph.sessions.envelopes.envelope import (
     EV_CANCELLED,
@@ -24,7 +25,6 @@ from agentgraph.sessions.envelopes.envelope import (
 )
 from agentgraph.sessions.envelopes.packet import answer_text
 from agentgraph.sessions.envelopes.payload import may_be_clipped
-from agentgraph.sessions.hub.subscribers import MaySee
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.input_span import InputSpan

@@ -15,8 +15,9 @@ from agentgraph.clock import clock
 from agentgraph.errors import InsideRound, SessionError, StaleOwner
 from agentgraph.guards.records.registry import drop_accounts
 from agentgraph.running import Ownership, inside_ownership
-from agentgraph.sessions.hub.lease import Lease
-from agentgraph.sessions.hub.quarantine import load_readable
+from agentgraph.sessions.drivers.drivers import Drivers
+from agentgraph.sessions.drivers.lease import Lease
+from agentgraph.sessions.drivers.quarantine import load_readable
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.rounds.round import current_round
@@ -30,17 +31,10 @@ class ErasureHub(Protocol):
     log: Log
     saver: BaseCheckpointSaver[Any]
     lease: Lease
+    drivers: Drivers
 
     def ownership(self, session_id: str, epoch: int) -> Ownership | None:
         """Return the ownership under which checkpoints are deleted; None if none is checked."""
-        ...
-
-    async def halt(self, session_id: str) -> None:
-        """Cancel what this hub runs of a session, and run no more of it until `resume`."""
-        ...
-
-    def resume(self, session_id: str) -> None:
-        """Run a session again, if it is still there."""
         ...
 
 
@@ -60,7 +54,7 @@ def check_erasable(record: SessionRecord) -> None:
 
 async def erase(hub: ErasureHub, key: str) -> None:
     """Erase a session, with the sessions that serve its rounds."""
-    await hub.halt(key)
+    await hub.drivers.halt(key)
     try:
         while True:
             try:
@@ -69,7 +63,7 @@ async def erase(hub: ErasureHub, key: str) -> None:
                 continue
             break
     finally:
-        hub.resume(key)
+        hub.drivers.resume(key)
     drop_accounts(hub.log, f"{key}@")
 
 

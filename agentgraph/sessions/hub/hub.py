@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, get_args
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -19,20 +19,27 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Default
 from agentgraph.routing import TransitionGraph
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.routing.values import json_equal, short
+from agentgraph.routing.values import short
 from agentgraph.running import Ownership, leave_run
+from agentgraph.sessions.drivers.checkpoints import BufferedSaver
+from agentgraph.sessions.drivers.drivers import Drivers
+from agentgraph.sessions.drivers.lease import Lease
+from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
+from agentgraph.sessions.drivers.subscribers import Handler, Handlers, Subscribers
+from agentgraph.sessions.drivers.sweep import Sweep
 from agentgraph.sessions.envelopes.envelope import EV_HANDOFF, Envelope
-from agentgraph.sessions.hub.checkpoints import BufferedSaver
-from agentgraph.sessions.hub.driver import SessionDriver
+from agentgraph.sessions.hub.arguments import (
+    check_store,
+    differences,
+    driving_faults,
+    filter_faults,
+    key_of,
+)
 from agentgraph.sessions.hub.erasure import check_erasable, erase
-from agentgraph.sessions.hub.lease import Lease
-from agentgraph.sessions.hub.quarantine import load_readable, readable_state
 from agentgraph.sessions.hub.session import Session
-from agentgraph.sessions.hub.subscribers import Handler, Handlers, Subscribers
-from agentgraph.sessions.hub.sweep import Sweep
 from agentgraph.sessions.log import AppendNotice, Log, SessionQuery, SessionSummary, open_log
 from agentgraph.sessions.log.blobs import copy_blobs
-from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
+from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.log.rows import to_ascii, unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
 from agentgraph.sessions.rounds.branch import state_at
@@ -47,10 +54,10 @@ from agentgraph.sessions.state.record import (
     session_key,
 )
 from agentgraph.sessions.state.rules import Rules
-from agentgraph.sessions.state.state import SessionState, Status, with_fields
+from agentgraph.sessions.state.state import SessionState, with_fields
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_id import is_reserved
-from agentgraph.sessions.team.opening import FaultReader, read_metadata, tenant_faults
+from agentgraph.sessions.team.opening import FaultReader, read_metadata
 from agentgraph.storage import LazySaver, open_saver
 
 LEASE_S = 30.0
@@ -71,17 +78,17 @@ class Hub:
         lease_s: float,
         store: BaseStore | None = None,
     ) -> None:
-        _check_store(store)
+        check_store(store)
         self.log = log
         self.store = store
         self.saver = saver
         self.checkpoints = BufferedSaver(saver)
         self.subscribers = Subscribers()
-        self.lease = Lease(log, lease_s, self.wake_all)
-        self._sweep = Sweep(log, self.wake, self.wake_suspended)
+        self.drivers = Drivers(self)
+        self.lease = Lease(log, lease_s, self.drivers.wake_all)
+        self._sweep = Sweep(log, self.drivers.wake, self.drivers.wake_suspended)
         self._teams: dict[str, CompiledTeam] = {}
         self._graphs: dict[str, AnyCompiledGraph] = {}
-        self._drivers: dict[str, SessionDriver] = {}
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._context: Context = copy_context()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -117,8 +124,8 @@ class Hub:
         log = reader.read(lambda: open_log(url))
         saver = reader.read(lambda: open_saver("memory" if url is None else url))
         teams = reader.read(lambda: teams_of(serve))
-        reader.read(lambda: _check_store(store))
-        reader.faults += _driving_faults(clock, lease_s)
+        reader.read(lambda: check_store(store))
+        reader.faults += driving_faults(clock, lease_s)
         if log is None or saver is None or teams is None or reader.faults:
             raise reader.error("hub")
         hub = cls(log, saver, teams, lease_s, store)
@@ -151,8 +158,7 @@ class Hub:
     async def _close(self) -> None:
         self._is_closed = True
         self._unsubscribe()
-        for driver in list(self._drivers.values()):
-            await driver.stop()
+        await self.drivers.halt_all()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -176,8 +182,7 @@ class Hub:
             raise ConfigurationError(f"team={short(team)}: give a Team", code="served")
         known_team = self._teams.setdefault(team.name, team)
         if known_team is team:
-            for driver in list(self._drivers.values()):
-                driver.try_again()
+            self.drivers.try_again()
         elif not known_team.serves_same(team):
             raise ConfigurationError(
                 f"two that are served are called {team.name!r}: give one another name",
@@ -246,9 +251,9 @@ class Hub:
         session = await self._create(team, record)
         if session is None:
             session = await self.get(record.session_id, tenant=tenant)
-            if differences := [*_differences(session.record, record, context, run_context)]:
+            if faults := [*differences(session.record, record, context, run_context)]:
                 raise SessionError(
-                    f"session {session.id!r} exists, and {', and '.join(differences)}: open it as "
+                    f"session {session.id!r} exists, and {', and '.join(faults)}: open it as "
                     "it is, or choose another id",
                     code="session_exists",
                 )
@@ -260,7 +265,7 @@ class Hub:
         One that serves a round of another session can be read, and nobody can speak in it.
         """
         self.check_open()
-        key = _key(id, tenant)
+        key = key_of(id, tenant)
         stored_session = await load_readable(self.log, key)
         if stored_session is None:
             raise unknown_session(id)
@@ -268,7 +273,7 @@ class Hub:
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
         session.update(await readable_state(self.log, stored_session))
-        self.wake(key)
+        self.drivers.wake(key)
         return session
 
     async def sessions(
@@ -295,7 +300,7 @@ class Hub:
         session `after` is unknown.
         """
         self.check_open()
-        faults = [*_filter_faults(status, served, creator, tenant, limit, after)]
+        faults = [*filter_faults(status, served, creator, tenant, limit, after)]
         try:
             entries = read_metadata(metadata)
         except ConfigurationError as error:
@@ -324,7 +329,7 @@ class Hub:
         Raises `SessionError` if the tenant has no session of this id.
         """
         self.check_open()
-        key = _key(id, tenant)
+        key = key_of(id, tenant)
         stored_session = await load_readable(self.log, key)
         if stored_session is None:
             raise unknown_session(id)
@@ -395,59 +400,6 @@ class Hub:
             return None
         return Ownership(session_id, to_ascii(session_id), epoch)
 
-    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
-        """Wake the driver of a session: an agent or a timer may be due.
-
-        Its inbox may have an entry, unless `has_entry` is False.
-        """
-        driver = self._drivers.get(session_id)
-        if driver is None:
-            driver = self._drivers[session_id] = SessionDriver(self, session_id)
-        driver.wake(has_entry=has_entry)
-
-    def wake_all(self) -> None:
-        """Wake all drivers."""
-        for driver in list(self._drivers.values()):
-            driver.wake()
-
-    def wake_suspended(self) -> None:
-        """Wake the drivers of damaged sessions, whose records may have been restored."""
-        for driver in list(self._drivers.values()):
-            if isinstance(driver.quarantine, DamagedSession):
-                driver.wake()
-
-    def quarantine(self, session_id: str, damage: DamagedSession) -> None:
-        """Keep a session from running, as a record of it was found to be damaged."""
-        driver = self._drivers.get(session_id)
-        if driver is None:
-            driver = self._drivers[session_id] = SessionDriver(self, session_id)
-        driver.suspend(damage)
-
-    async def halt(self, session_id: str) -> None:
-        """Cancel what this hub runs of a session, and run no more of it until `resume`."""
-        driver = self._drivers.get(session_id)
-        if driver is None:
-            driver = self._drivers[session_id] = SessionDriver(self, session_id)
-        await driver.stop()
-
-    def resume(self, session_id: str) -> None:
-        """Run a session again after `halt`, if it is still there."""
-        self._drivers.pop(session_id, None)
-        self.wake(session_id)
-
-    def dismiss(self, session_id: str) -> None:
-        """Drop the driver of a session that has ended: a hub sees many sessions."""
-        self._drivers.pop(session_id, None)
-
-    def known_driver(self, session_id: str) -> SessionDriver | None:
-        """Return the driver of a session, None if it has none at present."""
-        return self._drivers.get(session_id)
-
-    def owned_session(self, session_id: str) -> OwnedSession | None:
-        """Return a session's `OwnedSession`, None if this hub does not own it."""
-        driver = self._drivers.get(session_id)
-        return driver.session if driver is not None else None
-
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as a task for as long as the hub is open."""
         task = asyncio.get_running_loop().create_task(work, context=self._context.copy())
@@ -495,7 +447,7 @@ class Hub:
         if handle is not None:
             handle.update(session.state)
             self._notify_handlers(handle, envelopes)
-        driver = self._drivers.get(session.id)
+        driver = self.drivers.known(session.id)
         if driver is not None:
             driver.notice(envelopes)
         self._sweep.schedule(session.due_at)
@@ -506,22 +458,23 @@ class Hub:
         if self._is_closed:
             return
         for name in self._handlers.session_ids:
-            if session_id in (None, name) and self.owned_session(name) is None:
+            if session_id in (None, name) and self.drivers.owned_session(name) is None:
                 self.spawn(self._catch_up(name))
         if session_id is None:
             self.spawn(self._sweep.wake_unfinished())
             self.spawn(self._wake_lost())
-        elif session_id in self._drivers and not isinstance(session_id, AppendNotice):
-            self._drivers[session_id].wake()
+        elif not isinstance(session_id, AppendNotice):
+            driver = self.drivers.known(session_id)
+            if driver is not None:
+                driver.wake()
         self.subscribers.notify(session_id)
 
     async def _wake_lost(self) -> None:
         """Wake the drivers whose sessions this hub owns no more: others may have forgotten them."""
-        drivers = self._drivers.items()
-        at_work = [key for key, driver in drivers if driver.session and not driver.is_resting]
+        at_work = self.drivers.at_work()
         own = await self.log.owned_sessions(self.lease.owner) if at_work else ()
         for key in set(at_work).difference(own):
-            self.wake(key)
+            self.drivers.wake(key)
 
     def _notify_handlers(self, session: Session, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
@@ -558,70 +511,3 @@ class Hub:
             names = ", ".join(self._teams) or "none"
             raise SessionError(f"there is no team {name!r}: there are {names}", code="unknown_team")
         return team
-
-
-def _differences(
-    present: SessionRecord, record: SessionRecord, context: object, run_context: object
-) -> Iterator[str]:
-    """Yield how a session differs from what its caller asks for; values that are None ask nothing.
-
-    The values of variables are not told: whoever asks may have no right to know them.
-    """
-    if present.serves:
-        yield "serves a round of another session, which alone runs it"
-    if present.team != record.team:
-        yield f"is one of the team {present.team!r}"
-    if present.creator != record.creator:
-        yield f"has the creator {present.creator!r}"
-    if not present.graph:
-        return  # the record is damaged, and read in part
-    if context is not None and not json_equal(present.context, record.context):
-        yield "has another context"
-    if run_context is not None and not json_equal(present.run_context, record.run_context):
-        yield "has another run_context"
-
-
-def _check_store(store: object) -> None:
-    if not isinstance(store, BaseStore | None):
-        raise ConfigurationError(f"store={store!r}: give a LangGraph store", code="store")
-
-
-def _driving_faults(clock: object, lease_s: object) -> Iterator[str]:
-    """Yield what is wrong with the values that say when a hub acts."""
-    methods = ("wall", "monotonic", "sleep", "timeout", "random")
-    if clock is not None and not all(callable(getattr(clock, name, None)) for name in methods):
-        yield f"clock={short(clock)}: give None, or a clock such as agentgraph.testing.FakeClock()"
-    is_number = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
-    if not is_number or not 0 < lease_s < 1e12:  # type: ignore[operator]  # it is a number
-        yield f"lease_s={short(lease_s)}: give a number of seconds above 0"
-
-
-def _key(id: str, tenant: str) -> str:
-    """Return the key of a tenant's session; `ConfigurationError` for what names none."""
-    faults: list[str] = [] if isinstance(id, str) else [f"id={short(id)}: give a string"]
-    faults += tenant_faults(tenant)
-    if faults:
-        raise ConfigurationError(faults, code="session")
-    return session_key(tenant, id)
-
-
-def _filter_faults(
-    status: object,
-    served: object,
-    creator: object,
-    tenant: object,
-    limit: object,
-    after: object,
-) -> Iterator[str]:
-    if status is not None and status not in get_args(Status):
-        yield f"there is no status {short(status)}: there are {', '.join(get_args(Status))}"
-    if not isinstance(served, CompiledTeam | str | None):
-        yield f"served={short(served)}: give what is served, or its name"
-    if not isinstance(creator, str | None):
-        yield f"creator={short(creator)}: give a name"
-    if tenant is not None:
-        yield from tenant_faults(tenant)
-    if limit is not None and (type(limit) is not int or limit < 1):
-        yield f"limit={short(limit)}: give a number from 1 on"
-    if not isinstance(after, str | None):
-        yield f"after={short(after)}: give the id of a session"

@@ -9,9 +9,9 @@ from itertools import count
 
 from agentgraph.clock import new_id
 from agentgraph.errors import Quarantined, SessionClosed, SessionError
+from agentgraph.sessions.drivers.quarantine import REQUESTS
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, SUBSTANTIVE, Envelope
-from agentgraph.sessions.hub.quarantine import REQUESTS
 from agentgraph.sessions.hub.reader import SessionReader
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.log.blobs import store_of_draft
@@ -41,7 +41,7 @@ class SessionInbox(SessionReader):
         envelope_id = entry.envelope_id
         if not is_appended:
             envelope_id = await self._hub.log.enqueue(self.key, entry)
-        self._hub.wake(self.key, has_entry=not is_appended)
+        self._hub.drivers.wake(self.key, has_entry=not is_appended)
         return envelope_id
 
     async def _is_appended(self, entry: InboxEntry) -> bool:
@@ -50,7 +50,7 @@ class SessionInbox(SessionReader):
         Tells whether it did. That saves a write. What has an idempotency key goes by way of the
         inbox, which knows what was accepted under it.
         """
-        owned_session = self._hub.owned_session(self.key)
+        owned_session = self._hub.drivers.owned_session(self.key)
         draft = entry.draft
         if owned_session is None or draft.event_type not in SUBSTANTIVE:
             return False
@@ -76,7 +76,7 @@ class SessionInbox(SessionReader):
         looks = count()
 
         async def is_in_log() -> bool:
-            owned_session = self._hub.owned_session(self.key)
+            owned_session = self._hub.drivers.owned_session(self.key)
             envelope, is_noticed = None, False
             if owned_session is not None:
                 envelope = owned_session.recent.find(envelope_id)
@@ -117,7 +117,7 @@ class SessionInbox(SessionReader):
 
     async def _is_to_close(self) -> bool:
         """Tell whether a request to close waits, such as a tool's, which its round precedes."""
-        owned_session = self._hub.owned_session(self.key)
+        owned_session = self._hub.drivers.owned_session(self.key)
         if owned_session is not None:
             async with owned_session.lock:  # what is being admitted is in the log then
                 if not owned_session.may_have_inbox:
@@ -153,7 +153,7 @@ class SessionInbox(SessionReader):
 
     async def _read_new(self, after: int, limit: int) -> list[Envelope]:
         """Return the envelopes after a sequence; the owner of the session remembers the last."""
-        owned_session = self._hub.owned_session(self.key)
+        owned_session = self._hub.drivers.owned_session(self.key)
         if owned_session is not None:
             recent = owned_session.recent.between(after)
             if recent is not None:
@@ -162,7 +162,7 @@ class SessionInbox(SessionReader):
 
     async def _present_quarantine(self) -> Quarantined | None:
         """Return why the session cannot run now; what was found before is looked at again."""
-        driver = self._hub.known_driver(self.key)
+        driver = self._hub.drivers.known(self.key)
         if driver is not None:
             await driver.check_again()
         return self.quarantine
@@ -170,7 +170,7 @@ class SessionInbox(SessionReader):
     @property
     def _is_at_work(self) -> bool:
         """Whether this hub looks at the session now, or runs it."""
-        driver = self._hub.known_driver(self.key)
+        driver = self._hub.drivers.known(self.key)
         return driver is not None and not driver.is_resting
 
     def _is_inside(self) -> bool:

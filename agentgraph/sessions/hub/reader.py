@@ -13,15 +13,14 @@ from langchain_core.messages import AnyMessage
 
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.sessions.drivers.drivers import Drivers
+from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
+from agentgraph.sessions.drivers.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.envelopes.envelope import Envelope, for_participant, visible_to
-from agentgraph.sessions.hub.driver import SessionDriver
-from agentgraph.sessions.hub.quarantine import load_readable, readable_state
-from agentgraph.sessions.hub.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.branch import state_at
-from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.memory import messages_in
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import is_live, live_envelopes
@@ -35,6 +34,7 @@ class ReaderHub(Protocol):
 
     log: Log
     subscribers: Subscribers
+    drivers: Drivers
 
     def check_open(self) -> None:
         """Raise if the hub is closed."""
@@ -46,22 +46,6 @@ class ReaderHub(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as a task for as long as the hub is open."""
-        ...
-
-    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
-        """Wake the driver of a session, so that it looks for work."""
-        ...
-
-    def quarantine(self, session_id: str, damage: DamagedSession) -> None:
-        """Keep a session from running, as a record of it was found to be damaged."""
-        ...
-
-    def known_driver(self, session_id: str) -> SessionDriver | None:
-        """Return the driver of a session, None if it has none at present."""
-        ...
-
-    def owned_session(self, session_id: str) -> OwnedSession | None:
-        """Return a session's `OwnedSession`, None if this hub does not own it."""
         ...
 
 
@@ -104,7 +88,7 @@ class SessionReader:
     def _now(self) -> SessionState:
         if self._is_forgotten:
             raise unknown_session(self.id)
-        owned_session = self._hub.owned_session(self.key)
+        owned_session = self._hub.drivers.owned_session(self.key)
         return owned_session.state if owned_session is not None else self._state
 
     @property
@@ -113,7 +97,7 @@ class SessionReader:
 
         Of damaged records this is what the hub has found so far; it looks again every second.
         """
-        driver = self._hub.known_driver(self.key)
+        driver = self._hub.drivers.known(self.key)
         if driver is not None and isinstance(driver.quarantine, DamagedSession):
             return driver.quarantine
         try:
@@ -172,7 +156,9 @@ class SessionReader:
         `reader` is as for `history`: live events are those of the rounds that this reader may see.
         """
         hub, envelopes = self._hub, self.watch(after, reader=reader)
-        return stream(envelopes, hub.subscribers, self.key, reader, partial(hub.wake, self.key))
+        return stream(
+            envelopes, hub.subscribers, self.key, reader, partial(hub.drivers.wake, self.key)
+        )
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""
@@ -205,11 +191,11 @@ class SessionReader:
     async def refresh(self) -> SessionState:
         """Load the state again, if another hub owns the session."""
         self._check_open()
-        owned_session = self._hub.owned_session(self.key)
+        owned_session = self._hub.drivers.owned_session(self.key)
         if owned_session is not None:
             async with owned_session.lock:  # waits for an append that the store already has
                 self.record = owned_session.record  # whole, where it was damaged before
-        if self._hub.owned_session(self.key) is None:
+        if self._hub.drivers.owned_session(self.key) is None:
             stored_session = await load_readable(self._hub.log, self.key)
             if stored_session is None or not self.is_of(stored_session.record):
                 self.mark_forgotten()
@@ -230,7 +216,7 @@ class SessionReader:
             return await self._hub.log.read(self.key, after, limit)
         except DamagedSession as damage:
             if is_live(self._now, damage.sequence):
-                self._hub.quarantine(self.key, damage)
+                self._hub.drivers.quarantine(self.key, damage)
             raise
 
     def _check_open(self) -> None:

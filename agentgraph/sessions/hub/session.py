@@ -15,6 +15,7 @@ from agentgraph.errors import (
     SessionError,
 )
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.drivers.subscribers import Handler, MaySee
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import (
     Content,
@@ -28,7 +29,6 @@ from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.reader import ReaderHub
-from agentgraph.sessions.hub.subscribers import Handler, MaySee
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context
 from agentgraph.sessions.state.record import SessionRecord
@@ -241,7 +241,7 @@ class Session(SessionInbox):
         self._hub.check_open()
         await self._present_quarantine()
         # Of new entries the hub that owns the session is told by the store.
-        self._hub.wake(self.key, has_entry=False)
+        self._hub.drivers.wake(self.key, has_entry=False)
         await self._hub.subscribers.wait_until(self.key, self._has_settled)
         return self.state
 

@@ -319,8 +319,8 @@ async def test_the_session_may_be_driven_by_another_hub(open_hub: OpenHub) -> No
     other = await asks.get("s")
     asking = asyncio.ensure_future(other.ask("more"))
     await until(lambda: drives.log.inbox("s"))
-    assert drives.owned_session("s") is not None
-    assert asks.owned_session("s") is None
+    assert drives.drivers.owned_session("s") is not None
+    assert asks.drivers.owned_session("s") is None
     doors.opened.put_nowait(None)
     await soon(doors.entered.get())
     doors.opened.put_nowait(None)

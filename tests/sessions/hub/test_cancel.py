@@ -280,7 +280,7 @@ async def test_a_cancel_that_nobody_has_carried_out_is_carried_out_by_the_next_h
     async with await Hub.open(url, serve=[team]) as hub:
         session = await hub.session(team, id="s")
         await begun(session, work)
-        for driver in hub._drivers.values():
+        for driver in hub.drivers:
             await driver.stop()  # as if its process had died
         with suppress(TimeoutError):
             await asyncio.wait_for(session.cancel(), 0.1)
@@ -406,7 +406,7 @@ async def test_the_inner_session_of_a_cancelled_round_ends_and_its_usage_counts(
     rules = TransitionGraph("inner", [Transition(FromSpeaker("user"), "inner")], HumanTarget())
     async with held(Team([inner], rules, name="outer")) as session:
         await begun(session, work)
-        (inner_id,) = session._hub.owned_session(session.id).inner_ids  # type: ignore[union-attr]
+        (inner_id,) = session._hub.drivers.owned_session(session.id).inner_ids  # type: ignore[union-attr]
         data = (await cancelled(session)).event_data
         assert {*data["usage"]} == {"inner/first", "inner/b"}
 

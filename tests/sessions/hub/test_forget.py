@@ -18,7 +18,7 @@ from agentgraph.errors import InsideRound, SessionError, StaleOwner
 from agentgraph.guards import StepLimit
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph, sequence
 from agentgraph.sessions import Draft, Hub, MemoryLog, Session, current_session
-from agentgraph.sessions.hub.subscribers import Subscribers
+from agentgraph.sessions.drivers.subscribers import Subscribers
 from agentgraph.sessions.single.team import teams_of
 from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.hub.test_quarantine import Rows
@@ -192,7 +192,7 @@ async def test_what_is_driven_by_another_hub_is_stopped(log_url: str, opened: Op
     session = await driver.session("desk", id="s")
     await session.send("user", "go")
     await gate.reached()
-    owned = driver.owned_session("s")
+    owned = driver.drivers.owned_session("s")
     assert owned is not None
 
     await hub.forget("s")
@@ -201,7 +201,7 @@ async def test_what_is_driven_by_another_hub_is_stopped(log_url: str, opened: Op
         await owned.note(Draft("late.note", {}))
     async with asyncio.timeout(PATIENCE_S):
         await until(lambda: gate.ended)  # nobody has let it go
-    await until(lambda: driver.known_driver("s") is None)
+    await until(lambda: driver.drivers.known("s") is None)
     await check_nothing_is_left(hub, log_url)
     await refused(session.settled())
     await check_handle(session)
@@ -214,7 +214,7 @@ async def test_a_former_owner_writes_nothing_to_a_later_session(
     driver, hub = await opened(gate.team()), await opened(desk())
     await (await driver.session("desk", id="s")).send("user", "go")
     await gate.reached()
-    owned = driver.owned_session("s")
+    owned = driver.drivers.owned_session("s")
     assert owned is not None
 
     await hub.forget("s")

@@ -35,7 +35,7 @@ from agentgraph.sessions import (
     packet_envelope,
     text_envelope,
 )
-from agentgraph.sessions.hub.subscribers import Handlers
+from agentgraph.sessions.drivers.subscribers import Handlers
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.rounds.round import Round, current_round
 from agentgraph.testing import FakeClock, ScriptedModel, call
@@ -191,7 +191,7 @@ async def test_a_supervisor_does_not_reopen_what_a_word_before_has_closed() -> N
         await hub.log.enqueue(session.id, InboxEntry("last-word", "user", text_envelope("bye")))
         late = packet_envelope("Wait!", handoff=Handoff("b", "not yet"))
         await hub.log.enqueue(session.id, InboxEntry("too-late", "boss", late))
-        hub.wake(session.id)
+        hub.drivers.wake(session.id)
         state = await settled(session)
         assert (state.status, state.pending_close_reason) == ("closed", "over")
         said = [one for one in await session.history() if one.is_substantive]

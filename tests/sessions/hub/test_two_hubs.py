@@ -102,7 +102,7 @@ def answering(*, asks: bool = False) -> Team:
 
 def by_ownership(one: Hub, other: Hub) -> tuple[Hub, Hub]:
     """Return who has the session, and who has not: whichever of them was the first to take it."""
-    return (one, other) if one.owned_session("s") is not None else (other, one)
+    return (one, other) if one.drivers.owned_session("s") is not None else (other, one)
 
 
 async def test_what_two_processes_send_into_one_session_is_neither_lost_nor_doubled(
@@ -151,7 +151,10 @@ async def test_what_is_sent_through_another_hub_is_heard_at_once(opened: Open) -
             said = await elsewhere.send("user", f"hello {number}", admitted=True)
             assert said.text == f"hello {number}"
             assert (await elsewhere.settled()).status == "waiting_human"
-    assert owning.owned_session("s") is not None and looking_on.owned_session("s") is None
+    assert (
+        owning.drivers.owned_session("s") is not None
+        and looking_on.drivers.owned_session("s") is None
+    )
     talk = [one.text for one in await session.history() if one.is_substantive]
     assert talk[2::2] == [f"hello {number}" for number in range(5)]
     assert len(talk) == 12
@@ -172,7 +175,7 @@ async def test_what_is_decided_set_and_closed_through_another_hub_is_done_by_the
         await elsewhere.settled()
         await elsewhere.set_context("tier", "gold")
         assert (await session.refresh()).context_vars == {"tier": "gold"}
-        assert owning.owned_session("s") is not None
+        assert owning.drivers.owned_session("s") is not None
         await elsewhere.close("enough")
         assert (await session.settled()).pending_close_reason == "enough"
         with pytest.raises(SessionClosed):

@@ -298,7 +298,7 @@ async def test_an_owner_that_was_taken_over_leaves_no_blob() -> None:
     async with hub:
         session = await hub.session(agent)
         await session.send("user", "go on")
-        await until(lambda: log.digests and hub.owned_session(session.key) is None)
+        await until(lambda: log.digests and hub.drivers.owned_session(session.key) is None)
         assert await log.blobs(session.key, log.digests) == {}
 
 

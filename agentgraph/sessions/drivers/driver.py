@@ -25,10 +25,10 @@ from agentgraph.errors import (
 )
 from agentgraph.routing import TransitionGraph
 from agentgraph.running import inside_ownership
+from agentgraph.sessions.drivers.execution import Execution, ExecutionHub
+from agentgraph.sessions.drivers.lease import is_gone
+from agentgraph.sessions.drivers.quarantine import QuarantinedSession, check_records, load_readable
 from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.hub.execution import Execution, ExecutionHub
-from agentgraph.sessions.hub.lease import is_gone
-from agentgraph.sessions.hub.quarantine import QuarantinedSession, check_records, load_readable
 from agentgraph.sessions.log import StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
@@ -46,21 +46,30 @@ _PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
-class DriverHub(ExecutionHub, Protocol):
-    """What a driver needs of its hub."""
+class OtherDrivers(Protocol):
+    """What a driver needs of the drivers of its hub."""
 
-    store: BaseStore | None
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine as a task for as long as the hub is open."""
-        ...
-
-    def wake(self, session_id: str, *, has_entry: bool = True) -> None:
+    def wake(self, session_id: str) -> None:
         """Wake the driver of a session, so that it looks for work."""
         ...
 
     def dismiss(self, session_id: str) -> None:
         """Forget the driver of a session that has ended."""
+        ...
+
+
+class DriverHub(ExecutionHub, Protocol):
+    """What a driver needs of its hub."""
+
+    store: BaseStore | None
+
+    @property
+    def drivers(self) -> OtherDrivers:
+        """Return all drivers of the hub."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as a task for as long as the hub is open."""
         ...
 
     def team_of(self, record: SessionRecord) -> CompiledTeam:
@@ -171,7 +180,7 @@ class SessionDriver:
 
     def _on_rest(self) -> None:
         if self._is_over and self.is_resting:
-            self._hub.dismiss(self._id)
+            self._hub.drivers.dismiss(self._id)
         self._hub.subscribers.notify(self._id)
 
     async def _drive(self) -> None:
@@ -264,9 +273,9 @@ class SessionDriver:
         """Wake the inner sessions that were opened for a round that is over."""
         for name in teams:
             for session_id in known_ids(record, round, name, 1 + RETRIES):
-                self._hub.wake(session_key(record.tenant, session_id))
+                self._hub.drivers.wake(session_key(record.tenant, session_id))
         for session_id in self.session.inner_ids if self.session is not None else ():
-            self._hub.wake(session_id)
+            self._hub.drivers.wake(session_id)
 
     async def _take(self) -> Execution | None:
         """Claim the session, if it has work and no other hub owns it; None otherwise."""

@@ -17,11 +17,11 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.running import Ownership, Run, inside_ownership, inside_run
+from agentgraph.sessions.drivers.checkpoints import BufferedSaver
+from agentgraph.sessions.drivers.lease import Lease
+from agentgraph.sessions.drivers.subscribers import Subscribers
 from agentgraph.sessions.envelopes.envelope import EV_REWOUND
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
-from agentgraph.sessions.hub.checkpoints import BufferedSaver
-from agentgraph.sessions.hub.lease import Lease
-from agentgraph.sessions.hub.subscribers import Subscribers
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up

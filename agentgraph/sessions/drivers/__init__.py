@@ -1,0 +1,1 @@
+"""Who drives a session: one driver for each, under the lease of its hub."""
