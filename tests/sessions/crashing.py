@@ -50,6 +50,8 @@ KINDS = (
     "once-parallel",
     "cancelled",
     "rewound",
+    "private",
+    "private-parallel",
     "single",
     "single-asked",
 )
@@ -170,9 +172,9 @@ def payer(name: str, ledger: Ledger, hazards: Hazards, *, asks: bool, once: bool
     def note() -> str:
         """Note how far it all is."""
         said = current_session().state.said
-        set_context("laps", said["user"])
+        set_context("laps", said["user"], public=True)
         if name == "alice":
-            set_context("said", said.get(name, 0) + 1)
+            set_context("said", said.get(name, 0) + 1, public=True)
         return "noted"
 
     def pay(item: str) -> str:
@@ -305,7 +307,9 @@ async def converse(session: Session, says: int) -> None:
     for number, text in enumerate(SAID[:says]):
         if session.state.is_ended:
             return
-        await session.send("user", text, idempotency_key=f"said-{number}")
+        is_private = session.record.team.startswith("private") and number == 0
+        audience = ["alice"] if is_private else None
+        await session.send("user", text, audience=audience, idempotency_key=f"said-{number}")
         state = await session.settled()
         if state.status == "waiting_decision":
             return

@@ -241,6 +241,7 @@ async def faults(result: Played) -> list[str]:
     found += _wrong_ledger(result)
     if result.kind.startswith("single"):
         found += _wrong_messages(messages)
+    found += _wrong_audiences(result, envelopes)
     if left:
         found.append(f"{len(left)} wait in the inbox")
     if result.session in unfinished:
@@ -305,6 +306,18 @@ def _wrong_rounds(result: Played, envelopes: list[Envelope]) -> Iterator[str]:
     if counts[EV_ROUND_FAILED]:
         told = [one.event_data for one in envelopes if one.event_type == EV_ROUND_FAILED]
         yield f"rounds failed: {told}"
+
+
+def _wrong_audiences(result: Played, envelopes: list[Envelope]) -> Iterator[str]:
+    """Yield which turns may be seen by others than those who may see what they answer."""
+    packets = [one for one in envelopes if one.event_type == EV_PACKET]
+    public = [one.sequence for one in envelopes if one.text == SAID[1]]
+    for packet in packets:
+        is_private = result.kind.startswith("private") and packet.sequence < public[0]
+        if is_private != (packet.audience is not None):
+            yield f"the audience of {packet.sequence}: {packet.audience}"
+        if packet.audience is not None and "alice" not in packet.audience:
+            yield f"alice may not see {packet.sequence}"
 
 
 def _wrong_messages(messages: list[AnyMessage]) -> Iterator[str]:

@@ -47,6 +47,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         "once",
         "cancelled",
         "rewound",
+        "private",
         "single",
         "single-asked",
     ],
