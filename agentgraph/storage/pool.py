@@ -144,9 +144,13 @@ def _detect_hangup(connection: Connection) -> None:
 
 
 @contextmanager
-def operation() -> Iterator[None]:
-    """Remove details from the driver's logging, and note when the operation begins."""
-    token = _operation_start.set(asyncio.get_running_loop().time())
+def operation(since: float | None = None) -> Iterator[None]:
+    """Remove details from the driver's logging, and note when the operation begins.
+
+    `since`, a time of the loop, is when it was asked for, if that was earlier.
+    """
+    start = asyncio.get_running_loop().time() if since is None else since
+    token = _operation_start.set(start)
     try:
         with redacted_logging():
             yield

@@ -491,3 +491,16 @@ async def test_a_cancelled_one_of_appends_at_once_holds_up_no_other(log: Postgre
     for one in all_writers[3:]:
         assert await log.read(one.session_id) == one.envelopes
     await Writer(log, "new").begin()
+
+
+async def test_many_appends_at_once_wait_for_a_dead_server_no_longer_than_one(
+    postgres_server: Server,
+) -> None:
+    log = PostgresLog(postgres_server.url + "&connect_timeout=2")
+    await log.open()
+    all_writers = [await Writer(log, f"s{number}").begin() for number in range(400)]
+    postgres_server.stop()
+    async with asyncio.timeout(BOUND_S / 2):
+        results = await asyncio.gather(*(one.say() for one in all_writers), return_exceptions=True)
+    assert {type(result) for result in results} == {StorageError}
+    await log.close()

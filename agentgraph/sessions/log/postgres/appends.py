@@ -27,6 +27,7 @@ class Operations(Protocol):
         work: Callable[[LogConnection], Awaitable[None]],
         *,
         again: Callable[[LogConnection], Awaitable[None]] | None = None,
+        since: float | None = None,
     ) -> None: ...
 
 
@@ -37,6 +38,8 @@ class _Append:
     session_id: str
     values: Values
     future: asyncio.Future[None]
+    since: float
+    """When it was asked for: with a dead server it waits no longer than one that is alone."""
 
 
 class Appends:
@@ -61,7 +64,8 @@ class Appends:
                 self._count -= 1
                 self._go_on()
             return
-        append = _Append(session_id, values, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        append = _Append(session_id, values, loop.create_future(), loop.time())
         self._queue.append(append)
         await append.future
 
@@ -92,7 +96,7 @@ class Appends:
                 _settle(append.future, error)
 
         try:
-            await self._do(work)
+            await self._do(work, since=min(append.since for append in batch))
         except Exception:
             # It is unknown whether they were carried out; and one of them may have failed all.
             rest = [append for append in batch if not append.future.done()]
@@ -101,19 +105,22 @@ class Appends:
     async def _repeat(self, append: _Append) -> None:
         error: Exception | None = None
         try:
-            await self._append(append.session_id, append.values, is_repeated=True)
+            await self._append(append.session_id, append.values, repeated_since=append.since)
         except Exception as failure:
             error = failure
         _settle(append.future, error)
 
-    async def _append(self, session_id: str, values: Values, *, is_repeated: bool = False) -> None:
+    async def _append(
+        self, session_id: str, values: Values, *, repeated_since: float | None = None
+    ) -> None:
         async def work(connection: LogConnection) -> None:
             await connection.append(session_id, values)
 
         async def again(connection: LogConnection) -> None:
             await connection.append_again(session_id, values)
 
-        await self._do(again if is_repeated else work, again=again)
+        first = work if repeated_since is None else again
+        await self._do(first, again=again, since=repeated_since)
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -340,13 +340,15 @@ class PostgresLog:
 
         return await self._do(work, again=work)
 
-    async def _do(self, work: _Work[T], *, again: _Work[T] | None = None) -> T:
+    async def _do(
+        self, work: _Work[T], *, again: _Work[T] | None = None, since: float | None = None
+    ) -> T:
         """Carry out `work`; if the connection is lost meanwhile, carry out `again` on another one.
 
         Without `again` a lost connection is a failure. Errors of the driver are raised as
-        `StorageError`.
+        `StorageError`. `since` is when it was asked for, if that was earlier.
         """
-        with operation():
+        with operation(since):
             for attempt in (work, again):
                 if attempt is None:
                     break
