@@ -78,12 +78,22 @@ def _is_whole(kind: type[BaseMessage], fields: Any) -> bool:
     """Tell whether validation would change nothing: the message is of this version of LangChain."""
     if type(fields) is not dict or fields.keys() != _FIELDS[kind]:
         return False
-    content = fields["content"]
-    if type(content) is not str and not _are_blocks(content):
+    if not _has_whole_shared_fields(fields):
         return False
     if kind is ToolMessage:
         return type(fields["tool_call_id"]) is str
-    return kind is not AIMessage or _has_whole_calls(fields)
+    return kind is not AIMessage or (_has_whole_calls(fields) and _has_whole_usage(fields))
+
+
+# A message may have been changed after it was made, and so have values of any type.
+def _has_whole_shared_fields(fields: dict[str, Any]) -> bool:
+    is_named = _is_text_or_none(fields["id"]) and _is_text_or_none(fields["name"])
+    content = fields["content"]
+    return is_named and (type(content) is str or _are_blocks(content))
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or type(value) is str
 
 
 def _are_blocks(content: Any) -> bool:
@@ -91,12 +101,28 @@ def _are_blocks(content: Any) -> bool:
 
 
 def _has_whole_calls(fields: dict[str, Any]) -> bool:
-    calls = fields["tool_calls"]
-    if fields["invalid_tool_calls"]:
+    calls, more = fields["tool_calls"], fields["additional_kwargs"]
+    if fields["invalid_tool_calls"] or type(calls) is not list or type(more) is not dict:
         return False
     if not calls:  # then they are made of what the provider has sent
-        return not fields["additional_kwargs"].get("tool_calls")
-    return all(call.keys() == _CALL and call["type"] == "tool_call" for call in calls)
+        return not more.get("tool_calls")
+    return all(map(_is_whole_call, calls))
+
+
+def _is_whole_call(call: Any) -> bool:
+    if type(call) is not dict or call.keys() != _CALL or call["type"] != "tool_call":
+        return False
+    is_named = type(call["name"]) is str and _is_text_or_none(call["id"])
+    return is_named and type(call["args"]) is dict and all(type(key) is str for key in call["args"])
+
+
+def _has_whole_usage(fields: dict[str, Any]) -> bool:
+    usage = fields["usage_metadata"]
+    return usage is None or _are_counts(usage)
+
+
+def _are_counts(value: Any) -> bool:
+    return type(value) is int or (type(value) is dict and all(map(_are_counts, value.values())))
 
 
 def _new_message(kind: type[BaseMessage], fields: dict[str, Any]) -> BaseMessage:

@@ -151,6 +151,44 @@ def test_so_are_messages_that_were_changed_after_they_were_made(
     assert parts(OURS.loads_typed(stored)) == parts(LANGGRAPH.loads_typed(stored))
 
 
+def call_with(**changes: Any) -> list[Any]:
+    return [{"name": "look", "args": {}, "id": "1", "type": "tool_call", **changes}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", 5),
+        ("id", 1.5),
+        ("id", b"x"),
+        ("name", b"x"),
+        ("additional_kwargs", None),
+        ("additional_kwargs", []),
+        ("response_metadata", None),
+        ("tool_calls", None),
+        ("tool_calls", 5),
+        ("tool_calls", {"a": 1}),
+        ("tool_calls", ["x"]),
+        ("tool_calls", call_with(name=b"look")),
+        ("tool_calls", call_with(name=5)),
+        ("tool_calls", call_with(id=b"1")),
+        ("tool_calls", call_with(args=[])),
+        ("tool_calls", call_with(args={b"place": 1})),
+        ("usage_metadata", {"input_tokens": "1", "output_tokens": 2.0, "total_tokens": True}),
+        ("usage_metadata", {"input_tokens": 1}),
+        ("usage_metadata", 5),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_so_are_messages_of_which_a_field_was_set_to_any_value(field: str, value: Any) -> None:
+    for one in (AIMessage("x"), HumanMessage("x"), ToolMessage("x", tool_call_id="1")):
+        vars(one)[field] = value
+        stored = LANGGRAPH.dumps_typed(one)
+        loaded, expected = OURS.loads_typed(stored), LANGGRAPH.loads_typed(stored)
+        assert parts(loaded) == parts(expected)
+        assert repr(loaded) == repr(expected)  # 1 equals 1.0 and True
+
+
 MALFORMED = {"name": "look", "args": "{", "id": "1", "error": "no JSON"}
 CALLED = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])
 
