@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
 from agentgraph.sessions.log.protocol import ChangeListener
+
+logger = logging.getLogger("agentgraph")
 
 
 class Listeners:
@@ -41,7 +44,10 @@ class Listeners:
         here = _running_loop()
         for key, (loop, _) in list(self._subscribers.items()):
             if loop is None or loop is here:
-                self._call(key, session_id)
+                try:
+                    self._call(key, session_id)
+                except Exception:  # the change is made, and whoever made it goes on
+                    logger.exception("a listener of the session log failed")
             else:
                 with suppress(RuntimeError):  # that loop is closed, so its subscriber is gone too
                     loop.call_soon_threadsafe(self._call, key, session_id)

@@ -152,3 +152,26 @@ async def test_reading_a_log_takes_no_part_in_a_transaction(log: SQLiteLog) -> N
     await asyncio.wait_for(log.close(), 30)
     await log.open()
     assert await log.read(second.session_id) == second.envelopes
+
+
+def test_a_listener_that_fails_keeps_no_change_from_being_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SQLiteLog(str(tmp_path / "sessions.db"))
+
+    def broken(session_id: str | None) -> None:
+        raise ValueError("a bug")
+
+    log.subscribe(broken)  # outside of a loop, so it is called where the change is made
+
+    async def write() -> None:
+        await log.open()
+        all_writers = await writers(log)
+        for _ in range(2):
+            results = await together(log, *(one.say() for one in all_writers))
+            assert results == [None] * len(SESSIONS)
+        await all_writers[0].say()
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(write(), 20))
+    assert "a bug" in caplog.text
