@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import cache
@@ -171,8 +172,7 @@ async def _append_bare(store: Store) -> list[float]:
         await log.create(record, pages[0].envelopes, pages[0].state)
     updates = [_update(before.state.sequence, page) for before, page in pairwise(pages)]
     if store.file is not None:
-        # In a thread, as a program would that must not block its event loop.
-        return await asyncio.to_thread(_sqlite_loop, store.file, updates)
+        return await _sqlite_loop(store.file, updates)
     return await _postgres_loop(store.url, updates)
 
 
@@ -204,19 +204,24 @@ VALUES ({0}, {0}, {0}, {0}, {0})
 """
 
 
-def _sqlite_loop(file: Path, updates: list[Update]) -> list[float]:
-    connection = sqlite3.connect(file, isolation_level=None)
+async def _sqlite_loop(file: Path, updates: list[Update]) -> list[float]:
+    """Await each commit of a thread of its own: a commit must not block the event loop."""
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = FULL")
     set_head, add = _SET.format("?"), _ADD.format("?")
-    seconds: list[float] = []
-    for session, envelopes in updates:
-        began = perf_counter()
+
+    def commit(update: Update) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(set_head, session)
-        connection.executemany(add, envelopes)
+        connection.execute(set_head, update.session)
+        connection.executemany(add, update.envelopes)
         connection.execute("COMMIT")
-        seconds.append(perf_counter() - began)
-    connection.close()
+
+    loop, seconds = asyncio.get_running_loop(), list[float]()
+    with ThreadPoolExecutor(1) as thread, closing(connection):
+        for update in updates:
+            began = perf_counter()
+            await loop.run_in_executor(thread, commit, update)
+            seconds.append(perf_counter() - began)
     return seconds
 
 
