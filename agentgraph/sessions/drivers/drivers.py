@@ -22,7 +22,7 @@ class Drivers:
     def __iter__(self) -> Iterator[SessionDriver]:
         return iter(list(self._drivers.values()))
 
-    def known(self, session_id: str) -> SessionDriver | None:
+    def get(self, session_id: str) -> SessionDriver | None:
         """Return the driver of a session, None if it has none at present."""
         return self._drivers.get(session_id)
 

@@ -447,7 +447,7 @@ class Hub:
         if handle is not None:
             handle.update(session.state)
             self._notify_handlers(handle, envelopes)
-        driver = self.drivers.known(session.id)
+        driver = self.drivers.get(session.id)
         if driver is not None:
             driver.notice(envelopes)
         self._sweep.schedule(session.due_at)
@@ -464,7 +464,7 @@ class Hub:
             self.spawn(self._sweep.wake_unfinished())
             self.spawn(self._wake_lost())
         elif not isinstance(session_id, AppendNotice):
-            driver = self.drivers.known(session_id)
+            driver = self.drivers.get(session_id)
             if driver is not None:
                 driver.wake()
         self.subscribers.notify(session_id)

@@ -162,7 +162,7 @@ class SessionInbox(SessionReader):
 
     async def _present_quarantine(self) -> Quarantined | None:
         """Return why the session cannot run now; what was found before is looked at again."""
-        driver = self._hub.drivers.known(self.key)
+        driver = self._hub.drivers.get(self.key)
         if driver is not None:
             await driver.check_again()
         return self.quarantine
@@ -170,7 +170,7 @@ class SessionInbox(SessionReader):
     @property
     def _is_at_work(self) -> bool:
         """Whether this hub looks at the session now, or runs it."""
-        driver = self._hub.drivers.known(self.key)
+        driver = self._hub.drivers.get(self.key)
         return driver is not None and not driver.is_resting
 
     def _is_inside(self) -> bool:

@@ -97,7 +97,7 @@ class SessionReader:
 
         Of damaged records this is what the hub has found so far; it looks again every second.
         """
-        driver = self._hub.drivers.known(self.key)
+        driver = self._hub.drivers.get(self.key)
         if driver is not None and isinstance(driver.quarantine, DamagedSession):
             return driver.quarantine
         try:

@@ -201,7 +201,7 @@ async def test_what_is_driven_by_another_hub_is_stopped(log_url: str, opened: Op
         await owned.note(Draft("late.note", {}))
     async with asyncio.timeout(PATIENCE_S):
         await until(lambda: gate.ended)  # nobody has let it go
-    await until(lambda: driver.drivers.known("s") is None)
+    await until(lambda: driver.drivers.get("s") is None)
     await check_nothing_is_left(hub, log_url)
     await refused(session.settled())
     await check_handle(session)

@@ -71,7 +71,7 @@ async def test_an_owner_that_was_taken_over_writes_no_checkpoint(url: str, durab
         assert await taken_over(session)
         before = checkpoint_rows(url, session.id), len(await session.history())
         model.may_go_on.set()
-        driver = hub.drivers.known(session.id)
+        driver = hub.drivers.get(session.id)
         assert driver is not None
         await until(lambda: driver.is_resting)
         assert hub.drivers.owned_session(session.id) is None
@@ -100,7 +100,7 @@ async def test_a_checkpoint_of_the_new_owner_is_not_deleted_by_the_former(
             asked = checkpoint_rows(url, session.id)
             assert asked
             first.may_go_on.set()
-            driver = hub.drivers.known(session.id)
+            driver = hub.drivers.get(session.id)
             assert driver is not None
             await until(lambda: driver.is_resting)
             assert checkpoint_rows(url, session.id) == asked

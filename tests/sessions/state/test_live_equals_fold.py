@@ -327,7 +327,7 @@ class World:
                 await session.close()
 
     async def check_if_resting(self) -> None:
-        driver = self.hub.drivers.known("s")
+        driver = self.hub.drivers.get("s")
         if driver is None or driver.is_resting:
             await self.check()
 

@@ -70,7 +70,7 @@ class Appends:
         await append.future
 
     def _go_on(self) -> None:
-        """Begin with what waits."""
+        """Start a task for the appends that wait, if there are any."""
         if self._queue:
             self._count += 1
             task = asyncio.ensure_future(self._run())

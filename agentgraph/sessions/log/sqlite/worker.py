@@ -62,7 +62,7 @@ class Job:
 
 
 class Poller(Protocol):
-    """What a worker does beside its jobs; all methods are called in the worker's thread."""
+    """Runs several jobs together, and polls between jobs; all in the worker's thread."""
 
     def run_together(self, jobs: Sequence[Job]) -> None:
         """Run jobs in one transaction, or each in its own."""
