@@ -237,6 +237,10 @@ class Execution:
         run = Run(new_id(), session.id, fence=self._verify)
         run.is_resumed = isinstance(graph_input, Command)
         hub.subscribers.connect(session, run)
+        if hub.subscribers.has_readers(session.id):
+            # Streams read from the store what was appended, ahead of the run's events.
+            for _ in range(2):
+                await session.log.read(session.id, max(session.state.sequence - 1, 0), 1)
         durability: Literal["exit", "sync"] = "exit" if team.durability == "round" else "sync"
         # A run that begins a round reads nothing from the store, and writes to it only if it is
         # interrupted. A resumed run reads its checkpoint from the store.

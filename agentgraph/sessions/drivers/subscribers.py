@@ -105,7 +105,7 @@ class Subscribers:
         emitter = EventEmitter(run, session.record.team, self._put_in(session), current_attempt)
 
         def has_readers() -> bool:
-            return bool(self._queues.get(session.id))
+            return self.has_readers(session.id)
 
         async def tell(event: Event) -> None:
             if has_readers():
@@ -115,6 +115,10 @@ class Subscribers:
             return [ModelCallbacks(emitter)] if current_run() is run and has_readers() else []
 
         run.tell, session.listeners = tell, listeners
+
+    def has_readers(self, session_id: str) -> bool:
+        """Tell whether anybody reads the live events of a session."""
+        return bool(self._queues.get(session_id))
 
     def close(self) -> None:
         """End all queues, and wake all waiters."""
