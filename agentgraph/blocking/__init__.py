@@ -13,6 +13,7 @@ from agentgraph.blocking.calls import (
     on_loop,
     on_loop_of_stores,
     run_sync,
+    run_to_end,
     without_aborts,
 )
 from agentgraph.blocking.graphs import (
@@ -38,6 +39,7 @@ __all__ = [
     "run_graph",
     "run_node",
     "run_sync",
+    "run_to_end",
     "state_of_graph",
     "without_aborts",
 ]

@@ -79,6 +79,20 @@ async def on_loop(loop: BackgroundLoop, work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
+async def run_to_end(work: Awaitable[T]) -> T:
+    """Await what must not be cut off half-way: a cancellation takes effect after its end."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not complain
+        raise
+
+
 def loop_of(home: BackgroundLoop) -> BackgroundLoop:
     """Return the loop for what is bound to one: that one, unless it stands still."""
     return home if home.is_running() and home not in _blocked_loops else loops().of_stores

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from agentgraph.blocking import run_to_end
 from agentgraph.errors import StorageError
 from agentgraph.running import Ownership
 from agentgraph.storage.serializer import MessageSerializer
@@ -186,13 +187,7 @@ class SqliteStore(Store):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio does not warn
-            raise
+        return await run_to_end(task)
 
     async def lock(self, key: int) -> bool:
         try:

@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agentgraph.blocking import in_thread, loop_of, on_loop
+from agentgraph.blocking import in_thread, loop_of, on_loop, run_to_end
 from agentgraph.storage.delegating import DelegatingSaver
 from agentgraph.storage.serializer import load_messages_faster
 from agentgraph.storage.store import Saver
@@ -65,6 +65,11 @@ def _is_synchronous_only(saver: Saver) -> bool:
     # LangGraph's saver for SQLite has the asynchronous methods, and each of them raises.
     module = sys.modules.get("langgraph.checkpoint.sqlite")
     return module is not None and isinstance(saver, module.SqliteSaver)
+
+
+def _uses_sqlite(saver: Saver) -> bool:
+    module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
+    return module is not None and isinstance(saver, module.AsyncSqliteSaver)
 
 
 class ThreadedSaver(BaseCheckpointSaver[str]):
@@ -208,7 +213,16 @@ class BoundSaver(DelegatingSaver, ThreadedSaver):
         return await self._at_home(operation)
 
     async def _write(self, config: RunnableConfig, operation: Callable[[Saver], Awaitable[T]]) -> T:
-        return await self._at_home(operation)
+        return await self._change(operation)
+
+    async def _change(self, operation: Callable[[Saver], Awaitable[T]]) -> T:
+        """Run a write, to its end where the saver could otherwise be left in a transaction.
+
+        LangGraph's saver for SQLite commits after its statements. Cut off in between, it would keep
+        the file locked for all others until its next write.
+        """
+        work = self._at_home(operation)
+        return await (run_to_end(work) if _uses_sqlite(self.saver) else work)
 
     async def _at_home(self, operation: Callable[[Saver], Awaitable[T]]) -> T:
         home: AbstractEventLoop = self.saver.loop  # type: ignore[attr-defined]
@@ -231,16 +245,16 @@ class BoundSaver(DelegatingSaver, ThreadedSaver):
         return saver
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._at_home(lambda saver: saver.adelete_thread(thread_id))
+        await self._change(lambda saver: saver.adelete_thread(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._at_home(lambda saver: saver.adelete_for_runs(run_ids))
+        await self._change(lambda saver: saver.adelete_for_runs(run_ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._at_home(lambda saver: saver.acopy_thread(source_thread_id, target_thread_id))
+        await self._change(lambda saver: saver.acopy_thread(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._at_home(lambda saver: saver.aprune(thread_ids, strategy=strategy))
+        await self._change(lambda saver: saver.aprune(thread_ids, strategy=strategy))
 
 
 async def _await(work: Awaitable[T]) -> T:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph.errors import StorageError
 from agentgraph.storage import open_saver
+from agentgraph.storage.threaded import with_async_methods
 
 Saver = BaseCheckpointSaver[str]
 
@@ -80,3 +82,21 @@ async def test_a_write_that_fails_leaves_nothing_behind(kind: str, tmp_path: Pat
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         assert list(connection.iterdump()) == before
     await saver.aput(CONFIG, CHECKPOINT, {}, {})
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "writes", "deletion"])
+async def test_a_write_cut_off_leaves_no_lock_on_the_file_of_a_users_saver(
+    kind: str, tmp_path: Path
+) -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "a.db")) as own:
+        saver = with_async_methods(own)
+        await saver.aput(CONFIG, CHECKPOINT, {}, {})
+
+        write = asyncio.ensure_future(OPERATIONS[kind](saver))
+        while not own.conn.in_transaction:
+            await asyncio.wait([write], timeout=0)
+        write.cancel()
+        await asyncio.wait([write])
+
+        assert write.cancelled()
+        write_from_elsewhere(tmp_path / "a.db")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from agentgraph.blocking import run_to_end
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import RoundConflict, SessionClosed, StaleOwner
 from agentgraph.guards import Effect, Guards
@@ -420,17 +421,7 @@ class OwnedSession:
         """Append a page, all or nothing, also if the caller is cancelled meanwhile."""
         if not page.envelopes and not page.admitted_ids:
             return
-        append = asyncio.ensure_future(self._append_page(page))
-        try:
-            await asyncio.shield(append)
-        except asyncio.CancelledError:
-            # The append is finished first: later code must know whether the page is in the log.
-            while not append.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({append})
-            if not append.cancelled():
-                append.exception()  # retrieved, so that asyncio does not complain
-            raise
+        await run_to_end(self._append_page(page))
 
     async def _append_page(self, page: Page) -> None:
         is_new_round = page.state.round != self.state.round
