@@ -6,6 +6,7 @@ channels.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -37,6 +38,7 @@ from agentgraph.graphs.task import (
     is_node,
     is_part_of_snapshot,
 )
+from agentgraph.storage import finish_writes
 
 _View: TypeAlias = Literal["public", "node", "whole"]
 _view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
@@ -76,7 +78,11 @@ class PublicGraph(LoopedGraph):
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
         own_input, keys = self._choose(input, config, output_keys)
-        result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
+        try:
+            result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
+        except asyncio.CancelledError:
+            await finish_writes(self.checkpointer)
+            raise
         return result if keys is output_keys else self._for_parent(result, own_input, config)
 
     def invoke(

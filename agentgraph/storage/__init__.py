@@ -14,7 +14,7 @@ from agentgraph.storage.lazy import LazySaver
 from agentgraph.storage.memory import MemorySaver
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Store
-from agentgraph.storage.threaded import original_of, with_async_methods
+from agentgraph.storage.threaded import finish_writes, original_of, with_async_methods
 
 __all__ = [
     "MEMORY",
@@ -22,6 +22,7 @@ __all__ = [
     "LazySaver",
     "SchemeRegistry",
     "default_saver",
+    "finish_writes",
     "lasting_url",
     "open_saver",
     "original_of",

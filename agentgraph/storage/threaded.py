@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import sys
-from asyncio import AbstractEventLoop, Lock, get_running_loop
+from asyncio import (
+    AbstractEventLoop,
+    Future,
+    Lock,
+    ensure_future,
+    get_running_loop,
+    sleep,  # noqa: TID251 - for a turn of the loop
+    wait,
+)
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -52,6 +60,15 @@ def with_async_methods(saver: Saver) -> Saver:
 def original_of(saver: object) -> object:
     """Return the saver behind one that `with_async_methods` has made."""
     return saver.saver if isinstance(saver, ThreadedSaver) else saver
+
+
+async def finish_writes(saver: object) -> None:
+    """Wait for the writes that a run which was cut off has left to its saver.
+
+    LangGraph does not: its caller may close the saver, and they would be lost, or its file locked.
+    """
+    if isinstance(saver, BoundSaver):
+        await run_to_end(saver.finish_writes())
 
 
 def _loop_of(saver: object) -> object:
@@ -204,6 +221,10 @@ class BoundSaver(DelegatingSaver, ThreadedSaver):
     saver on one other loop.
     """
 
+    def __init__(self, saver: Saver) -> None:
+        super().__init__(saver)
+        self._writes: set[Future[Any]] = set()
+
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         return ThreadedSaver.with_allowlist(self, extra_allowlist)
 
@@ -221,8 +242,18 @@ class BoundSaver(DelegatingSaver, ThreadedSaver):
         LangGraph's saver for SQLite commits after its statements. Cut off in between, it would keep
         the file locked for all others until its next write.
         """
-        work = self._at_home(operation)
-        return await (run_to_end(work) if _uses_sqlite(self.saver) else work)
+        write = ensure_future(self._at_home(operation))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        return await (run_to_end(write) if _uses_sqlite(self.saver) else write)
+
+    async def finish_writes(self) -> None:
+        """Wait until the writes that this loop has begun are over, whatever comes of them."""
+        # A turn of the loop, no wait: a write that was handed over begins with its task.
+        await sleep(0)
+        loop = get_running_loop()
+        if writes := {write for write in self._writes.copy() if write.get_loop() is loop}:
+            await wait(writes)
 
     async def _at_home(self, operation: Callable[[Saver], Awaitable[T]]) -> T:
         home: AbstractEventLoop = self.saver.loop  # type: ignore[attr-defined]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agentgraph import Agent, Team, sequence
 from agentgraph.testing import ScriptedModel, call
@@ -55,3 +60,56 @@ async def test_the_saver_of_a_sub_agent_does_not_count() -> None:
 def test_the_graph_of_a_team_has_no_saver() -> None:
     team = Team([counting()], sequence(["Solo"]))
     assert team.graph.checkpointer is None
+
+
+@pytest.mark.parametrize("through", ["agent", "graph"])
+async def test_a_run_cut_off_ends_after_its_last_write(through: str, tmp_path: Path) -> None:
+    waits = asyncio.Event()
+
+    @tool
+    async def buy(item: str) -> str:
+        """Buy something."""
+        if item == "milk":
+            waits.set()
+            await asyncio.Event().wait()
+        return item
+
+    async with SlowSaver.from_conn_string(str(tmp_path / "t.db")) as saver:
+        turn = [call("buy", item="tea"), call("buy", item="milk")]
+        agent = Agent(
+            "solo", model=ScriptedModel([turn]), tools=[buy], checkpointer=saver, durability="sync"
+        )
+        said = {"messages": [HumanMessage("go")]}
+        work = (
+            agent.ainvoke("go", thread_id="t")
+            if through == "agent"
+            else agent.graph.ainvoke(said, CONFIG, durability="sync")
+        )
+        run = asyncio.ensure_future(work)
+        await waits.wait()
+        run.cancel()
+        await asyncio.wait([run])
+
+        assert run.cancelled()
+        assert saver.begun and saver.begun == saver.ended
+
+
+class SlowSaver(AsyncSqliteSaver):
+    """Takes many turns of the loop for the writes of a task."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.begun, self.ended = list[str](), list[str]()
+
+    async def aput_writes(
+        self, config: Any, writes: Any, task_id: str, task_path: str = ""
+    ) -> None:
+        self.begun.append(task_id)
+        for _ in range(50):
+            await asyncio.wait([asyncio.ensure_future(nothing())])
+        await super().aput_writes(config, writes, task_id, task_path)
+        self.ended.append(task_id)
+
+
+async def nothing() -> None:
+    pass
