@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
@@ -74,7 +75,8 @@ async def test_a_run_cut_off_ends_after_its_last_write(through: str, tmp_path: P
             await asyncio.Event().wait()
         return item
 
-    async with SlowSaver.from_conn_string(str(tmp_path / "t.db")) as saver:
+    async with aiosqlite.connect(tmp_path / "t.db") as connection:
+        saver = SlowSaver(connection)
         turn = [call("buy", item="tea"), call("buy", item="milk")]
         agent = Agent(
             "solo", model=ScriptedModel([turn]), tools=[buy], checkpointer=saver, durability="sync"
