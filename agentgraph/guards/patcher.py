@@ -46,7 +46,7 @@ class Guards(Policy):
     loop        LoopDetector(): tool calls that repeat, and tools that keep failing
     deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
     deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
-    budget      CostBudget(tokens=200_000): tokens and dollars, reserved before each call
+    budget      CostBudget(tokens=1_000_000): tokens and dollars, reserved before each call
     velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
     breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
     retry       RetryBudget(): how many of all calls may be repetitions
@@ -67,7 +67,7 @@ class Guards(Policy):
         """Return the policy for a user who waits for the answer.
 
         It has Deadlines(60, 180, 600), FanOutLimit(8), ReplanLimit(1), Escalation(0.5) and
-        CostBudget(tokens=200_000).
+        CostBudget(tokens=1_000_000).
         """
         return cls("interactive", **overrides)
 
@@ -76,7 +76,7 @@ class Guards(Policy):
         """Return the policy for long work in the background.
 
         It has Deadlines(120, 1_800, 21_600), FanOutLimit(16), ReplanLimit(2), Escalation(0.7) and
-        CostBudget(tokens=2_000_000).
+        CostBudget(tokens=10_000_000).
         """
         return cls("batch", **overrides)
 

@@ -56,7 +56,7 @@ def _interactive_tier() -> Defaults:
         "fan_out": lambda: FanOutLimit(8),
         "replans": lambda: ReplanLimit(1),
         "escalation": lambda: Escalation(0.5),
-        "budget": lambda: CostBudget(tokens=200_000),
+        "budget": lambda: CostBudget(tokens=1_000_000),
         "audit": AuditTrail,
     }
 
@@ -67,7 +67,7 @@ def _batch_tier() -> Defaults:
         "fan_out": lambda: FanOutLimit(16),
         "replans": lambda: ReplanLimit(2),
         "escalation": lambda: Escalation(0.7),
-        "budget": lambda: CostBudget(tokens=2_000_000),
+        "budget": lambda: CostBudget(tokens=10_000_000),
         "audit": AuditTrail,
     }
 

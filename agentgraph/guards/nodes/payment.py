@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -68,18 +69,25 @@ async def reserve(
     if not spends:
         return Payment()
     estimates = account.estimates
-    output = most_output_of(model, call.settings) or estimates.most_written
+    stated_output = most_output_of(model, call.settings)
+    output = stated_output or estimates.likely_output
+    # Of a model without a limit, only what it has written before is certain to be needed.
+    surplus = 0 if stated_output else output - estimates.most_written
     tokens = estimates.of(messages, call.specs, output)
     usd: Decimal | None = None
+    assumed: dict[str, Any] = {"assumed_tokens": surplus} if surplus else {}
     if any(spend.is_in_usd for spend in spends):
-        usd = worst_cost(site.policy.prices, name, tokens - output, output)
+        prices = site.policy.prices
+        usd = worst_cost(prices, name, tokens - output, output)
+        if surplus:
+            assumed["assumed_usd"] = worst_cost(prices, name, 0, surplus) or Decimal(0)
     if pending_writes is not None:
         await _recall(account, pending_writes)
     reservations: list[Reservation] = []
     payment = Payment(reservations)
     # In all budgets or in none: where the last one refuses, the others must not stay reserved.
     for spend in spends:
-        decision, reservation = spend.reserve(tokens=tokens, usd=usd)
+        decision, reservation = spend.reserve(tokens=tokens, usd=usd, **assumed)
         if reservation is None:
             payment.release()
             raise GuardStopped(await site.decide_by_table(decision))

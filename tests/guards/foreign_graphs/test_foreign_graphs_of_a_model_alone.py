@@ -73,7 +73,7 @@ async def test_a_sub_agent_without_tools_is_weighed_by_a_critic(made: Any) -> No
     ("held", "reason", "asked"),
     [
         ({"steps": 2}, "max_steps", 2),
-        ({"budget": CostBudget(tokens=2_500)}, "cost_budget", 2),
+        ({"budget": CostBudget(tokens=2_000)}, "cost_budget", 2),
         ({"gates": Gate(policy=is_harmless)}, "gate", 1),
     ],
 )

@@ -60,7 +60,7 @@ def test_dollars_are_refused_where_the_model_is_not_known(
 def in_dollars(place: str) -> Guards:
     """Return guards under which three calls of a clerk can be paid."""
     known: Any = {place: (100, 100), "boss": (0, 0)}
-    return watched(budget=CostBudget(usd="0.35", prices=known))
+    return watched(budget=CostBudget(usd="0.30", prices=known))
 
 
 def reading() -> ScriptedModel:

@@ -159,7 +159,7 @@ def refusing(field: str) -> Gate:
 
 ENDED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "gate": ("Never.", {"gates": refusing("invariants")}, "gate"),
-    "budget": (call("look", what="it"), {"budget": CostBudget(tokens=1_300)}, "cost_budget"),
+    "budget": (call("look", what="it"), {"budget": CostBudget(tokens=200)}, "cost_budget"),
 }
 
 LEFT: dict[str, tuple[Any, dict[str, Any], str]] = {

@@ -31,9 +31,10 @@ class CostBudget:
 
         CostBudget(usd="2.50", prices={"my-model": ("0.15", "0.60")})
 
-    The worst case of a call follows from how much its model may write (`max_tokens`). A model
-    without a limit is assumed to write 1,024 tokens, or as many as in its longest answer so far:
-    give it a limit where the budget must never be exceeded.
+    Before each call, what it sends and what its model may write (`max_tokens`) is reserved. A model
+    without a limit is assumed to write as many tokens as in its longest answer so far, and 1,024 if
+    that many are left. So one such call, the last, may exceed the budget by what it writes: give
+    models a limit where the budget must never be exceeded.
     """
 
     usd: Amount | None = None
@@ -130,18 +131,26 @@ class Spend:
         return Spend(self.budget)
 
     def reserve(
-        self, *, tokens: int, usd: Decimal | None, id: str = ""
+        self,
+        *,
+        tokens: int,
+        usd: Decimal | None,
+        id: str = "",
+        assumed_tokens: int = 0,
+        assumed_usd: Decimal = _ZERO,
     ) -> tuple[Decision, Reservation | None]:
         """Reserve the worst case of a call, or deny the call.
 
-        `usd` is None where the price is unknown; a budget in dollars denies such a call. Raises
-        `ValueError` for an invalid amount.
+        `usd` is None where the price is unknown; a budget in dollars denies such a call. The parts
+        that are only assumed are cut to what is left of the budget, and the call is denied where
+        nothing is left for them. Raises `ValueError` for an invalid amount.
         """
         if not _is_count(tokens):
             raise ValueError(f"reserve(tokens={tokens!r}): give a whole number of 0 or more")
         if usd is not None and (usd := _dollars(amount := usd)) is None:
             raise ValueError(f"reserve(usd={amount!r}): give an amount of 0 or more, or None")
         with self._lock:
+            tokens, usd = self._cut(tokens, usd, assumed_tokens, assumed_usd)
             if denial := self._denial_of(tokens, usd):
                 return denial, None
             reservation = Reservation(self, id, tokens, usd)
@@ -232,6 +241,21 @@ class Spend:
             self._set_limits()
             self.reserved_tokens, self.reserved_usd = 0, Decimal(0)
             self._open.clear()
+
+    def _cut(
+        self, tokens: int, usd: Decimal | None, assumed_tokens: int, assumed_usd: Decimal
+    ) -> tuple[int, Decimal | None]:
+        """Return the amounts without what is assumed beyond the rest of the budget."""
+        limit, dollars = self._limit, self._dollars
+        if limit is not None and assumed_tokens:
+            left = limit - self.tokens - self.reserved_tokens
+            tokens = min(tokens, max(left, tokens - assumed_tokens + 1))
+        if dollars is not None and usd is not None and assumed_usd:
+            left_usd = dollars - self.usd - self.reserved_usd
+            # Something must be left for the answer, or the call would be refused only after it.
+            if left_usd > usd - assumed_usd:
+                usd = min(usd, left_usd)
+        return tokens, usd
 
     def _denial_of(self, tokens: int, usd: Decimal | None) -> Decision | None:
         if self.budget is None:

@@ -48,8 +48,13 @@ class Estimates:
         self._bytes = 0
         self._tools: Sequence[object] = ()
         self._bytes_of_tools = 0
-        self.most_written = _UNKNOWN_OUTPUT
-        """The longest answer of a model that does not say how much it may write."""
+        self.most_written = 0
+        """The tokens of the longest answer so far."""
+
+    @property
+    def likely_output(self) -> int:
+        """Return how much a model is assumed to write that does not say how much it may."""
+        return max(self.most_written, _UNKNOWN_OUTPUT)
 
     def of(self, messages: Sequence[BaseMessage], tools: Sequence[object], max_output: int) -> int:
         """Return about how many tokens a call uses at most."""
