@@ -113,7 +113,7 @@ def gated_at(
 
     `tools` is called only where there is such a gate.
     """
-    gates = [gate for gate in policy.at(path).gates if isinstance(gate.schema, Mapping)]
+    gates = [gate for gate in policy.at(path).gates if gate.tools is not None]
     names = tools() if gates else ()
     return [(gate, names) for gate in gates]
 
@@ -132,11 +132,11 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         tools_by_gate[id(gate)] = None if is_unknown else {*(tools or ()), *(names or ())}
     for key, gate in gates.items():
         tools = tools_by_gate[key]
-        if tools is None or not isinstance(gate.schema, Mapping):
+        if tools is None or (forms := gate.tools) is None:
             continue
-        for name in (name for name in gate.schema if name not in tools):
+        for name in (name for name in forms if name not in tools):
             match = similar_name(name, tools)
-            if match is not None and match not in gate.schema:
+            if match is not None and match not in forms:
                 yield (
                     f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"

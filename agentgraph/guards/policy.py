@@ -117,7 +117,7 @@ class Policy:
     @property
     def judges(self) -> bool:
         """Whether a gate or a critic judges the answers of models."""
-        return bool(self.gates or self.escalation.critic)
+        return bool(self.escalation.critic) or any(gate.judges_work for gate in self.gates)
 
     @property
     def prices(self) -> Prices:

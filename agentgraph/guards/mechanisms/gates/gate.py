@@ -9,17 +9,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Literal, Protocol, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FailureClass
 from agentgraph.guards.mechanisms.failures import is_control_flow
+from agentgraph.guards.mechanisms.gates.schema import (
+    Checker,
+    Misfit,
+    Schema,
+    SchemaForm,
+    checker_of,
+    forms_by_tool,
+    schema_faults,
+)
 from agentgraph.guards.mechanisms.settings import takes_one_argument
 
 _MAX_TEXT = 500
+_MAX_EVIDENCE = 4_000
 
 Phase: TypeAlias = Literal["pre", "post"]
 Status: TypeAlias = Literal["pass", "fail", "skipped", "error"]
@@ -63,20 +73,21 @@ Policy: TypeAlias = Callable[[Subject], Verdict | Awaitable[Verdict]]
 """True or None passes; False or a reason denies."""
 Invariant: TypeAlias = Policy
 Grounding: TypeAlias = Policy
-Schema: TypeAlias = type[BaseModel] | Mapping[str, type[BaseModel]]
-"""A model for the text as JSON, or a model for the arguments of each tool, by its name."""
+InputCheck: TypeAlias = SchemaForm | Policy | Sequence[Policy]
+"""What judges a user's words: a schema for the text as JSON, or functions of a `Subject`."""
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, most: int = _MAX_TEXT) -> str:
     """Return a text that can be stored: of limited length, and without lone surrogates.
 
     JSON in UTF-8 cannot contain half of a surrogate pair, and models do write such halves.
     """
     storable = text.encode("utf-8", "replace").decode("utf-8")
-    return storable if len(storable) <= _MAX_TEXT else storable[: _MAX_TEXT - 1] + "…"
+    return storable if len(storable) <= most else storable[: most - 1] + "…"
 
 
 _Text = Annotated[str, AfterValidator(_shorten)]
+_LongText = Annotated[str, AfterValidator(partial(_shorten, most=_MAX_EVIDENCE))]
 
 
 class CheckResult(BaseModel):
@@ -88,7 +99,7 @@ class CheckResult(BaseModel):
     status: Status
     code: str = ""
     message: _Text = ""
-    evidence: _Text = ""
+    evidence: _LongText = ""
 
     @property
     def stands_in_the_way(self) -> bool:
@@ -118,8 +129,12 @@ class ValidationResult(BaseModel):
 
     @property
     def cause(self) -> str:
-        """Return which checks did not pass and why, "" where all did."""
-        return "; ".join(f"{c.name}: {c.message}" for c in self.checks if c.stands_in_the_way)
+        """Return which checks did not pass and why, with all faults; "" where all did."""
+        failures = [check for check in self.checks if check.stands_in_the_way]
+        return "; ".join(
+            f"{check.name}: {check.message}{f' ({check.evidence})' if check.evidence else ''}"
+            for check in failures
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,28 +143,39 @@ class Gate:
 
         Gate(schema={"refund": Refund}, policy=may_refund, grounding=cited_ids())
 
-    `schema` is a pydantic model for the text as JSON, or one for the arguments of each tool. The
-    other checks are functions of a `Subject`, sync or async: True or None passes, False or a reason
-    denies.
+    `schema` is a pydantic model or a JSON Schema for the text as JSON, or one for the arguments of
+    each tool, by its name. The other checks are functions of a `Subject`, sync or async: True or
+    None passes, False or a reason denies. `input` judges what a user says before the first model
+    call, by such functions or by a schema; an input that it refuses ends the run.
     """
 
     schema: Schema | None = None
     policy: Policy | Sequence[Policy] | None = None
     invariants: Sequence[Invariant] = ()
     grounding: Grounding | Sequence[Grounding] | None = None
+    input: InputCheck | None = field(default=None, kw_only=True)
     _checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
     _call_checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
+    _input_checks: tuple[_NamedCheck, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if faults := [*_schema_faults(self.schema), *self._callable_faults()]:
+        if faults := [*schema_faults(self.schema), *self._callable_faults()]:
             raise ConfigurationError(faults)
         checks = tuple(self._named_checks())
         object.__setattr__(self, "_checks", checks)
         call_checks = tuple(check for check in checks if check[0] in ("schema", "policy"))
         object.__setattr__(self, "_call_checks", call_checks)
+        object.__setattr__(self, "_input_checks", tuple(self._named_input_checks()))
 
     def _callable_faults(self) -> Iterator[str]:
-        for name in ("policy", "invariants", "grounding"):
+        names = ["policy", "invariants", "grounding"]
+        if isinstance(self.input, Mapping) and forms_by_tool(self.input) is not None:
+            yield f"Gate(input={self.input!r}): give a JSON Schema for what is said"
+        elif isinstance(self.input, Mapping | type):
+            yield from schema_faults(self.input, "input")
+        else:
+            names.append("input")
+        for name in names:
             for function in _functions_of(getattr(self, name)):
                 if not callable(function):
                     yield f"Gate({name}={function!r}): give a function of a Subject"
@@ -160,7 +186,22 @@ class Gate:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of its checks, in their order."""
-        return tuple(name for _, name, _ in self._checks)
+        return tuple(name for _, name, _ in (*self._checks, *self._input_checks))
+
+    @property
+    def tools(self) -> Mapping[str, SchemaForm] | None:
+        """Return the schemas by the names of tools, None where there are none."""
+        return forms_by_tool(self.schema)
+
+    @property
+    def judges_input(self) -> bool:
+        """Tell whether it judges what a user says."""
+        return bool(self._input_checks)
+
+    @property
+    def judges_work(self) -> bool:
+        """Tell whether it judges answers and calls, and not only what a user says."""
+        return bool(self._checks)
 
     async def check(self, subject: Subject, phase: Phase, stage: str = "") -> ValidationResult:
         """Run the checks; after a failed schema or policy the rest is skipped.
@@ -176,9 +217,23 @@ class Gate:
         """
         return await _run_checks(self._call_checks, subject, "pre", stage)
 
+    async def check_input(self, subject: Subject, stage: str = "") -> ValidationResult:
+        """Run the checks of what a user says."""
+        return await _run_checks(self._input_checks, subject, "pre", stage)
+
+    def _named_input_checks(self) -> Iterator[_NamedCheck]:
+        if isinstance(self.input, Mapping | type):
+            yield "schema", "input", _check_text_by(checker_of(self.input))
+        else:
+            for function in _functions_of(self.input):
+                yield "policy", f"input:{_name_of(function)}", _check_by(function, "policy")
+
     def _named_checks(self) -> Iterator[_NamedCheck]:
-        if self.schema is not None:
-            yield "schema", "schema", self._check_schema
+        if (forms := self.tools) is not None:
+            checkers = {tool: checker_of(form) for tool, form in forms.items()}
+            yield "schema", "schema", _check_args_by(checkers)
+        elif self.schema is not None:
+            yield "schema", "schema", _check_text_by(checker_of(self.schema))
         kinds: tuple[tuple[_Kind, object], ...] = (
             ("policy", self.policy),
             ("invariant", self.invariants),
@@ -187,21 +242,6 @@ class Gate:
         for kind, functions in kinds:
             for function in _functions_of(functions):
                 yield kind, f"{kind}:{_name_of(function)}", _check_by(function, kind)
-
-    async def _check_schema(self, name: str, subject: Subject) -> CheckResult:
-        try:
-            if isinstance(self.schema, Mapping):
-                model = self.schema.get(subject.tool or "")
-                if model is None:
-                    return CheckResult(name=name, status="skipped", code="no_schema")
-                model.model_validate(dict(subject.args or {}))
-            elif subject.tool is not None:
-                return CheckResult(name=name, status="skipped", code="no_schema")
-            elif self.schema is not None:
-                self.schema.model_validate_json(subject.text)
-        except ValidationError as error:
-            return _schema_failure(name, error)
-        return _pass_result(name)
 
 
 _Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]
@@ -286,29 +326,32 @@ def _check_by(judge: Policy, kind: _Kind) -> _Check:
     return check
 
 
-def _schema_failure(name: str, error: ValidationError) -> CheckResult:
-    # Without the inputs: they are text that the model wrote.
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    evidence = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'text'}: {f['msg']}" for f in faults)
-    count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'} against {error.title}"
+def _check_args_by(checkers: Mapping[str, Checker]) -> _Check:
+    async def check(name: str, subject: Subject) -> CheckResult:
+        checker = checkers.get(subject.tool or "")
+        if checker is None:
+            return CheckResult(name=name, status="skipped", code="no_schema")
+        return _schema_result(name, checker.check_args(subject.args or {}))
+
+    return check
+
+
+def _check_text_by(checker: Checker) -> _Check:
+    async def check(name: str, subject: Subject) -> CheckResult:
+        if subject.tool is not None:
+            return CheckResult(name=name, status="skipped", code="no_schema")
+        return _schema_result(name, checker.check_text(subject.text))
+
+    return check
+
+
+def _schema_result(name: str, misfit: Misfit | None) -> CheckResult:
+    if misfit is None:
+        return _pass_result(name)
+    code, evidence = _CODES["schema"], "; ".join(misfit.faults)
     return CheckResult(
-        name=name, status="fail", code=_CODES["schema"], message=count, evidence=evidence
+        name=name, status="fail", code=code, message=misfit.summary, evidence=evidence
     )
-
-
-def _schema_faults(schema: object) -> Iterator[str]:
-    if schema is None or _is_model(schema):
-        return
-    if not isinstance(schema, Mapping):
-        yield f"Gate(schema={schema!r}): give a pydantic model, or {{tool name: model}}"
-        return
-    for tool, model in schema.items():
-        if not isinstance(tool, str) or not _is_model(model):
-            yield f"Gate(schema={{{tool!r}: {model!r}}}): give a pydantic model by tool name"
-
-
-def _is_model(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseModel)
 
 
 def _functions_of(functions: object) -> tuple[Policy, ...]:
