@@ -62,7 +62,7 @@ def _may_ask(guards: Guards) -> bool:
     for policy in (guards, *guards.stages.values()):
         if policy.gates or policy.escalation.critic is not None:
             return True
-        cells = [policy.decisions.cell(failure, policy.tier) for failure in FAILURE_CLASSES]
+        cells = [policy.table.cell(failure, policy.tier) for failure in FAILURE_CLASSES]
         if any("escalate" in (cell.action, cell.after(cell.bound)) for cell in cells):
             return True
     return False

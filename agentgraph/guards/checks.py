@@ -18,6 +18,7 @@ from agentgraph.errors import similar_name
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
+from agentgraph.guards.overrides import unused_fallback
 from agentgraph.guards.policy import Policy
 
 GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
@@ -43,6 +44,21 @@ def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
                 f"guards: the stage {name!r} has {guard}=…, which holds for all of an input: "
                 "give it to the policy itself"
             )
+
+
+# Fallbacks.
+
+
+def unused_fallback_faults(policy: Policy, path: str) -> Iterator[str]:
+    """Yield a fault where an agent's breaker has a fallback that could never answer.
+
+    One that is inherited may answer for the agents above.
+    """
+    level, outermost = policy.at(path), policy.outermost
+    is_inherited = level is not outermost and level.breaker is outermost.breaker
+    fault = unused_fallback(level.table, level.tier, level.breaker)
+    if fault and not is_inherited:
+        yield f"guards: {path!r}: {fault}"
 
 
 # Prices.

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.decision import FAILURE_CLASSES, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -132,6 +133,19 @@ def fallback_faults(breaker: object) -> list[str]:
     if fallback is None or isinstance(fallback, str | BaseChatModel | AIMessage):
         return []
     return [f"breaker: fallback={fallback!r}: give a model, its name, or an AIMessage to say"]
+
+
+def unused_fallback(table: DecisionTable, tier: Tier, breaker: CircuitBreaker | None) -> str:
+    """Return what is wrong with a fallback that no decision of a tier's table leads to, else ""."""
+    fallback = breaker.fallback if breaker is not None else None
+    classes = FAILURE_CLASSES if isinstance(fallback, AIMessage) else ("provider_error",)
+    if fallback is None or any(table.cell(name, tier).action == "fallback" for name in classes):
+        return ""
+    return (
+        f"a {tier} run swaps no model in silence, so the fallback would never answer: "
+        "give none, or a cell that asks for it, "
+        f"DecisionTable({{('provider_error', {tier!r}): Cell('fallback', 1, 'escalate')}})"
+    )
 
 
 def policy_html(tier: str, guards: Mapping[str, object], overrides: Collection[str]) -> str:

@@ -31,10 +31,10 @@ from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of
+from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of, unused_fallback
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.stricter import tighter
-from agentgraph.guards.table import DecisionTable, table_faults
+from agentgraph.guards.table import DecisionTable, table_faults, with_fallback
 from agentgraph.guards.tiers import OF_TIER, guards_of
 
 
@@ -95,7 +95,10 @@ class Policy:
         """The budgets of inner policies and of stages, by their paths."""
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
+        self._table: DecisionTable | None = None
         self._set(guards_of(tier), values)
+        if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
+            raise ConfigurationError([f"breaker: {fault}"])
 
     def _set(self, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         for name, make in defaults.items():
@@ -113,6 +116,14 @@ class Policy:
             run = self.outermost.budget
             self._budgets = self._inner if run is None else (("", run), *self._inner)
         return self._budgets
+
+    @property
+    def table(self) -> DecisionTable:
+        """Return the decision table in force: a fallback that was given answers in batch too."""
+        if self._table is None:
+            has_fallback = self.breaker is not None and self.breaker.fallback is not None
+            self._table = with_fallback(self.decisions) if has_fallback else self.decisions
+        return self._table
 
     @property
     def judges(self) -> bool:
@@ -205,5 +216,5 @@ class Policy:
     def _copy(self) -> Self:
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__)
-        clone._levels, clone._budgets, clone._prices = {}, None, None
+        clone._levels, clone._budgets, clone._prices, clone._table = {}, None, None, None
         return clone

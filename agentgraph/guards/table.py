@@ -232,6 +232,16 @@ class DecisionTable:
         return self.cell(failure, tier).html(is_override=(failure, tier) in self.overrides)
 
 
+def with_fallback(decisions: DecisionTable) -> DecisionTable:
+    """Return the table of a policy whose breaker has a fallback: in batch it answers too.
+
+    A cell that was overridden stays, and a regulated run swaps no model in silence.
+    """
+    key: tuple[FailureClass, Tier] = ("provider_error", "batch")
+    cell = Cell("fallback", 1, "abort", alert=True, told="breaker and retry budget, fallback model")
+    return DecisionTable({key: cell, **decisions.overrides})
+
+
 _FOR_GATES = ("correct", "replan", "fallback")
 _POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
     "infinite_loop": ("correct",),

@@ -79,7 +79,7 @@ def _regulated_tier() -> Defaults:
         "replans": lambda: ReplanLimit(2),
         "escalation": lambda: Escalation(0.85),
         "budget": lambda: None,  # it must be given
-        "audit": lambda: AuditTrail(on_failure="stop"),
+        "audit": AuditTrail,
     }
 
 

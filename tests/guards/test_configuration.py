@@ -238,6 +238,22 @@ def test_a_fallback_is_somebody_or_something_that_can_answer() -> None:
         Guards.interactive(breaker=CircuitBreaker(fallback=fallback))
 
 
+@pytest.mark.parametrize("fallback", ["openai:gpt-4o", AIMessage("Later.")])
+def test_a_fallback_that_could_never_answer_is_refused(fallback: Any) -> None:
+    breaker, budget = CircuitBreaker(fallback=fallback), CostBudget(tokens=1_000)
+    [fault] = faults_of(lambda: Guards.regulated(budget=budget, breaker=breaker))
+    assert "a regulated run swaps no model in silence" in fault
+    cell: Any = {("provider_error", "regulated"): Cell("fallback", 1, "escalate")}
+    asked = Guards.regulated(budget=budget, breaker=breaker, decisions=DecisionTable(cell))
+    assert asked.breaker is breaker
+    below = solo(guards=Guards.interactive(breaker=breaker))
+    around = Guards.regulated(budget=budget)
+    [fault] = faults_of(lambda: worker("top", [], agents=[below], guards=around))
+    assert "'top/a': a regulated run swaps no model" in fault
+    stages = {"a": Guards.regulated(budget=budget)}
+    solo(guards=Guards.interactive(breaker=breaker, stages=stages))
+
+
 def test_a_fallback_that_is_no_model_is_told_before_it_is_needed() -> None:
     guards = Guards.interactive(breaker=CircuitBreaker(fallback="nobody"))
     [fault] = faults_of(lambda: solo(guards=guards).graph)

@@ -17,6 +17,7 @@ from agentgraph.guards.checks import (
     price_faults,
     schema_faults,
     stage_faults,
+    unused_fallback_faults,
 )
 from agentgraph.guards.nodes.foreign_graph import faults_in
 from agentgraph.participant import (
@@ -49,6 +50,7 @@ def faults_under(agent: AgentSpec, guards: Guards, path: str = "") -> Iterator[s
     Limits in dollars need the price of each model, and some foreign graphs cannot be guarded.
     """
     path = path or agent.name
+    yield from unused_fallback_faults(guards, path)
     yield from price_faults(guards, path, agent.model)
     for child in agent.children:
         below = f"{path}/{child.name}"

@@ -23,6 +23,7 @@ from agentgraph.guards.checks import (
     schema_faults,
     stage_faults,
     unseen_price_faults,
+    unused_fallback_faults,
     warn_of_ineffective_guards,
     warn_of_no_guards,
 )
@@ -74,6 +75,7 @@ def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
     if not isinstance(graph, CompiledStateGraph) or is_guarded(graph.builder):
         return
     if asks_a_model(graph.builder, _NO_NAMES):
+        yield from unused_fallback_faults(policy, path)
         yield from unseen_price_faults(policy, path)
 
 
@@ -90,7 +92,7 @@ def foreign_patcher(policy: Policy, names: Names = _NO_NAMES) -> Patcher:
                 "the graph is guarded already: patch the one that it was before"
             )
         faults = [*_faults_of_parts(graph, names), *unseen_price_faults(policy, place.path)]
-        faults += stage_faults(policy, ())
+        faults += [*unused_fallback_faults(policy, place.path), *stage_faults(policy, ())]
         parts = parts_of(graph, names)
         if not parts.graphs:
             tools = _tools_in(graph, parts)

@@ -119,7 +119,7 @@ def _decide(
     """
     policy, path = site.policy, site.place.path
     evidence: Mapping[str, Any] = {"validation": result.to_dict()}
-    decide = partial(policy.decisions.decide, tier=policy.tier, made=attempts)
+    decide = partial(policy.table.decide, tier=policy.tier, made=attempts)
     grounds: dict[str, Any] = {"guard": "gate", "cause": result.cause, "evidence": evidence}
     decision = decide(failure, possible=_is_possible(policy, failure), **grounds)
     if decision.action not in _TRIES_AGAIN:
@@ -138,7 +138,7 @@ def _decide(
 
 def _is_possible(policy: Policy, failure: FailureClass) -> bool:
     """Tell whether the table's action can be carried out: a fallback needs a safe answer."""
-    cell = policy.decisions.cell(failure, policy.tier)
+    cell = policy.table.cell(failure, policy.tier)
     return cell.action != "fallback" or _safe_answer(policy) is not None
 
 

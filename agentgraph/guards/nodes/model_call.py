@@ -195,7 +195,7 @@ class GuardedModelCall:
         self._has_given_up = failure.kind == "transient"
         uses_table = tier == "regulated"
         if self._has_given_up:  # no other model can continue streamed text
-            decisions = site.policy.decisions
+            decisions = site.policy.table
             decision = decisions.decide(failure.failure_class, tier, possible=False)
             uses_table = decision.action == "escalate"
         if not uses_table:
@@ -215,7 +215,7 @@ class GuardedModelCall:
         fallback = policy.breaker.fallback if policy.breaker is not None else None
         if self._call.is_foreign and not isinstance(fallback, AIMessage):
             fallback = None
-        cell = policy.decisions.cell("provider_error", policy.tier)
+        cell = policy.table.cell("provider_error", policy.tier)
         is_possible = fallback is not None or cell.action != "fallback"
         denial = Decision("deny", guard, _cause(error), "provider_error")
         decision = await site.decide_by_table(denial, possible=is_possible)

@@ -82,7 +82,7 @@ class Site:
         policy = self.policy
         if not decision.failure_class:
             return await self.decide(decision)
-        final = policy.decisions.decide(
+        final = policy.table.decide(
             decision.failure_class,
             policy.tier,
             made=attempts,
@@ -120,6 +120,7 @@ class Site:
             decision=decision,
             data=data,
             parent=parent,
+            is_regulated=self.policy.tier == "regulated",
         )
         return record.seq
 

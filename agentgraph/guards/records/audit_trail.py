@@ -41,21 +41,22 @@ class AuditTrail:
         Guards(audit=AuditTrail(JSONLSink("audit.jsonl"), on_failure="stop"))
 
     Without a sink records stay in this process's memory. Where a sink fails, `on_failure="log"`
-    warns once a run and goes on; "stop" ends the run before it does anything unrecorded.
+    warns once a run and goes on; "stop" ends the run before it does anything unrecorded. None
+    stops a run that is regulated, and no other.
     """
 
-    def __init__(self, sink: Sink | None = None, on_failure: OnFailure = "log") -> None:
+    def __init__(self, sink: Sink | None = None, on_failure: OnFailure | None = None) -> None:
         faults = []
         if sink is not None and not all(
             callable(getattr(sink, name, None)) for name in ("write", "read")
         ):
             faults.append(f"AuditTrail({sink!r}): give a sink, which has write() and read()")
-        if on_failure not in get_args(OnFailure):
+        if on_failure not in (None, *get_args(OnFailure)):
             faults.append(f'AuditTrail(on_failure={on_failure!r}): give "log" or "stop"')
         if faults:
             raise ConfigurationError(faults)
         self.sink: Sink = MemorySink() if sink is None else sink
-        self.on_failure: OnFailure = on_failure
+        self.on_failure: OnFailure | None = on_failure
         self._runs: OrderedDict[str, _RunCounter] = OrderedDict()
         self._floor = 0
         """The highest number of all forgotten runs: where such a run goes on, its numbers begin
@@ -63,7 +64,8 @@ class AuditTrail:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"AuditTrail({type(self.sink).__name__}, {self.on_failure!r})"
+        settings = "" if self.on_failure is None else f", {self.on_failure!r}"
+        return f"AuditTrail({type(self.sink).__name__}{settings})"
 
     def record(
         self,
@@ -76,10 +78,12 @@ class AuditTrail:
         decision: Decision | Mapping[str, object] | None = None,
         data: Mapping[str, object] | None = None,
         parent: int | None = None,
+        is_regulated: bool = False,
     ) -> Record:
         """Record what is about to happen or has just happened, and return the record.
 
-        Raises `GuardStopped` where the sink fails and the trail is to stop the run.
+        Raises `GuardStopped` where the sink fails and the trail is to stop the run, as it does by
+        default for a run that is regulated.
         """
         values = decision.to_dict() if isinstance(decision, Decision) else decision
         with self._lock:
@@ -92,14 +96,14 @@ class AuditTrail:
         try:
             self.sink.write(record)
         except Exception as error:
-            self._fail(run, "written", error)
+            self._fail(run, "written", error, is_regulated)
         return record
 
     def knows(self, run: str) -> bool:
         """Tell whether this process has numbered records of a run."""
         return run in self._runs
 
-    def resume(self, run: str) -> int:
+    def resume(self, run: str, *, is_regulated: bool = False) -> int:
         """Continue the numbers after the last record of a run in the sink; return that number.
 
         Call it where another process has begun the run, and so has numbered records of it.
@@ -107,7 +111,7 @@ class AuditTrail:
         try:
             last = max((record.seq for record in self.sink.read(run)), default=0)
         except Exception as error:
-            self._fail(run, "read", error)
+            self._fail(run, "read", error, is_regulated)
             last = 0
         with self._lock:
             counter = self._counter(run)
@@ -136,9 +140,9 @@ class AuditTrail:
         self._runs.move_to_end(run)
         return counter
 
-    def _fail(self, run: str, verb: str, error: Exception) -> None:
+    def _fail(self, run: str, verb: str, error: Exception, is_regulated: bool) -> None:
         kind = kind_of(error)
-        if self.on_failure == "stop":
+        if self.on_failure == "stop" or (self.on_failure is None and is_regulated):
             cause = f"the audit trail cannot be {verb} ({kind}): no step goes unrecorded"
             evidence = {"run": run, "error": kind}
             raise GuardStopped(Decision("abort", "audit", cause, "", evidence)) from error

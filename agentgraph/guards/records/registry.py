@@ -69,7 +69,8 @@ def account_of(
         # Into the same account, never a new one: parallel branches must not count apart.
         account.merge(snapshot)
     if snapshot is not None and policy.audit is not None and not policy.audit.knows(account.run_id):
-        policy.audit.resume(account.run_id)  # another process has begun its records
+        # Another process has begun its records.
+        policy.audit.resume(account.run_id, is_regulated=policy.tier == "regulated")
     if is_new and ledger is not None:
         _reconcile(account, ledger.account, ledger.speaker)
     if ledger is not None:

@@ -81,14 +81,12 @@ async def test_where_no_model_is_swapped_too_fast_is_what_the_table_says_of_cost
     breaker = CircuitBreaker(fallback=Metered([]) if has_another else None)
     budget = CostBudget(tokens=10**6)
 
-    def policy(tier: Any) -> Guards:
-        return Guards(tier, velocity=FAST, breaker=breaker, budget=budget)
-
     with Driven().installed() as clock:
-        end, decisions = await clock.drive(told(hasty(guards=policy("batch")), "hurry"))
+        batch = Guards.batch(velocity=FAST, breaker=breaker, budget=budget)
+        end, decisions = await clock.drive(told(hasty(guards=batch), "hurry"))
         assert end.close_reason == "cost_velocity"
         assert actions(decisions) == [("cost_velocity", "abort")]
-        agent = hasty(guards=policy("regulated"))
+        agent = hasty(guards=Guards.regulated(velocity=FAST, budget=budget))
         _, decisions = await clock.drive(told(agent, "hurry"))
         assert actions(decisions) == [("cost_velocity", "escalate")]
         [question] = await agent.ainterrupts("t")

@@ -200,9 +200,18 @@ async def test_without_a_fallback_an_interactive_run_fails_at_once(clock: Hurrie
     assert dear.requests == TRIPS_AT
 
 
-async def test_a_batch_run_swaps_nothing_and_fails(clock: Hurried) -> None:
+async def test_a_fallback_answers_a_batch_run_too(clock: Hurried) -> None:
     dear, cheap = two_providers()
     guards = watched(tier="batch", breaker=CircuitBreaker(fallback=cheap.model))
+    sink: Any = guards.audit.sink if guards.audit is not None else None
+    reply = await solo(dear.model, guards=guards).ainvoke("hello")
+    assert (reply.text, dear.requests, cheap.requests) == ("cheap speaks", 3, 1)
+    assert audited(sink)[-1] == ("a", "retry", "fallback")
+
+
+async def test_a_batch_run_without_a_fallback_fails(clock: Hurried) -> None:
+    dear, cheap = two_providers()
+    guards = watched(tier="batch")
     sink: Any = guards.audit.sink if guards.audit is not None else None
     with pytest.raises(ModelError):
         await solo(dear.model, guards=guards).ainvoke("hello")
@@ -211,11 +220,9 @@ async def test_a_batch_run_swaps_nothing_and_fails(clock: Hurried) -> None:
     assert recorded(sink, "decision")[-1].decision["evidence"]["alert"] is True  # type: ignore[index]
 
 
-async def test_a_regulated_run_asks_a_human_and_swaps_nothing_in_silence(
-    clock: Hurried,
-) -> None:
+async def test_a_regulated_run_asks_a_human(clock: Hurried) -> None:
     dear, cheap = two_providers()
-    guards = watched(tier="regulated", breaker=CircuitBreaker(fallback=cheap.model))
+    guards = watched(tier="regulated")
     agent = solo(dear.model, guards=guards)
     reply = await agent.ainvoke("hello", thread_id="t")
     (question,) = reply.interrupts

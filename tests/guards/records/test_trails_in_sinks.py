@@ -157,7 +157,7 @@ async def test_a_sink_that_fails_is_lamented_once_in_each_run_that_goes_on(
 
 
 def regulated(sink: MemorySink, **fields: Any) -> Guards:
-    fields = {"budget": CostBudget(tokens=10**6), "audit": AuditTrail(sink, "stop"), **fields}
+    fields = {"budget": CostBudget(tokens=10**6), "audit": AuditTrail(sink), **fields}
     return Guards.regulated(**fields)
 
 
@@ -198,6 +198,21 @@ async def test_what_was_done_is_undone_once_it_can_be_recorded_again() -> None:
         "audit",
         "answered",
     )
+
+
+async def test_a_regulated_run_goes_on_where_its_trail_is_told_to() -> None:
+    trail = AuditTrail(Failing(after=2), on_failure="log")
+    agent = solo(ScriptedModel([ANSWER]), guards=regulated(MemorySink(), audit=trail))
+    assert (await agent.ainvoke("go")).text == ANSWER
+
+
+async def test_a_regulated_stage_stops_where_it_cannot_be_recorded() -> None:
+    audit, budget = AuditTrail(Failing(after=1)), CostBudget(tokens=10**6)
+    stages = {"a": Guards.regulated(budget=budget)}
+    model = ScriptedModel([ANSWER])
+    agent = solo(model, guards=Guards.interactive(audit=audit, stages=stages))
+    reply = await agent.ainvoke("go")
+    assert (reply.close_reason, model.requests) == ("audit", [])
 
 
 async def test_a_regulated_session_stops_where_it_cannot_be_recorded() -> None:
