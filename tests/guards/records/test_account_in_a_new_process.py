@@ -42,7 +42,7 @@ def clerk(saver: InMemorySaver, said: Turn, tokens: int) -> Agent:
     )
 
 
-@pytest.mark.parametrize(("tokens", "reason"), [(6_000, "cost_budget"), (9_000, None)])
+@pytest.mark.parametrize(("tokens", "reason"), [(5_200, "cost_budget"), (9_000, None)])
 async def test_what_was_spent_before_a_question_counts_after_its_answer(
     tokens: int, reason: str | None
 ) -> None:
