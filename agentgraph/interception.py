@@ -161,6 +161,10 @@ class Ledger(Protocol):
         """The id of the current outside input."""
         ...
 
+    async def input_text(self) -> str:
+        """Return the text of the current outside input."""
+        ...
+
     @property
     def speaker(self) -> str:
         """The name of the agent that has the turn."""

@@ -131,6 +131,11 @@ class Policy:
         return bool(self.escalation.critic) or any(gate.judges_work for gate in self.gates)
 
     @property
+    def judges_input(self) -> bool:
+        """Whether a gate judges what a user says."""
+        return any(gate.judges_input for gate in self.gates)
+
+    @property
     def prices(self) -> Prices:
         """Return the prices that its budgets were given."""
         if self._prices is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from langgraph.channels import EphemeralValue
@@ -42,7 +43,7 @@ from agentgraph.guards.records.registry import GuardedState
 from agentgraph.interception import intercepted_by
 from agentgraph.participant import last_word
 from agentgraph.patching import Patcher, updates_of, wrap_node
-from agentgraph.running import current_run
+from agentgraph.running import current_run, history
 
 AWAIT_HUMAN = "await_human"
 COMPENSATE = "compensate"
@@ -130,7 +131,7 @@ class NodeWrappers:
                 await _catch_up(interceptor)
             if interceptor.turn.get("closed") or account.is_undoing:
                 return self._closing_update(interceptor)
-            decision = await interceptor.open_model_call()
+            decision = await interceptor.open_model_call(partial(history, state))
             if not decision.allows:
                 return self._act(interceptor, decision, "")
             try:
@@ -240,7 +241,10 @@ class NodeWrappers:
             human = {"human": question(interceptor.site, decision, text)}
             return {**self._account_update(account), **human}
         close(account, decision.reason, decision.cause)
-        return {**self._closing_update(interceptor), **self._last_word(interceptor)}
+        update = {**self._closing_update(interceptor), **self._last_word(interceptor)}
+        if interceptor.notices:
+            update["messages"] = [*interceptor.notices, *update.get("messages", ())]
+        return update
 
     def _stop_update(self, interceptor: NodeInterceptor, stop: GuardStopped) -> dict[str, Any]:
         """Return the update by which a node that is not the model's ends the run.

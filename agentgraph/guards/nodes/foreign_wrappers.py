@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import END
@@ -88,6 +88,8 @@ class ForeignWrappers:
         async def node_call(state: Any, call: Call) -> Any:
             if value_in(state, "messages") is None:  # a `Send` passed something else
                 return await call(state)
+            if (end := await self._refuse_input(state)) is not None:
+                return end
             interceptor = self._interceptor()
             replacement = interceptor.values.get("replacement") or {}
             if _ends_with(state, replacement.get("id")):  # it waits for an answer in a form
@@ -168,6 +170,8 @@ class ForeignWrappers:
         """Return the wrapper of a node that runs further graphs, which have guards of their own."""
 
         async def node_call(state: Any, call: Call) -> Any:
+            if (end := await self._refuse_input(state)) is not None:
+                return end
             interceptor, above = self._interceptor(), _above.get()
             level = _Level(interceptor.account)
             token = _above.set(level)
@@ -188,6 +192,8 @@ class ForeignWrappers:
         """Return the wrapper of any other node: models that it asks are counted and limited."""
 
         async def node_call(state: Any, call: Call) -> Any:
+            if (end := await self._refuse_input(state)) is not None:
+                return end
             interceptors: list[NodeInterceptor] = []
             config = get_config()  # a model may be asked by a graph that the node runs
 
@@ -232,6 +238,20 @@ class ForeignWrappers:
 
     # What follows from decisions.
 
+    async def _refuse_input(self, state: Any) -> Any:
+        """Return what ends the run where a gate refuses what the user says, else None.
+
+        Any node may ask a model, so the first node of a run judges the input.
+        """
+        if not self.policy.judges_input or not (messages := messages_of(state)):
+            return None
+        interceptor = self._interceptor()
+        refusal = await interceptor.judge_input(convert_to_messages(messages))
+        if refusal is None:
+            return None
+        close(interceptor.account, refusal.reason, refusal.cause)
+        return self._close(interceptor)
+
     def _act(
         self,
         interceptor: NodeInterceptor,
@@ -257,7 +277,9 @@ class ForeignWrappers:
         word = last_word(account.closed_by, account.closed_because, new_id())
         if (above := _above.get()) is not None:
             above.last_word = word
-        update: dict[str, Any] = {"messages": [word]} if self.has_messages else {}
+        update: dict[str, Any] = {}
+        if self.has_messages:
+            update["messages"] = [*interceptor.notices, word]
         if interceptor.values.get(FORM) is not None:
             update[FORM] = None  # an earlier input's answer is none to this one
         if self.is_agent:

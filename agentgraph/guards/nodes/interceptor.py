@@ -8,18 +8,18 @@ returns it or raises `GuardStopped`; the wrappers of the nodes carry it out in t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.graphs.task import read_state, read_value, stores_each_step, stores_meanwhile
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.foreign_calls import input_message_id
-from agentgraph.guards.nodes.judgement import check_edit
+from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
 from agentgraph.guards.nodes.site import Site, stop_error
 from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
@@ -67,6 +67,8 @@ class NodeInterceptor:
         is_current = answer and answer.get("input") == self.account.input_id and "by" in answer
         self._answer = answer if is_current else None
         self._has_asked = False
+        self.notices: list[BaseMessage] = []
+        """The notices that replace the messages of a refused input."""
         self.has_answered = False
         """Whether the last answer is the guards' or a human's, and no model's."""
         self._failures: list[tuple[ModelCall, Exception]] = []
@@ -78,8 +80,33 @@ class NodeInterceptor:
         is_urgent = account.has_acted or account.pending or account.corrections or account.closed_by
         return self.may_defer and not is_urgent
 
-    async def open_model_call(self) -> Decision:
-        """Decide whether this agent's model may be asked, and count the call."""
+    async def judge_input(self, messages: Sequence[BaseMessage]) -> Decision | None:
+        """Return the decision that ends the run where a gate refuses what the user says, or None.
+
+        `messages` are the conversation; `notices` then replace what was said.
+        """
+        ledger = self.site.ledger
+        if ledger is None:
+            texts = [str(message.text) for message in input_of(messages)]
+        else:  # a speaker sees it beside what others have said
+            texts = [await ledger.input_text()]
+        refusal = await judge_input(self.site, texts)
+        if refusal is None:
+            return None
+        self.notices = without_input(messages, refusal.cause)
+        return await self.site.decide(refusal)
+
+    async def open_model_call(
+        self, messages: Callable[[], Sequence[AnyMessage]] | None = None
+    ) -> Decision:
+        """Decide whether this agent's model may be asked, and count the call.
+
+        Where it is the first one of its node, `messages` returns the conversation.
+        """
+        if messages is not None and self.site.policy.judges_input:
+            refusal = await self.judge_input(messages())
+            if refusal is not None:
+                return refusal
         author = None if self._answer is None else self._answer["by"]
         if author not in (None, _BY_TOOLS):
             return Decision("allow", "human")

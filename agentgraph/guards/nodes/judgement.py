@@ -15,6 +15,8 @@ from agentgraph.guards.mechanisms.gates.gate import Document, Subject, Validatio
 from agentgraph.guards.nodes.site import Site
 from agentgraph.guards.policy import Policy
 
+INPUT = "input"
+"""What a refusal of an input names as its layer: the run is ended by "gate:input"."""
 _TRIES_AGAIN = ("correct", "replan")
 _GOES_ON = (*_TRIES_AGAIN, "fallback")
 
@@ -49,6 +51,52 @@ async def judge(
     if site.policy.escalation.critic is not None:
         await _criticize(site, subject, text)
     return None
+
+
+async def judge_input(site: Site, texts: Sequence[str]) -> Decision | None:
+    """Return the decision that ends the run where a gate refuses what a user says, else None.
+
+    Each gate judges the texts of an input once, before the first model call under it.
+    """
+    passed_gates = site.account.root.input_gates
+    for gate in site.policy.gates:
+        if not gate.judges_input or any(gate is other for other in passed_gates):
+            continue
+        for text in texts:
+            context = {"agent": site.place.path}
+            subject = Subject(site.place.name, text=text, context=context)
+            result = await gate.check_input(subject, site.place.path)
+            site.record("gate", of="input", **result.to_dict())
+            if not result.passed:
+                evidence = {"layer": INPUT, "validation": result.to_dict()}
+                return Decision("abort", "gate", result.cause, result.failure_class, evidence)
+        passed_gates.append(gate)
+    return None
+
+
+def without_input(messages: Sequence[BaseMessage], cause: str) -> list[BaseMessage]:
+    """Return notices that replace the messages of a refused input: no model must ever see them."""
+    text, about = f"[A message was refused: {cause}]", {"agentgraph": {"refused": True}}
+    return [
+        HumanMessage(text, id=message.id, response_metadata=about)
+        for message in input_of(messages)
+        if message.id
+    ]
+
+
+def input_of(messages: Sequence[BaseMessage]) -> list[HumanMessage]:
+    """Return the last human messages of a conversation, which no other message separates.
+
+    The notice of an input that was refused before is none of them.
+    """
+    humans: list[HumanMessage] = []
+    for message in reversed(messages):
+        about = message.response_metadata.get("agentgraph") or {}
+        if isinstance(message, HumanMessage) and not about.get("refused"):
+            humans.insert(0, message)
+        elif humans:
+            break
+    return humans
 
 
 async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> None:

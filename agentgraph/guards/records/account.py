@@ -166,6 +166,8 @@ class Account:
         """The corrections that the model gets with its next call, by visit."""
         self.tries: dict[str, int] = {}
         """How often each stage was corrected."""
+        self.input_gates: list[object] = []
+        """The gates that have let this input pass; another process asks them again."""
         self.round = 0
         self.progress = RoundProgress()
 

@@ -74,6 +74,12 @@ class RoundLedger:
         values.update(thaw({name: values[name] for name in ("account", "effects")}))
         return values
 
+    async def input_text(self) -> str:
+        """Return the text of the outside input that the round serves."""
+        sequence = self.session.state.input
+        envelopes = await self.session.log.read(self.session.id, sequence - 1, 1)
+        return envelopes[0].text if envelopes else ""
+
     def retain(self, account: object) -> None:
         """Store the guards' account of this input while this process works on the session."""
         session = self.session

@@ -169,10 +169,11 @@ class Gate:
 
     def _callable_faults(self) -> Iterator[str]:
         names = ["policy", "invariants", "grounding"]
-        if isinstance(self.input, Mapping) and forms_by_tool(self.input) is not None:
-            yield f"Gate(input={self.input!r}): give a JSON Schema for what is said"
-        elif isinstance(self.input, Mapping | type):
-            yield from schema_faults(self.input, "input")
+        if isinstance(self.input, Mapping | type):
+            faults = [*schema_faults(self.input, "input")]
+            if not faults and forms_by_tool(self.input) is not None:
+                faults = [f"Gate(input={self.input!r}): give a JSON Schema for what is said"]
+            yield from faults
         else:
             names.append("input")
         for name in names:

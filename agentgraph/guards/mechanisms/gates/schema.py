@@ -81,7 +81,8 @@ class _DocumentChecker:
 
     def __init__(self, schema: Mapping[str, object]) -> None:
         self._title = str(schema.get("title") or "the JSON Schema")
-        self._validator: Any = _validator_of(schema)
+        # Masked: models and clients read the messages.
+        self._validator: Any = _validator_of(schema, mask="the value")
 
     def check_text(self, text: str) -> Misfit | None:
         try:
@@ -188,9 +189,8 @@ def _form_faults(schema: Mapping[Any, object]) -> Iterator[str]:
         yield str(error).partition("\n")[0]
 
 
-def _validator_of(schema: Mapping[str, object]) -> object:
-    # Masked, as models and clients read the messages, and offline: a reference opens no connection.
-    return validator_for(dict(schema), mask="the value", offline=True)
+def _validator_of(schema: Mapping[str, object], mask: str | None = None) -> object:
+    return validator_for(dict(schema), mask=mask, offline=True)  # a reference opens no connection
 
 
 def _misfit_of(error: ModelError) -> Misfit:
