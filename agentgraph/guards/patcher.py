@@ -38,8 +38,8 @@ class Guards(Policy):
     removes a guard; a number is its limit. Counts are those of one outside input, over all agents;
     all runs under this policy share breaker and retry:
 
-    steps       StepLimit(50): how many model calls
-    hops        HopLimit(5): how often models hand over to a peer
+    steps       StepLimit(50, total=500): model calls without a new result, and in all
+    hops        HopLimit(5): how often in a row models hand over
     depth       DepthLimit(8): how many levels of agents
     fan_out     FanOutLimit(8): how many workers at once
     replans     ReplanLimit(1): how many new plans in a stage

@@ -7,7 +7,6 @@ guards graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self, Unpack
 
@@ -151,7 +150,7 @@ class Policy:
         if self.steps is None or "steps" in self.override_names:
             return self
         policy = self._copy()
-        policy.steps = replace(self.steps, steps=self.steps.steps * max(turns, 1))
+        policy.steps = self.steps.times(max(turns, 1))
         policy._origin = self
         return policy
 
@@ -215,7 +214,8 @@ class Policy:
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that a graph of `nodes` nodes cannot reach within its steps."""
-        steps = self.steps.steps if self.steps is not None else 1_000
+        limit = self.steps
+        steps = 1_000 if limit is None else max(limit.total or 1_000, limit.steps)
         return 20 + (6 + nodes) * steps * 4
 
     def _copy(self) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,9 @@ def tighter(name: str, own: Any, outer: Any) -> Any:
     """
     if own is None or outer is None:
         return own if outer is None else outer
+    if name in _OF_TWO_COUNTS:
+        counts = (field.name for field in fields(own))
+        return type(own)(*(_least(getattr(own, at), getattr(outer, at)) for at in counts))
     if name in LIMITS:
         return min(own, outer, key=lambda limit: getattr(limit, LIMITS[name][1]))
     if name == "deadlines":
@@ -41,6 +44,10 @@ def tighter(name: str, own: Any, outer: Any) -> Any:
         return MappingProxyType({**outer, **own, **stages})
     combine = _COMBINATIONS.get(name)
     return own if combine is None or own is outer else combine(own, outer)
+
+
+_OF_TWO_COUNTS = ("steps", "fan_out")
+"""The limits with a second count, of the whole input."""
 
 
 def _least(own: float | None, outer: float | None) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from agentgraph import Agent, Reply
-from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record
+from agentgraph.guards import AuditTrail, CostBudget, Guards, MemorySink, Record, StepLimit
 from agentgraph.history import calls_of
 from agentgraph.stream import Event, FinalStateEvent, GuardEvent
 from agentgraph.testing import FakeClock, Fault, Request, ScriptedModel, call, check_history
@@ -45,6 +45,11 @@ def for_ever(*turns: Scripted, name: str = "scripted") -> ScriptedModel:
 def looping() -> ScriptedModel:
     """Return a model that asks for the same until the world ends."""
     return for_ever(call("look", what="it"))
+
+
+def calls(most: int) -> StepLimit:
+    """Return the limit on the model calls of an input, whatever they lead to."""
+    return StepLimit(most, total=most)
 
 
 def solo(model: Any, *tools: Any, name: str = "a", **fields: Any) -> Agent:

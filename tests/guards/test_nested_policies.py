@@ -23,7 +23,7 @@ from agentgraph.guards import (
     Subject,
 )
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.guards.guarded_agents import Hurried, audited, look, looping, solo, watched
+from tests.guards.guarded_agents import Hurried, audited, calls, look, looping, solo, watched
 
 
 def below(model: ScriptedModel, own: Guards | None, around: Guards, **fields: Any) -> Agent:
@@ -73,7 +73,7 @@ async def test_own_guards_may_be_stricter_on_loops() -> None:
 async def test_the_lower_limit_of_steps_holds(own: int, around: int, most: int) -> None:
     pages = iter(range(100))
     model = ScriptedModel(lambda messages: call("look", what=str(next(pages))))
-    reply = await below(model, Guards(steps=own), watched(steps=around)).ainvoke("go")
+    reply = await below(model, Guards(steps=calls(own)), watched(steps=calls(around))).ainvoke("go")
     assert (reply.close_reason, len(model.requests)) == ("max_steps", most - (own < around))
 
 

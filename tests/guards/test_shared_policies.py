@@ -12,7 +12,7 @@ import pytest
 from agentgraph import Agent, Guards, Team, sequence
 from agentgraph.testing import Fault, ScriptedModel
 from tests.guards.escalating_agents import ANSWER, PLACES, Till, asked, clerk, pays, tree, unsure
-from tests.guards.guarded_agents import watched
+from tests.guards.guarded_agents import calls, watched
 from tests.sessions.talk import after, held
 
 FAILS = Fault.server_error()
@@ -48,7 +48,7 @@ async def test_a_stage_of_a_shared_policy_undoes_what_its_own_tenant_did() -> No
 
 
 async def test_a_guard_that_ends_a_team_undoes_what_all_of_that_team_did() -> None:
-    tills, guards = [Till(), Till()], watched(steps=3)
+    tills, guards = [Till(), Till()], watched(steps=calls(3))
     teams = [
         Team(
             [
@@ -103,7 +103,7 @@ async def test_whoever_ends_an_input_undoes_what_others_did_under_guards_of_thei
     team = Team(
         [
             payer(till, "first", *pays("tea"), "Paid.", guards=watched()),
-            payer(till, "second", *pays("milk"), ANSWER, guards=watched(steps=3)),
+            payer(till, "second", *pays("milk"), ANSWER, guards=watched(steps=calls(3))),
         ],
         sequence(["first", "second"]),
         guards=None,

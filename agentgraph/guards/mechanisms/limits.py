@@ -23,33 +23,58 @@ _MAX_PLANS = 32
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """End the run instead of making the model call after the last allowed one."""
+    """End the run instead of making the model call after the last allowed one.
+
+    `steps` counts the model calls since the last new result, with the call that led to it: a run
+    that learns something goes on. `total` counts all model calls of an input; None sets no limit.
+    Each attempt at a provider is a call, and all levels are counted together.
+    """
 
     steps: int = 50
+    total: int | None = 500
 
     def __post_init__(self) -> None:
         _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
+        if self.total is not None:
+            _require_whole(
+                self.total, 1, f"StepLimit(total={self.total!r}): allow at least one model call"
+            )
 
-    def check(self, count: int, grants: int = 1) -> Decision:
-        """Decide on one more model call after `count` of them.
+    def times(self, turns: int) -> StepLimit:
+        """Return the limit for so many turns."""
+        total = None if self.total is None else self.total * turns
+        return StepLimit(self.steps * turns, total)
 
-        Each grant of a human allows the whole limit once more; `grants` is 1 before any of them.
+    def check(self, count: int, grants: int = 1, *, total: int | None = None) -> Decision:
+        """Decide on one more model call after `count` of them without a new result.
+
+        `total` is the number of all calls, `count` where it is not given. Each grant of a human
+        allows the whole limit once more; `grants` is 1 before any of them.
         """
-        limit = self.steps * grants
-        if count < limit:
+        total = count if total is None else total
+        most = None if self.total is None else self.total * grants
+        if count < self.steps * grants and (most is None or total < most):
             return _STEP_ALLOWED
+        if most is not None and total >= most:
+            taken, limit, cause = total, most, "for one input"
+        else:
+            taken, limit, cause = count, self.steps * grants, "since the last new result"
         return Decision(
             "abort",
             "max_steps",
-            f"{count} model calls were made for one input; {limit} are allowed",
+            f"{taken} model calls were made {cause}; {limit} are allowed",
             "infinite_loop",
-            {"taken": count, "limit": limit},
+            {"taken": taken, "limit": limit},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class HopLimit:
-    """Refuse the handoff after the last allowed one."""
+    """Refuse the handoff after the last allowed one in a row.
+
+    A row are the handoffs that models choose without a tool's work between them. What rules decide,
+    a delegation and its answer, and a human's word are no handoffs; a request for help ends a row.
+    """
 
     hops: int = 5
 
@@ -57,15 +82,15 @@ class HopLimit:
         _require_whole(self.hops, 0, f"HopLimit({self.hops!r}): give 0 or more")
 
     def check(self, count: int, grants: int = 1) -> Decision:
-        """Decide on one more handoff after `count` of them; for grants see `StepLimit.check`."""
+        """Decide on one more handoff after `count` in a row; for grants see `StepLimit.check`."""
         limit = self.hops * grants
         if count < limit:
             return Decision("allow", "hop_limit")
         return Decision(
             "deny",
             "hop_limit",
-            f"{count} handoffs were made for one input; {limit} are allowed: "
-            "answer with what is there",
+            f"{count} handoffs were made in a row, without a tool's work between them; {limit} are "
+            "allowed: do some of the work, or answer with what is there",
             "deadlock",
             {"made": count, "limit": limit},
         )

@@ -52,7 +52,7 @@ class Watch(BaseCallbackHandler):
         decision = _denial_at(self._site)
         if decision is not None:
             raise stop_error(decision)
-        self._site.account.spending.steps += 1
+        self._site.account.spending.progress.steps += 1
         self._site.record("model", model=self._site.place.path)
 
     def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
@@ -83,7 +83,10 @@ def _denial_at(site: Site) -> Decision | None:
     """Return the denial of the limit that one more call would exceed, None where it may be made."""
     account, policy, deadline = site.account, site.policy, site.deadline()
     if policy.steps is not None:
-        decision = policy.steps.check(account.spending.steps, account.spending.grants)
+        progress = account.spending.progress
+        decision = policy.steps.check(
+            progress.idle_steps, account.spending.grants, total=progress.steps
+        )
         if not decision.allows:
             return decision
     if deadline is not None and not (decision := deadline.check()).allows:

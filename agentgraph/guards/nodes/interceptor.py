@@ -178,8 +178,9 @@ class NodeInterceptor:
     async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
         """Count a move of the conversation to a peer, or back; return a refusal if it may not."""
         site, account, policy = self.site, self.account, self.site.policy
+        progress = account.spending.progress
         if policy.hops is not None and not is_return:
-            decision = policy.hops.check(account.hops, account.spending.grants)
+            decision = policy.hops.check(progress.handoffs, account.spending.grants)
             if not decision.allows:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)
@@ -191,7 +192,10 @@ class NodeInterceptor:
                 await self._correct_or_postpone(decision)
                 if decision.action != "correct":
                     return Refusal(decision.guard, decision.cause)
-        if not is_return:
+        if is_return:
+            progress.handoffs = 0
+        else:
+            progress.handoffs += 1
             account.hop_count.count(site.speaker)
         site.record("handoff", source=site.place.path, target=target, hop=not is_return)
         return None
@@ -220,6 +224,7 @@ class NodeInterceptor:
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
         """Count a worker's reply: a worker that always replies the same is stuck."""
+        self.site.learn(reply)
         monitor = self.account.deadlock
         if monitor is not None:
             texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}

@@ -50,18 +50,26 @@ class Answer(NamedTuple):
 
 
 async def admit_call(site: Site) -> Decision:
-    """Count one more model call, or return the decision on the limit that it exceeds."""
-    account, policy = site.account, site.policy
-    decision = _ALLOW
-    if policy.steps is not None:
-        decision = policy.steps.check(account.spending.steps, account.spending.grants)
+    """Return whether one more model may be asked: the decision on the limit that this exceeds.
+
+    The call is counted when it is made.
+    """
+    decision = _within_steps(site)
     if decision.allows and (deadline := site.deadline()) is not None:
         decision = deadline.check()
-    if decision.allows:  # counted before the call, so that parallel branches cannot overshoot
-        account.spending.steps += 1
+    if decision.allows:
         return decision
     # A limit is no mistake that the model could correct.
     return await site.decide_by_table(decision, possible=False)
+
+
+def _within_steps(site: Site) -> Decision:
+    """Decide by the step limit on one more model call."""
+    limit, spending = site.policy.steps, site.account.spending
+    if limit is None:
+        return _ALLOW
+    progress = spending.progress
+    return limit.check(progress.idle_steps, spending.grants, total=progress.steps)
 
 
 class GuardedModelCall:
@@ -94,6 +102,8 @@ class GuardedModelCall:
                     raise
             correction = await self._judge(answer, messages)
             if correction is None:
+                if not answer.message.tool_calls:
+                    self._site.account.spending.progress.learn(answer.message.content)
                 return answer.message
             if isinstance(correction, AIMessage):
                 return correction
@@ -103,7 +113,7 @@ class GuardedModelCall:
             answer = None
 
     async def _admit_again(self) -> None:
-        """Count one more model call of this node, or raise where a limit forbids it."""
+        """Raise where a limit forbids one more model call of this node."""
         decision = await admit_call(self._site)
         if not decision.allows:
             raise stop_error(decision)
@@ -244,6 +254,7 @@ class GuardedModelCall:
             if request is not None and not request.decision.allows:
                 raise await self._refusal(request.decision)
             permit = request
+            await self._count()
             payment.record_seq = site.record("model", model=name, **payment.worst_case())
             message = self.model_message = await self._call_in_time(answerer, messages)
         except BaseException as error:
@@ -254,6 +265,16 @@ class GuardedModelCall:
         if overspend is not None:
             await self._slow_down(name, overspend)
         return Answer(message, permit)
+
+    async def _count(self) -> None:
+        """Count one more attempt at a provider, or raise where the step limit forbids it.
+
+        Nothing is awaited between the check and the count: parallel branches must not overshoot.
+        """
+        decision = _within_steps(self._site)
+        if not decision.allows:
+            raise stop_error(await self._site.decide_by_table(decision, possible=False))
+        self._site.account.spending.progress.steps += 1
 
     def _overdue(self) -> Decision | None:
         """Return a denial where the stage, or the whole input, has no time left for a call."""

@@ -58,6 +58,12 @@ class Site:
         """Record what the model call with that record number has used."""
         self._write("settled", data, parent=parent)
 
+    def learn(self, result: object) -> None:
+        """Note the result of a tool's or a worker's work: a new one is progress."""
+        progress = self.account.spending.progress
+        progress.handoffs = 0
+        progress.learn(result)
+
     async def decide(self, decision: Decision) -> Decision:
         """Record a decision, emit its event on the run's stream, and return it."""
         await self.record_decision(decision)

@@ -280,6 +280,8 @@ async def _observe(
 ) -> None:
     """Show a call to the loop detector; a loop is acted on by the model's next call or node."""
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
+    if not failed and isinstance(use, ToolUse):
+        site.learn(result)
     if detector is None:
         return
     decision = account.loop(visit, detector).observe(

@@ -206,7 +206,7 @@ class Account:
 
     @property
     def hops(self) -> int:
-        """Return the number of handoffs that models made to peers, on all levels."""
+        """Return the number of handoffs that models made, here and on all levels above."""
         return self.hop_count.total + (0 if self.parent is None else self.parent.hops)
 
     @property
@@ -299,7 +299,7 @@ class Account:
             "version": self.version,
             "seen_at": self.seen_at,
             "spends": self.spending.dump(),
-            "steps": self.spending.steps,
+            **self.spending.progress.dump(),
             "granted": self.spending.grants,
         }
         self._dump_memories(values)
@@ -333,7 +333,10 @@ class Account:
 
     def balance(self) -> dict[str, Any]:
         """Return the counts that another process must not begin anew for this input."""
-        values: dict[str, Any] = {"steps": self.steps, "spends": self.spending.dump()}
+        values: dict[str, Any] = {
+            **self.spending.progress.counts(),
+            "spends": self.spending.dump(),
+        }
         if self.spending.grants > 1:
             values["granted"] = self.spending.grants
         if self.deadline is not None:
@@ -374,9 +377,9 @@ class Account:
         self.pending |= pending_of(snapshot)
 
     def load_counts(self, counts: Mapping[str, Any]) -> None:
-        """Adopt the model calls and the grants that another process has counted."""
+        """Adopt the progress and the grants that another process has counted."""
         spending = self.spending
-        spending.steps = max(spending.steps, counts.get("steps", 0))
+        spending.progress.merge(counts, is_latest=self.parent is None)
         spending.grants = max(spending.grants, counts.get("granted", 1))
 
 

@@ -176,6 +176,8 @@ def _forget_visits(account: Account) -> None:
 def _take_back(account: Account, speaker: str) -> None:
     """Forget the speaker's part of this round, except its spending and its actions."""
     before, base = account.progress.before, dict(account.base)
+    progress = account.spending.progress
+    progress.handoffs = max(0, progress.handoffs - account.hop_count.now.get(speaker, 0))
     account.hop_count.take_back(speaker)
     for name in BY_PATH:
         setattr(account, name, of_other_trees(speaker, getattr(account, name)))

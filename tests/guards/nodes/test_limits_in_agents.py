@@ -1,36 +1,30 @@
-"""Limits in real trees: depth, fan-out, hops and steps, counted over all levels of an input."""
+"""Limits in real trees: depth and fan-out, and limits of parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
-from langgraph.types import interrupt
 
-from agentgraph import Agent, Guards, Handoff, Team
+from agentgraph import Agent, Guards, Team
 from agentgraph.guards import LoopDetector, MemorySink
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, COMPENSATE
-from agentgraph.routing import FromSpeaker, Transition, TransitionGraph, sequence
-from agentgraph.sessions import EV_AUDIT, EV_HANDOFF, EV_HANDOFF_REJECTED
+from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.guarded_agents import (
     answers,
     audited,
+    calls,
     decided,
-    elsewhere,
-    for_ever,
     is_legal,
-    look,
     looping,
     solo,
     streamed,
     watched,
 )
-from tests.sessions.talk import after, held, of_type, talk
 
 
 def passing_down(levels: int, *, kind: str, guards: Guards) -> tuple[Agent, list[ScriptedModel]]:
@@ -118,221 +112,6 @@ async def test_what_was_refused_may_be_asked_for_in_the_next_message() -> None:
     assert answers(await agent.ahistory("t"))[-1] == "done"
 
 
-# Hops
-
-
-class Ring:
-    """Agents in a circle within a team: each hands over to the next, for ever."""
-
-    def __init__(self, count: int, **fields: Any) -> None:
-        self.names = [f"p{n}" for n in range(count)]
-        self.reasons = iter(range(1000))
-        agents = [self._agent(n) for n in range(count)]
-        self.team = Team(agents, TransitionGraph("p0", ()), **fields)
-
-    def _agent(self, number: int) -> Agent:
-        following = self.names[(number + 1) % len(self.names)]
-
-        def turn(messages: list[BaseMessage]) -> Scripted:
-            refused = messages[-1].type == "tool" and "hop_limit" in str(messages[-1].text)
-            return "I stay." if refused else call("over", reason=str(next(self.reasons)))
-
-        def over(reason: str) -> Handoff:
-            """Hand over."""
-            return Handoff(following, reason)
-
-        return solo(ScriptedModel(turn), over, name=self.names[number])
-
-
-async def test_in_a_team_five_handoffs_pass_and_the_sixth_is_refused() -> None:
-    sink = MemorySink()
-    async with held(Ring(4, guards=watched(sink)).team) as session:
-        await after(session, "user", "go")
-        assert len(await of_type(session, EV_HANDOFF)) == 5
-        (rejected,) = await of_type(session, EV_HANDOFF_REJECTED)
-        assert '"code":"hop_limit"' in rejected.event_data["told"]
-        assert (await talk(session))[-1] == ("p1", "I stay.")
-        audits = await of_type(session, EV_AUDIT)
-        told = [(one.event_data["guard"], one.event_data["action"]) for one in audits]
-        assert told == [("hop_limit", "deny")]
-    assert audited(sink) == [("p1", "hop_limit", "deny")]
-
-
-async def test_a_word_from_outside_allows_the_hops_anew() -> None:
-    rules = TransitionGraph("p0", [Transition(FromSpeaker("user"), "p0")])
-    ring = Ring(4)
-    team = Team(ring.team.agents, rules)
-    async with held(team) as session:
-        await after(session, "user", "go")
-        handed = len(await of_type(session, EV_HANDOFF))
-        assert handed == 5
-
-
-def transfers(model: ScriptedModel, *agents: Agent, **fields: Any) -> Agent:
-    return Agent("boss", model=model, agents=agents, **fields)
-
-
-def helped(name: str = "sub", first: int = 0) -> Agent:
-    """Return a sub-agent that gives the conversation back each time."""
-    asks = for_ever(*(call("request_help", reason=f"help {first + n}") for n in range(50)))
-    return Agent(name, model=asks)
-
-
-def asking_each_time() -> ScriptedModel:
-    """Return a model that transfers until it is refused; each time it has news."""
-
-    def turn(messages: list[BaseMessage]) -> Scripted:
-        refused = messages[-1].type == "tool" and "handoffs were made" in str(messages[-1].text)
-        return "I do it myself." if refused else call("transfer_to_sub")
-
-    return ScriptedModel(turn)
-
-
-async def test_in_a_tree_five_transfers_pass_and_the_sixth_is_refused() -> None:
-    sink = MemorySink()
-    agent = transfers(asking_each_time(), helped(), guards=watched(sink))
-    events = await streamed(agent)
-    assert decided(events) == audited(sink) == [("boss", "hop_limit", "deny")]
-    history = await agent.ahistory("t")
-    moved = [text for text in answers(history) if text.startswith("Conversation transferred")]
-    assert len(moved) == 5
-    assert history[-1].text == "I do it myself."
-    assert is_legal(history)
-    reply = await agent.ainvoke("again", thread_id="t")
-    assert reply.text == "I do it myself."
-
-
-async def test_hops_are_counted_over_all_levels() -> None:
-    """Two transfers down to the leaf and one back up by help are two hops, wherever made."""
-    leaf = helped("leaf")
-    mid_turns = for_ever(call("transfer_to_leaf"), call("request_help", reason="up"))
-    mid = Agent("mid", model=mid_turns, agents=[leaf])
-
-    def turn(messages: list[BaseMessage]) -> Scripted:
-        refused = any("handoffs were made" in str(m.text) for m in messages if m.type == "tool")
-        return "I do it myself." if refused else call("transfer_to_mid")
-
-    agent = Agent("boss", model=ScriptedModel(turn), agents=[mid])
-    events = await streamed(agent)
-    assert [told for told in decided(events) if told[1] == "hop_limit"] == [
-        ("boss/mid", "hop_limit", "deny")
-    ]
-    moved = [t for t in answers(await agent.ahistory("t")) if t.startswith("Conversation trans")]
-    assert len(moved) == 5
-
-
-async def test_hops_are_remembered_over_an_interrupt_in_another_agent(tmp_path: Path) -> None:
-    def ask() -> str:
-        """Ask a human."""
-        return str(interrupt("may I?"))
-
-    def compiled(url: str, model: ScriptedModel, first: int = 0) -> Agent:
-        sub = helped(first=first)
-        return transfers(model, sub, tools=[ask], checkpointer=url, durability="sync")
-
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    before = compiled(url, ScriptedModel([*[call("transfer_to_sub")] * 3, call("ask")]))
-    (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    after_it = compiled(elsewhere(url), asking_each_time(), first=3)
-    reply = await after_it.aresume("t", {question.id: "yes"})
-    assert reply.text == "I do it myself."
-    moved = [t for t in answers(await after_it.ahistory("t")) if t.startswith("Conversation tran")]
-    assert len(moved) == 5
-
-
-async def test_delegates_and_tools_are_no_hops() -> None:
-    sub = solo(ScriptedModel(lambda messages: f"part {len(messages)}"), name="sub")
-    asks = [call("transfer_to_sub", reason=str(n)) for n in range(8)]
-    boss = ScriptedModel([*asks, "Done."])
-    guards = watched(hops=0)
-    reply = await transfers(boss, sub, handoff="delegate", guards=guards).ainvoke("go")
-    assert (reply.text, reply.close_reason) == ("Done.", None)
-
-
-async def test_a_limit_of_none_lets_everything_pass() -> None:
-    asks = [call("transfer_to_sub")] * 9
-    boss = ScriptedModel([*asks, "Done."])
-    guards = watched(hops=None, deadlock=None)
-    reply = await transfers(boss, helped(), guards=guards).ainvoke("go")
-    assert (reply.text, reply.close_reason) == ("Done.", None)
-
-
-# Steps
-
-
-async def test_the_fiftieth_model_call_is_the_last() -> None:
-    pages = iter(range(1000))
-    model = ScriptedModel(lambda messages: call("look", what=str(next(pages))))
-    agent = solo(model)
-    events = await streamed(agent)
-    assert decided(events) == [("a", "max_steps", "abort")]
-    assert len(model.requests) == 50
-    assert is_legal(await agent.ahistory("t"))
-
-
-async def test_steps_are_shared_by_all_levels() -> None:
-    pages = iter(range(1000))
-    model = ScriptedModel(lambda messages: call("look", what=str(next(pages))))
-    boss = ScriptedModel([call("sub", request="go")])
-    agent = Agent("boss", model=boss, agents=[solo(model, name="sub").as_tool()])
-    reply = await agent.replace(guards=watched(steps=10)).ainvoke("go")
-    assert (reply.close_reason, len(model.requests)) == ("max_steps", 9)
-
-
-async def test_steps_are_shared_by_workers_side_by_side() -> None:
-    pages = iter(range(1000))
-    model = ScriptedModel(lambda messages: call("look", what=str(next(pages))))
-    boss = ScriptedModel([[call("sub", request=f"part {n}") for n in range(4)]])
-    agent = Agent("boss", model=boss, agents=[solo(model, name="sub").as_tool()])
-    reply = await agent.replace(guards=watched(steps=21)).ainvoke("go", thread_id="t")
-    assert (reply.close_reason, len(model.requests)) == ("max_steps", 20)
-    assert is_legal(await agent.ahistory("t"))
-
-
-async def test_steps_are_counted_over_a_resume_in_another_agent(tmp_path: Path) -> None:
-    pages = iter(range(1000))
-
-    def ask() -> str:
-        """Ask a human."""
-        return str(interrupt("may I?"))
-
-    def compiled(url: str, *first: Scripted) -> tuple[ScriptedModel, Agent]:
-        turns = iter(first)
-        model = ScriptedModel(lambda m: next(turns, call("look", what=str(next(pages)))))
-        fields: dict[str, Any] = {"checkpointer": url, "durability": "sync"}
-        return model, solo(model, look, ask, guards=watched(steps=7), **fields)
-
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    _, before = compiled(url, call("look", what="a"), call("look", what="b"), call("ask"))
-    (question,) = (await before.ainvoke("go", thread_id="t")).interrupts
-    model, later = compiled(elsewhere(url))
-    reply = await later.aresume("t", {question.id: "yes"})
-    assert (reply.close_reason, len(model.requests)) == ("max_steps", 4)
-
-
-async def test_a_regulated_run_that_is_out_of_steps_asks_for_more() -> None:
-    pages = iter(range(1000))
-    model = ScriptedModel(lambda messages: call("look", what=str(next(pages))))
-    agent = solo(model, guards=watched(tier="regulated", steps=4))
-    reply = await agent.ainvoke("go", thread_id="t")
-    (question,) = reply.interrupts
-    assert question.payload["guard"] == "max_steps"
-    reply = await agent.aresume("t", {question.id: "approve"})
-    (again,) = reply.interrupts
-    assert len(model.requests) == 8
-    reply = await agent.aresume("t", {again.id: "reject"})
-    assert (reply.close_reason, len(model.requests)) == ("max_steps", 8)
-    assert is_legal(await agent.ahistory("t"))
-
-
-async def test_steps_of_a_team_are_shared_by_its_rounds() -> None:
-    agents = [solo(ScriptedModel(lambda _: "said"), name=name) for name in "abc"]
-    async with held(Team(agents, sequence(["a", "b", "c"]), guards=watched(steps=2))) as session:
-        state = await after(session, "user", "go")
-        assert [who for who, _ in await talk(session)] == ["user", "a", "b"]
-        assert state.pending_close_reason == "max_steps"
-
-
 # Policies of parts
 
 
@@ -362,7 +141,7 @@ async def test_a_participant_s_own_guards_never_lift_a_team_s() -> None:
     agents = [
         solo(ScriptedModel(lambda _: "said"), name=name, guards=Guards(steps=99)) for name in "abc"
     ]
-    team = Team(agents, sequence(["a", "b", "c"]), guards=watched(steps=2))
+    team = Team(agents, sequence(["a", "b", "c"]), guards=watched(steps=calls(2)))
     assert (await team.arun("go")).close_reason == "max_steps"
 
 

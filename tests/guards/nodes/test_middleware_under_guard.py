@@ -39,6 +39,7 @@ from tests.guards.guarded_agents import (
     Hurried,
     answers,
     audited,
+    calls,
     for_ever,
     is_legal,
     look,
@@ -285,7 +286,7 @@ async def test_a_retry_middleware_tries_again_what_guards_do_not() -> None:
 
 async def test_each_call_that_middleware_makes_is_a_step() -> None:
     model = for_ever(call("look", what="it"), call("look", what="that"), "Done.")
-    agent = solo(model, guards=watched(steps=5), middleware=[Asks(2)])
+    agent = solo(model, guards=watched(steps=calls(5)), middleware=[Asks(2)])
     reply = await agent.ainvoke("go", thread_id="t")
     assert (reply.close_reason, len(model.requests)) == ("max_steps", 5)
     assert is_legal(await agent.ahistory("t"))

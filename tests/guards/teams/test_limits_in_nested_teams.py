@@ -14,7 +14,7 @@ from agentgraph.routing import TransitionGraph, sequence
 from agentgraph.sessions import EV_HANDOFF
 from agentgraph.testing import ScriptedModel, call
 from agentgraph.testing.answers import Scripted
-from tests.guards.guarded_agents import look, solo, watched
+from tests.guards.guarded_agents import calls, look, solo, watched
 from tests.sessions.talk import after, held, of_type, talk
 
 
@@ -80,7 +80,7 @@ async def test_model_calls_inside_count_with_those_outside() -> None:
     )
     outer: list[Any] = [talking("p"), inner, talking("q"), talking("r")]
     rules = sequence(["p", "inner", "q", "r"])
-    async with held(Team(outer, rules, guards=watched(steps=5))) as session:
+    async with held(Team(outer, rules, guards=watched(steps=calls(5)))) as session:
         state = await after(session, "user", "go")
         assert [who for who, _ in await talk(session)] == ["user", "p", "inner", "q"]
         assert state.pending_close_reason == "max_steps"
@@ -90,7 +90,7 @@ async def test_a_team_inside_stops_at_the_limit_of_the_one_around_it() -> None:
     pages = count()
     busy = ScriptedModel(lambda _: call("look", what=str(next(pages))))
     inner = Team([solo(busy, look, name="busy")], sequence(["busy"]), name="inner")
-    team = Team([talking("p"), inner], sequence(["p", "inner"]), guards=watched(steps=5))
+    team = Team([talking("p"), inner], sequence(["p", "inner"]), guards=watched(steps=calls(5)))
     await team.arun("go")
     assert len(busy.requests) == 4
 

@@ -15,7 +15,16 @@ from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_AUDIT
 from agentgraph.testing import FakeClock, Fault, ScriptedModel, call
 from tests.guards.escalating_agents import ANSWER, Till, pays
-from tests.guards.guarded_agents import audited, look, looping, recorded, solo, watched, words_of
+from tests.guards.guarded_agents import (
+    audited,
+    calls,
+    look,
+    looping,
+    recorded,
+    solo,
+    watched,
+    words_of,
+)
 from tests.guards.metered_models import Driven, worker
 from tests.guards.timed_agents import guards
 from tests.sessions.talk import after, held, of_type, settled, talk
@@ -52,7 +61,7 @@ def busy() -> ScriptedModel:
 async def test_model_calls_of_a_team_count_with_those_of_its_supervisor() -> None:
     model = busy()
     team = inner(solo(model, name="busy"))
-    reply = await boss(ASK, agents=[team], guards=watched(steps=5)).ainvoke("go")
+    reply = await boss(ASK, agents=[team], guards=watched(steps=calls(5))).ainvoke("go")
     assert (reply.close_reason, words_of(reply), len(model.requests)) == ("max_steps", "", 4)
 
 
@@ -131,9 +140,8 @@ async def test_hops_in_a_team_count_with_those_of_its_supervisor() -> None:
 async def test_hops_of_one_team_are_none_that_are_left_to_the_next() -> None:
     sink = MemorySink()
     teams = [ring("first", guards=Guards(hops=2)), ring("second")]
-    turns = [call("transfer_to_first"), call("transfer_to_second"), "Done."]
-    agent = boss(*turns, agents=teams, guards=watched(sink, hops=3))
-    await agent.ainvoke("go")
+    rules = sequence(["first", "second"])
+    await Team(teams, rules, guards=watched(sink, hops=3)).arun("go")
     assert len(hops(sink)) == 3
 
 
@@ -173,7 +181,7 @@ async def test_two_teams_of_one_agent_each_undo_their_own() -> None:
 
 
 async def test_a_policy_for_an_agent_of_a_team_is_held_there() -> None:
-    guards = watched(stages={"busy": Guards(steps=2)})
+    guards = watched(stages={"busy": Guards(steps=calls(2))})
     model = busy()
     reply = await boss(ASK, agents=[inner(solo(model, name="busy"))], guards=guards).ainvoke("go")
     assert (reply.close_reason, len(model.requests)) == ("max_steps", 1)
@@ -187,15 +195,15 @@ def test_what_is_wrong_under_a_supervisor_s_policy_is_told_at_build() -> None:
         )
     assert any("a" in fault for fault in told.value.faults)
     with pytest.raises(ConfigurationError, match="nobody"):
-        Agent("boss", agents=[team], guards=watched(stages={"nobody": Guards(steps=2)}))
+        Agent("boss", agents=[team], guards=watched(stages={"nobody": Guards(steps=calls(2))}))
 
 
 async def test_a_team_s_own_graph_keeps_its_own_guards() -> None:
     """It is a graph as any other there: who gives the graph has compiled it."""
     model = busy()
-    graph = inner(solo(model, name="busy"), guards=watched(steps=7)).graph
+    graph = inner(solo(model, name="busy"), guards=watched(steps=calls(7))).graph
     graph.name = "inner"
-    await boss(ASK, "so", agents=[graph], guards=watched(steps=5)).ainvoke("go")
+    await boss(ASK, "so", agents=[graph], guards=watched(steps=calls(5))).ainvoke("go")
     assert len(model.requests) == 7
 
 
@@ -292,7 +300,7 @@ async def test_what_a_human_grants_inside_is_granted_outside(decision: str) -> N
     team = inner(solo(ScriptedModel([*turns, "found"]), name="busy"))
     last = solo(ScriptedModel(["so"]), name="last")
     asks = DecisionTable({("infinite_loop", "interactive"): Cell("escalate")})
-    policy = watched(steps=3, decisions=asks)
+    policy = watched(steps=calls(3), decisions=asks)
     async with held(Team([team, last], sequence(["inner", "last"]), guards=policy)) as session:
         state = await after(session, "user", "go")
         [question] = state.interrupts

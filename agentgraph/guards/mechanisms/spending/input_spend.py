@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from agentgraph.clock import SystemClock
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
+from agentgraph.guards.mechanisms.spending.progress import Progress
 
 SHARE = 0.1
 """The share of a budget that an attempt at a round may spend before it writes to the log."""
@@ -54,8 +55,7 @@ class InputSpend:
         # Never the id of a fake clock: two processes under test would be one payer.
         self._payer = SystemClock().new_id()[:12]
         self._snapshots = 0
-        self.steps = 0
-        """How many model calls were made."""
+        self.progress = Progress()
         self.grants = 1
         """How often the limits were granted: once at first, once more by each human who agrees."""
         self.log_lock = asyncio.Lock()
@@ -71,6 +71,11 @@ class InputSpend:
         """The share of each budget up to which the log covers spending, None outside a session."""
         self.read_levels: set[str] = set()
         """The graph levels of which the snapshots of other processes were read."""
+
+    @property
+    def steps(self) -> int:
+        """Return how many model calls were made."""
+        return self.progress.steps
 
     def spend(self, name: str, budget: CostBudget) -> Spend:
         """Return the spending under one budget, the same object each time."""
