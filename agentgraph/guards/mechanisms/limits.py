@@ -1,24 +1,86 @@
 """Limits on counts of one outside input: steps, hops, depth, fan-out and new plans.
 
 The caller asks a limit before the next step, with the count so far; the limit allows the step or
-says what happens instead. Only `ReplanLimit` has a memory, as it compares plans with earlier ones.
+says what happens instead. `Progress` is the memory of steps and hops; `ReplanLimit` has one of its
+own, as it compares plans with earlier ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, cast
+from hashlib import blake2b
+from typing import Any, Literal, Self, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision, FailureClass
-from agentgraph.guards.mechanisms.canonical import digest
+from agentgraph.guards.mechanisms.canonical import canonical, digest
 from agentgraph.guards.mechanisms.settings import is_whole
 
 # The step limit is checked before each model call, so the usual decision is made once.
 _STEP_ALLOWED = Decision("allow", "max_steps")
+_BITS = 512
+_BITS_PER_RESULT = 2
 _MAX_PLANS = 32
 """How many digests of plans are kept for a stage; the oldest is forgotten first."""
+
+
+class Progress:
+    """What an input has learned, and what its models have done since: the memory of two limits.
+
+    All levels and inner sessions of an input share it. It remembers which results were seen by a
+    few bits each, so that its size is fixed: after hundreds of results some new ones are taken for
+    old ones, and none the other way round.
+    """
+
+    __slots__ = ("_seen", "handoffs", "learned_at", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """How many model calls were made; each attempt at a provider is one."""
+        self.learned_at = 0
+        """How many had been made before the one that led to the last new result."""
+        self.handoffs = 0
+        """How many handoffs models have made in a row, without a tool's work between them."""
+        self._seen = 0
+
+    @property
+    def idle_steps(self) -> int:
+        """Return the number of model calls since the last new result, with that which led to it."""
+        return self.steps - self.learned_at
+
+    def work(self, result: object) -> None:
+        """Note the result of a tool's or a worker's work, which also ends a row of handoffs."""
+        self.handoffs = 0
+        self.learn(result)
+
+    def learn(self, result: object) -> None:
+        """Note a result; one that was not seen before starts the count of model calls anew."""
+        mask = _mask_of(result)
+        if self._seen & mask != mask:
+            self._seen |= mask
+            self.learned_at = max(self.steps - 1, self.learned_at)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the memory as JSON-able values."""
+        return {**self.counts(), "seen": f"{self._seen:x}"} if self._seen else self.counts()
+
+    def counts(self) -> dict[str, Any]:
+        """Return the counts alone: for a session's log, of which each byte is kept."""
+        values: dict[str, Any] = {"steps": self.steps}
+        if self.learned_at:
+            values["learned_at"] = self.learned_at
+        if self.handoffs:
+            values["in_a_row"] = self.handoffs
+        return values
+
+    def merge(self, values: Mapping[str, Any], *, is_latest: bool) -> None:
+        """Add what another process has dumped, and its handoffs in a row if that is the latest."""
+        self.steps = max(self.steps, values.get("steps", 0))
+        self.learned_at = max(self.learned_at, values.get("learned_at", 0))
+        self._seen |= int(values.get("seen", "0"), 16)
+        if is_latest:
+            self.handoffs = values.get("in_a_row", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +106,11 @@ class StepLimit:
         """Return the limit for so many turns."""
         total = None if self.total is None else self.total * turns
         return StepLimit(self.steps * turns, total)
+
+    def ask(self, progress: Progress, grants: int = 1) -> Decision:
+        """Decide on one more model call of an input."""
+        steps = progress.steps
+        return self.check(steps - progress.learned_at, grants, total=steps)
 
     def check(self, count: int, grants: int = 1, *, total: int | None = None) -> Decision:
         """Decide on one more model call after `count` of them without a new result.
@@ -201,6 +268,17 @@ class ReplanLimit:
         self._counts = dict(cast(Mapping[str, int], state.get("made", {})))
         plans = cast(Mapping[str, Sequence[str]], state.get("plans", {}))
         self._plans = {stage: list(digests) for stage, digests in plans.items()}
+
+
+def _mask_of(result: object) -> int:
+    text = result if isinstance(result, str) else canonical(result)
+    # Not `hash`, which differs from process to process. Strict UTF-8 cannot write half of a
+    # surrogate pair.
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    mask = 0
+    for at in range(_BITS_PER_RESULT):
+        mask |= 1 << int.from_bytes(digest[4 * at : 4 * at + 4]) % _BITS
+    return mask
 
 
 def _escalation(

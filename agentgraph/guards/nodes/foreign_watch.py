@@ -83,10 +83,7 @@ def _denial_at(site: Site) -> Decision | None:
     """Return the denial of the limit that one more call would exceed, None where it may be made."""
     account, policy, deadline = site.account, site.policy, site.deadline()
     if policy.steps is not None:
-        progress = account.spending.progress
-        decision = policy.steps.check(
-            progress.idle_steps, account.spending.grants, total=progress.steps
-        )
+        decision = policy.steps.ask(account.spending.progress, account.spending.grants)
         if not decision.allows:
             return decision
     if deadline is not None and not (decision := deadline.check()).allows:

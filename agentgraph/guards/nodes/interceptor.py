@@ -224,7 +224,7 @@ class NodeInterceptor:
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
         """Count a worker's reply: a worker that always replies the same is stuck."""
-        self.site.learn(reply)
+        self.account.spending.progress.work(reply)
         monitor = self.account.deadlock
         if monitor is not None:
             texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}

@@ -68,8 +68,7 @@ def _within_steps(site: Site) -> Decision:
     limit, spending = site.policy.steps, site.account.spending
     if limit is None:
         return _ALLOW
-    progress = spending.progress
-    return limit.check(progress.idle_steps, spending.grants, total=progress.steps)
+    return limit.ask(spending.progress, spending.grants)
 
 
 class GuardedModelCall:

@@ -58,12 +58,6 @@ class Site:
         """Record what the model call with that record number has used."""
         self._write("settled", data, parent=parent)
 
-    def learn(self, result: object) -> None:
-        """Note the result of a tool's or a worker's work: a new one is progress."""
-        progress = self.account.spending.progress
-        progress.handoffs = 0
-        progress.learn(result)
-
     async def decide(self, decision: Decision) -> Decision:
         """Record a decision, emit its event on the run's stream, and return it."""
         await self.record_decision(decision)
@@ -122,7 +116,7 @@ class Site:
             kind,
             agent=f"{self.account.path_prefix}{self.place.path}",
             thread=self.thread_id,
-            step=self.account.spending.steps,
+            step=self.account.spending.progress.steps,
             decision=decision,
             data=data,
             parent=parent,

@@ -242,7 +242,7 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
 async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
     """Return the answer to a call that fails a gate, else None; it counts as a failed call."""
     place = site.place
-    context = {"agent": place.path, "steps": site.account.spending.steps}
+    context = {"agent": place.path, "steps": site.account.spending.progress.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
     for gate in site.policy.gates:
         result = await gate.check_call(subject, place.path)
@@ -281,7 +281,7 @@ async def _observe(
     """Show a call to the loop detector; a loop is acted on by the model's next call or node."""
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
     if not failed and isinstance(use, ToolUse):
-        site.learn(result)
+        account.spending.progress.work(result)
     if detector is None:
         return
     decision = account.loop(visit, detector).observe(

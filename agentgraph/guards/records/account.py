@@ -202,7 +202,7 @@ class Account:
     @property
     def steps(self) -> int:
         """Return the number of model calls on all levels."""
-        return self.spending.steps
+        return self.spending.progress.steps
 
     @property
     def hops(self) -> int:

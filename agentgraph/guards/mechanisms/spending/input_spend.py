@@ -19,8 +19,8 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from agentgraph.clock import SystemClock
+from agentgraph.guards.mechanisms.limits import Progress
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
-from agentgraph.guards.mechanisms.spending.progress import Progress
 
 SHARE = 0.1
 """The share of a budget that an attempt at a round may spend before it writes to the log."""
@@ -71,11 +71,6 @@ class InputSpend:
         """The share of each budget up to which the log covers spending, None outside a session."""
         self.read_levels: set[str] = set()
         """The graph levels of which the snapshots of other processes were read."""
-
-    @property
-    def steps(self) -> int:
-        """Return how many model calls were made."""
-        return self.progress.steps
 
     def spend(self, name: str, budget: CostBudget) -> Spend:
         """Return the spending under one budget, the same object each time."""

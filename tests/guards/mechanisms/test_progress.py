@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgraph.guards.mechanisms.spending.progress import Progress
+from agentgraph.guards.mechanisms.limits import Progress
 
 RESULTS = st.lists(st.one_of(st.text(max_size=5), st.integers(), st.lists(st.text(max_size=3))))
 
