@@ -70,7 +70,7 @@ ROWS = {
     "guards": (
         "decision table",
         "mechanisms records.record records.sinks records.trail records.audit_trail",
-        "place overrides stricter tiers policy checks",
+        "place short_forms overrides stricter tiers policy checks",
         "records",
         "nodes",
         "patcher",

@@ -12,12 +12,13 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import FAILURE_CLASSES, Tier
+from agentgraph.guards.decision import FAILURE_CLASSES, FailureClass, Tier
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.escalation import Escalation
 from agentgraph.guards.mechanisms.gates.gate import Gate
+from agentgraph.guards.mechanisms.gates.schema import Schema
 from agentgraph.guards.mechanisms.limits import (
     DepthLimit,
     FanOutLimit,
@@ -31,33 +32,38 @@ from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.records.audit_trail import AuditTrail
-from agentgraph.guards.table import DecisionTable
+from agentgraph.guards.records.record import Sink
+from agentgraph.guards.short_forms import SHORT_FORMS
+from agentgraph.guards.table import Cell, DecisionTable
 
 P = TypeVar("P")
 """The policy of a stage: `Guards`. It is a type variable, as `Guards` itself takes `Overrides`."""
 
 
 class Overrides(TypedDict, Generic[P], total=False):
-    """The guards that replace those of a tier; None removes a guard, a number is its limit."""
+    """The guards that replace those of a tier.
+
+    A guard is given as such, or by its first setting alone, see `SHORT_FORMS`; None removes it.
+    """
 
     steps: StepLimit | int | None
     hops: HopLimit | int | None
     depth: DepthLimit | int | None
     fan_out: FanOutLimit | int | None
     replans: ReplanLimit | int
-    loop: LoopDetector | None
-    deadlock: DeadlockMonitor | None
-    breaker: CircuitBreaker | None
-    retry: RetryBudget | None
-    backoff: Backoff | None
-    deadlines: Deadlines
-    budget: CostBudget | None
-    velocity: CostVelocity | None
-    gates: Gate | Sequence[Gate] | None
-    escalation: Escalation
-    decisions: DecisionTable
-    saga: Saga | None
-    audit: AuditTrail | None
+    loop: LoopDetector | int | None
+    deadlock: DeadlockMonitor | int | None
+    breaker: CircuitBreaker | BaseChatModel | AIMessage | str | None
+    retry: RetryBudget | float | None
+    backoff: Backoff | int | None
+    deadlines: Deadlines | float
+    budget: CostBudget | int | None
+    velocity: CostVelocity | float | None
+    gates: Gate | Schema | Sequence[Gate | Schema] | None
+    escalation: Escalation | float
+    decisions: DecisionTable | Mapping[tuple[FailureClass, Tier], Cell]
+    saga: Saga | int | None
+    audit: AuditTrail | Sink | None
     stages: Mapping[str, P]
 
 
@@ -87,10 +93,10 @@ _ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
 """The guards that None cannot remove: the nodes call them without a check for None."""
 
 
-def guard_of(name: str, value: object, policy: type[P], faults: list[str]) -> object:
+def guard_of(name: str, value: object, policy: type[P], tier: Tier, faults: list[str]) -> object:
     """Return the guard for an override; where it is wrong, append to `faults` and return None.
 
-    `policy` is the class that a stage's own policy must have.
+    `policy` is the class that a stage's own policy must have; `tier` completes a short form.
     """
     if name == "gates":
         return _gates_of(value, faults)
@@ -98,33 +104,60 @@ def guard_of(name: str, value: object, policy: type[P], faults: list[str]) -> ob
         if isinstance(value, Mapping) and all(isinstance(s, policy) for s in value.values()):
             return MappingProxyType(dict(value))
         faults.append(f"stages={value!r}: give Guards by the names of agents")
-    elif name not in _KINDS:
+        return None
+    if name not in _KINDS:
         faults.append(
             f"{name}: there is no such guard; there are {', '.join(Overrides.__annotations__)}"
         )
-    elif isinstance(value, _KINDS[name]) or (value is None and name not in _ALWAYS):
+        return None
+    if isinstance(value, _KINDS[name]) or (value is None and name not in _ALWAYS):
         return value
-    elif name in LIMITS and isinstance(value, int):
-        try:
-            return LIMITS[name][0](value)
-        except ConfigurationError as error:
-            faults.extend(f"{name}={value!r}: {fault}" for fault in error.faults)
-    else:
-        faults.append(f"{name}={value!r}: give a {_KINDS[name].__name__}")
-    return None
+    short_form = SHORT_FORMS.get(name)
+    if short_form is None or not short_form.takes(value):
+        faults.append(f"{name}={value!r}: {_hint(name)}")
+        return None
+    try:
+        return short_form.make(value, tier)
+    except ConfigurationError as error:
+        faults.extend(f"{name}={value!r}: {fault}" for fault in error.faults)
+        return None
+
+
+def _hint(name: str) -> str:
+    """Say what may be given for a guard."""
+    short_form = SHORT_FORMS.get(name)
+    forms = f", or {short_form.what}" if short_form is not None else ""
+    removal = "" if name in _ALWAYS else "; None removes it"
+    return f"give a {_KINDS[name].__name__}{forms}{removal}"
 
 
 def _gates_of(value: object, faults: list[str]) -> tuple[Gate, ...] | None:
-    gates = () if value is None else (value,) if isinstance(value, Gate) else value
-    if (
-        isinstance(gates, Sequence)
-        # An empty text has no part that could be wrong, and would pass for an empty list of gates.
-        and not isinstance(gates, str | bytes | bytearray)
-        and all(isinstance(gate, Gate) for gate in gates)
-    ):
-        return tuple(gates)
-    faults.append(f"gates={value!r}: give a Gate, or several")
-    return None
+    """Return the gates of one gate or of several; a schema stands for the gate that has it."""
+    values = () if value is None else value
+    if isinstance(values, Gate | Mapping | type):
+        values = (values,)
+    # An empty text has no part that could be wrong, and would pass for an empty list of gates.
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        values = (value,)
+    gates: list[Gate] = []
+    own_faults: list[str] = []
+    for gate in values:
+        try:
+            gates.append(_gate_of(gate))
+        except ConfigurationError as error:
+            own_faults += error.faults
+    if own_faults:
+        faults.append(f"gates={value!r}: {'; '.join(dict.fromkeys(own_faults))}")
+        return None
+    return tuple(gates)
+
+
+def _gate_of(value: object) -> Gate:
+    if isinstance(value, Gate):
+        return value
+    if isinstance(value, Mapping | type):
+        return Gate(value)
+    raise ConfigurationError("give a Gate, a schema, or several")
 
 
 def fallback_faults(breaker: object) -> list[str]:

@@ -35,8 +35,9 @@ class Guards(Policy):
     It is a patcher too: `patched(compiled, Guards.batch())` guards a compiled graph.
 
     A guard that is not given is the tier's, see `interactive`, `batch` and `regulated`. None
-    removes a guard; a number is its limit. Counts are those of one outside input, over all agents;
-    all runs under this policy share breaker and retry:
+    removes a guard. Its main setting may be given alone: `Guards(hops=3, budget=1000, audit=sink)`;
+    `deadlines=30` are the seconds of a whole input. Counts are those of one outside input, over all
+    agents; all runs under this policy share breaker and retry:
 
     steps       StepLimit(50, total=500): model calls without a new result, and in all
     hops        HopLimit(5): how often in a row models hand over

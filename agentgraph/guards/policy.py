@@ -69,9 +69,10 @@ class Policy:
         faults: list[str] = []
         if tier not in TIERS:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
+            tier = "interactive"
         values: dict[str, Any] = {}
         for name, value in overrides.items():
-            values[name] = guard_of(name, value, Policy, faults)
+            values[name] = guard_of(name, value, Policy, tier, faults)
         if tier == "regulated" and values.get("budget") is None:
             faults.append(
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "

@@ -52,16 +52,16 @@ WRONG: dict[str, Any] = {
     "depth": -1,
     "fan_out": -3,
     "replans": -1,
-    "loop": 3,
+    "loop": 1,
     "deadlock": "yes",
     "breaker": CircuitBreaker,
-    "retry": 0.1,
-    "backoff": 2,
-    "deadlines": 60,
-    "budget": 5,
-    "velocity": 100,
+    "retry": 1.1,
+    "backoff": 0,
+    "deadlines": -60,
+    "budget": 0.5,
+    "velocity": 0,
     "gates": [Gate(), lambda subject: True],
-    "escalation": 0.7,
+    "escalation": 7,
     "decisions": {("deadlock", "batch"): "abort"},
     "saga": True,
     "audit": "file.jsonl",
@@ -195,7 +195,7 @@ def test_what_no_machine_can_count_is_refused(make: Callable[[], object]) -> Non
 @pytest.mark.parametrize("value", ["", b"", bytearray()])
 def test_a_text_is_no_gates(value: Any) -> None:
     [fault] = faults_of(lambda: Guards(gates=value))
-    assert fault == f"gates={value!r}: give a Gate, or several"
+    assert fault == f"gates={value!r}: give a Gate, a schema, or several"
     assert Guards(gates=[]).gates == ()
 
 
