@@ -35,7 +35,7 @@ def tighter(name: str, own: Any, outer: Any) -> Any:
     if name in LIMITS:
         return min(own, outer, key=lambda limit: getattr(limit, LIMITS[name][1]))
     if name == "deadlines":
-        layers = ("step_s", "stage_s", "workflow_s")
+        layers = ("step_s", "stage_s", "workflow_s", "tool_s")
         return Deadlines(*(_least(getattr(own, at), getattr(outer, at)) for at in layers))
     if name == "gates":
         return (*outer, *own)

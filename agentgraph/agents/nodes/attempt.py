@@ -51,6 +51,8 @@ class ToolAttempt:
     """Whether a tool ran for the call; a wrapper or a team may answer it without a tool."""
     history: Sequence[AnyMessage] = ()
     """The conversation that the tool has seen."""
+    is_over: bool = False
+    """Whether the call has its answer: a tool that was left behind may still return."""
     is_inside: bool = False
     """Whether the tool itself is running, or has failed."""
 
@@ -71,7 +73,7 @@ class ToolAttempt:
 
     def record(self, message: ToolMessage) -> None:
         """Enter a result in the journal, and in the results for a resumed task."""
-        if self.run is not None:
+        if self.run is not None and not self.is_over:
             self.run.record_messages([message])
             self.run.results[self.task] = message
 

@@ -90,6 +90,7 @@ class ToolRunner:
         else:
             with collect_notes(attempt.notes if self._level.membership is not None else None):
                 result = await self._run(attempt, config)
+        attempt.is_over = True
         for part in result if isinstance(result, list) else [result]:
             await self._read(part, attempt)
         if not attempt.answers and not attempt.has_removed_all:

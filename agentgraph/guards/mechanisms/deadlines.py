@@ -14,7 +14,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.mechanisms.settings import is_finite, is_positive
 
-Layer = Literal["step", "stage", "workflow"]
+Layer = Literal["tool", "step", "stage", "workflow"]
 
 _LAYERS: tuple[Layer, ...] = get_args(Layer)
 """From the innermost to the outermost."""
@@ -38,7 +38,7 @@ class Deadline:
         if not is_finite(self.at):
             faults.append(f"Deadline(at={self.at!r}): give seconds since the epoch")
         if self.layer not in _LAYERS:
-            faults.append(f"Deadline(layer={self.layer!r}): give step, stage or workflow")
+            faults.append(f"Deadline(layer={self.layer!r}): give {', '.join(_LAYERS)}")
         if faults:
             raise ConfigurationError(faults)
 
@@ -96,11 +96,15 @@ class Deadlines:
 
     A stage is a turn of a sub-agent, or of a team's speaker; an agent at the root has the input's
     deadline alone. Each deadline is set when its call starts, and never lies after the outer one.
+
+    `tool_s` is for each call of a tool. A call that takes longer is cancelled, or left behind where
+    it cannot be, as in a thread; the model is told, and the run goes on.
     """
 
     step_s: float | None = 60.0
     stage_s: float | None = 180.0
     workflow_s: float | None = 600.0
+    tool_s: float | None = None
 
     def __post_init__(self) -> None:
         limits = {limit.name: getattr(self, limit.name) for limit in fields(self)}

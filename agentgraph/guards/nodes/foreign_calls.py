@@ -154,6 +154,12 @@ class ToolsNode:
         calls = message.tool_calls if message is not None else ()
         return [dict(call) for call in calls if call["id"] not in answered_ids]
 
+    @property
+    def open_calls(self) -> list[Mapping[str, Any]]:
+        """The calls that were not refused."""
+        refused_ids = {answer.tool_call_id for answer in self.refusals}
+        return [call for call in self.calls if call["id"] not in refused_ids]
+
     def use(self, call: Mapping[str, Any], tools: Mapping[str, Any]) -> ToolUse:
         """Return the use of a tool that guards decide on."""
         message, name = self._calling_message(), str(call["name"])
@@ -175,8 +181,7 @@ class ToolsNode:
         """Return the node's input without the refused calls, None where no call remains."""
         if not self.refusals:
             return self.node_input
-        refused_ids = {answer.tool_call_id for answer in self.refusals}
-        calls = [call for call in self.calls if call["id"] not in refused_ids]
+        calls = self.open_calls
         if not calls or isinstance(self.node_input, list):
             return calls or None
         calling_message, cut = self._calling_message(), {"tool_calls": calls}

@@ -40,8 +40,8 @@ from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import close
-from agentgraph.guards.nodes.tool_call import observe_answer, refusal
+from agentgraph.guards.nodes.site import Overdue, Site, close, run_or_leave
+from agentgraph.guards.nodes.tool_call import cut_off, is_cut_off, observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
@@ -145,11 +145,10 @@ class ForeignWrappers:
                 answer = await refusal(site, tools_node.use(tool_call, self.tools))
                 if answer is not None:
                     tools_node.refuse(tool_call, answer)
-            node_input = tools_node.remaining_input()
             watch = Watch(site)
             try:
                 with intercepted_by(None), watched_by(watch):
-                    result = await call(node_input) if node_input is not None else []
+                    result = await self._run_tools(site, tools_node, call)
             except GuardStopped as stop:
                 if not isinstance(stop.decision, Decision):
                     raise
@@ -165,6 +164,23 @@ class ForeignWrappers:
             return [*(result if isinstance(result, list) else [result]), update]
 
         return node_call
+
+    async def _run_tools(self, site: Site, tools_node: ToolsNode, call: Call) -> Any:
+        """Run a tools node, in the time of one call: its calls run side by side."""
+        node_input, limit_s = tools_node.remaining_input(), site.policy.deadlines.tool_s
+        if node_input is None:  # all its calls were refused
+            return []
+        if limit_s is None:
+            return await call(node_input)
+        try:
+            return await run_or_leave(call(node_input), site.time_limit(limit_s, "tool"))
+        except Overdue as error:
+            if not is_cut_off(error):
+                raise
+            for tool_call in tools_node.open_calls:
+                answer = await cut_off(site, tools_node.use(tool_call, self.tools), error)
+                tools_node.refuse(tool_call, answer)
+        return []
 
     def around_graph(self) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper of a node that runs further graphs, which have guards of their own."""

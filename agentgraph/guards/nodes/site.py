@@ -6,12 +6,14 @@ take effect, and knows the deadline of the work.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from agentgraph.clock import clock
 from agentgraph.errors import GuardStopped, ModelError
@@ -25,6 +27,8 @@ from agentgraph.guards.records.record import ACTS, RecordKind
 from agentgraph.interception import Ledger
 from agentgraph.running import current_run, outer_run
 from agentgraph.stream import GuardEvent, emit
+
+T = TypeVar("T")
 
 _TOLERANCE_S = 0.1
 """How much the wall clock and the timer of a limit may differ."""
@@ -139,9 +143,9 @@ class Site:
         outer = self.account.deadline
         return stage if outer is None or stage.at < outer.at else stage.shorter(outer)
 
-    def time_limit(self, step_s: float | None = None) -> in_time:
-        """Return a context that is cut off at the deadline, or after `step_s` seconds."""
-        return in_time(self.deadline(), step_s)
+    def time_limit(self, step_s: float | None = None, layer: Layer = "step") -> in_time:
+        """Return a context that is cut off at the deadline, or after a step's or tool's seconds."""
+        return in_time(self.deadline(), step_s, layer)
 
 
 def stop_error(decision: Decision) -> GuardStopped:
@@ -188,10 +192,12 @@ class in_time:
     # Neither a generator nor a `Deadline` for the step: every call of a run enters it.
     __slots__ = ("_at", "_layer", "_limit", "_seconds")
 
-    def __init__(self, deadline: Deadline | None, step_s: float | None = None) -> None:
+    def __init__(
+        self, deadline: Deadline | None, step_s: float | None = None, layer: Layer = "step"
+    ) -> None:
         current = clock()
         now = current.wall()
-        self._layer: Layer = "step"
+        self._layer: Layer = layer
         self._at = math.inf if step_s is None else now + step_s
         if deadline is not None and deadline.at <= self._at:
             self._at, self._layer = deadline.at, deadline.layer
@@ -217,6 +223,31 @@ class in_time:
         if self._at - clock().wall() > _TOLERANCE_S:
             raise error
         raise Overdue(self._layer, self._seconds) from error
+
+
+async def run_or_leave(work: Awaitable[T], limit: in_time) -> T:
+    """Run what may not heed its cancellation; where its time is over, leave it behind.
+
+    It runs in a task of its own, so a result that comes too late reaches nobody.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        with limit:
+            return await asyncio.shield(task)
+    except Overdue:
+        task.add_done_callback(_take_error)
+        task.cancel()
+        raise
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task})  # a run that is cancelled waits until its tools have cleaned up
+        raise
+
+
+def _take_error(task: asyncio.Task[object]) -> None:
+    """Take the error of a task that nobody waits for: asyncio would log it as lost."""
+    if not task.cancelled():
+        task.exception()
 
 
 def close(account: Account, reason: str, cause: str) -> None:

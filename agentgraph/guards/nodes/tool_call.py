@@ -21,7 +21,7 @@ from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.mechanisms.loop import INSTEAD
 from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
-from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.nodes.site import Overdue, Site, run_or_leave
 from agentgraph.interception import ControlFlow, LedgerUnavailable, SkippedCall, ToolUse
 from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
 from agentgraph.patching import written_by
@@ -56,18 +56,22 @@ class GuardedToolCall:
                 await self._keep(saga.failed(use.key))
             return denial
         site.record("tool", tool=use.name, key=use.key)
-        return await (self._run() if saga is None else self._act(saga))
+        try:
+            return await (self._run() if saga is None else self._act(saga))
+        except Overdue as error:
+            if not is_cut_off(error):
+                raise
+            return await cut_off(site, use, error)
 
     async def _run(self) -> object:
         """Run the tool within its time limit, and observe its answer."""
         site, use, effect = self._site, self._use, self._effect
         try:
-            with site.time_limit():
-                result = await use.run()
+            result = await self._run_in_time()
         except ControlFlow:
             raise
         except Exception as error:
-            if effect is not None:
+            if effect is not None and not is_cut_off(error):
                 site.account.in_flight.failed_keys.add(use.key)
             await _observe(site, use, effect, kind_of(error), failed=True)
             raise
@@ -80,6 +84,13 @@ class GuardedToolCall:
             content, has_failed = _content_of(updates)
             await _observe(site, use, effect, content, failed=has_failed)
         return result
+
+    async def _run_in_time(self) -> object:
+        limit_s = self._site.policy.deadlines.tool_s
+        if limit_s is None:  # no task of its own
+            with self._site.time_limit():
+                return await self._use.run()
+        return await run_or_leave(self._use.run(), self._site.time_limit(limit_s, "tool"))
 
     # Actions.
 
@@ -97,8 +108,9 @@ class GuardedToolCall:
             running_keys.discard(key)
             await self._keep(saga.waits(key))
             raise
-        except Exception:
-            running_keys.discard(key)
+        except Exception as error:
+            if not is_cut_off(error):  # else its outcome is unknown
+                running_keys.discard(key)
             raise
         running_keys.discard(key)
         if isinstance(result, ToolMessage) and result.status == "error":
@@ -215,6 +227,19 @@ class GuardedToolCall:
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await site.log(kind="effect", entry=entry.to_dict())
+
+
+async def cut_off(site: Site, use: ToolUse, error: Overdue) -> ToolMessage:
+    """Record that a call has had its time, and return its answer: the run goes on."""
+    cause = f"`{use.name}` was {error}"
+    evidence = {"tool": use.name, "limit_s": site.policy.deadlines.tool_s}
+    await site.decide(Decision("deny", "deadline", cause, evidence={"layer": "tool", **evidence}))
+    return _answer(use, f"Error: {cause}. What it has done so far is not known.", failed=True)
+
+
+def is_cut_off(error: Exception) -> bool:
+    """Tell whether a call was cut off by its own limit, and not by that of a stage or an input."""
+    return isinstance(error, Overdue) and error.layer == "tool"
 
 
 # Whether a tool may run.
