@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -46,6 +47,12 @@ class ModelCall(NamedTuple):
     """Settings of this call that override those of the model."""
 
 
+class RunTool(Protocol):
+    """Runs a call of a tool, with other arguments than the model's where they are given."""
+
+    def __call__(self, args: Mapping[str, object] | None = None) -> Awaitable[object]: ...
+
+
 class ToolUse(NamedTuple):
     """A tool call that a node is about to run."""
 
@@ -55,7 +62,11 @@ class ToolUse(NamedTuple):
     key: str
     """The idempotency key: the same whenever this call runs again."""
     message_id: str
-    run: Callable[[], Awaitable[object]]
+    run: RunTool
+
+    def with_args(self, args: Mapping[str, object]) -> ToolUse:
+        """Return the call with other arguments."""
+        return self._replace(args=args, run=partial(self.run, args))
 
 
 class SkippedCall(NamedTuple):

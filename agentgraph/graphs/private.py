@@ -18,6 +18,7 @@ from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD as CONFIG_KEY_S
 from langgraph._internal._constants import CONFIG_KEY_STREAM as CONFIG_KEY_STREAM
 from langgraph._internal._constants import CONFIG_KEY_TASK_ID as CONFIG_KEY_TASK_ID
 from langgraph._internal._constants import CONFIG_KEY_THREAD_ID as CONFIG_KEY_THREAD_ID
+from langgraph._internal._constants import INTERRUPT as INTERRUPT
 from langgraph._internal._constants import NS_SEP as NS_SEP
 from langgraph._internal._constants import PUSH as PUSH
 from langgraph._internal._constants import TASKS as TASKS

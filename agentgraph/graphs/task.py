@@ -26,6 +26,7 @@ from agentgraph.graphs.private import (
     CONFIG_KEY_STREAM,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
+    INTERRUPT,
     NS_SEP,
     ensure_config,
 )
@@ -171,6 +172,25 @@ def _without(channels: frozenset[str], update: Any) -> Any:
 def answers_to(config: RunnableConfig) -> int:
     """Return how many of a task's own questions a human has decided before this resumption."""
     return len(config[CONF][CONFIG_KEY_SCRATCHPAD].resume)
+
+
+async def current_question() -> object:
+    """Return the last question that the task around this code has asked, None without one.
+
+    The task asked it before it was resumed, maybe in another process.
+    """
+    config = ensure_config()
+    origin = begun_from(config)
+    if origin is None:
+        return None
+    saver, at = origin
+    checkpoint = await saver.aget_tuple(at)
+    task_id = config[CONF].get(CONFIG_KEY_TASK_ID)
+    writes = checkpoint.pending_writes if checkpoint is not None else None
+    questions = [
+        value for owner, name, value in writes or () if owner == task_id and name == INTERRUPT
+    ]
+    return questions[-1][-1].value if questions else None
 
 
 def has_answer(config: RunnableConfig) -> bool:

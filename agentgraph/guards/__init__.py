@@ -1,6 +1,7 @@
 """Guards around a run: policies, the mechanisms that decide, and the trail of what they decided."""
 
 from agentgraph.guards.decision import Action, Decision, FailureClass, Tier
+from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -80,6 +81,7 @@ __all__ = [
     "StepLimit",
     "Subject",
     "Tier",
+    "ToolApproval",
     "Trail",
     "ValidationResult",
     "classify",

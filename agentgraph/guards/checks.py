@@ -15,14 +15,15 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 
 from agentgraph.errors import similar_name
+from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
 from agentgraph.guards.overrides import unused_fallback
 from agentgraph.guards.policy import Policy
 
-GateAt: TypeAlias = tuple[Gate, Collection[str] | None]
-"""A gate with schemas by tool, and the names of an agent's tools; None where they are unknown."""
+GateAt: TypeAlias = tuple[Gate | ToolApproval, Collection[str] | None]
+"""A guard that names tools, and the names of an agent's tools; None where they are unknown."""
 
 _INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
 """The guards that apply to a whole input, so that no stage can have its own."""
@@ -119,27 +120,29 @@ def _price_names(model: object) -> list[str]:
     return [name, rest] if isinstance(model, str) and rest and provider else [name]
 
 
-# Schemas by tool.
+# Guards that name tools.
 
 
 def gated_at(
     policy: Policy, path: str, tools: Callable[[], Collection[str] | None]
 ) -> list[GateAt]:
-    """Return the gates at an agent that have schemas by tool, each with the agent's tools.
+    """Return the guards at an agent that name tools, each with the agent's tools.
 
-    `tools` is called only where there is such a gate.
+    `tools` is called only where there is such a guard.
     """
-    gates = [gate for gate in policy.at(path).gates if gate.tools is not None]
-    names = tools() if gates else ()
-    return [(gate, names) for gate in gates]
+    level = policy.at(path)
+    guards: list[Gate | ToolApproval] = [gate for gate in level.gates if gate.tools is not None]
+    guards += [] if level.interrupt_on is None else [level.interrupt_on]
+    names = tools() if guards else ()
+    return [(guard, names) for guard in guards]
 
 
 def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
-    """Yield the misspelt tool names in the schemas of gates: such a tool's calls are not checked.
+    """Yield the misspelt tool names in guards: the calls of such a tool would not be guarded.
 
     A name without a similar one may be the tool of another agent with the same policy.
     """
-    gates: dict[int, Gate] = {}
+    gates: dict[int, Gate | ToolApproval] = {}
     tools_by_gate: dict[int, set[str] | None] = {}
     for gate, names in gates_with_tools:
         gates[id(gate)] = gate
@@ -153,8 +156,9 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         for name in (name for name in forms if name not in tools):
             match = similar_name(name, tools)
             if match is not None and match not in forms:
+                setting = "Gate(schema=" if isinstance(gate, Gate) else "Guards(interrupt_on="
                 yield (
-                    f"guards: Gate(schema={{{name!r}: …}}): nobody under it has such a tool: "
+                    f"guards: {setting}{{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"
                 )
 

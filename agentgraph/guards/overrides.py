@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FAILURE_CLASSES, FailureClass, Tier
+from agentgraph.guards.mechanisms.approval import ToolApproval, VerbChoice
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -60,6 +61,7 @@ class Overrides(TypedDict, Generic[P], total=False):
     budget: CostBudget | int | None
     velocity: CostVelocity | float | None
     gates: Gate | Schema | Sequence[Gate | Schema] | None
+    interrupt_on: ToolApproval | Mapping[str, VerbChoice] | None
     escalation: Escalation | float
     decisions: DecisionTable | Mapping[tuple[FailureClass, Tier], Cell]
     saga: Saga | int | None
@@ -84,6 +86,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "deadlines": Deadlines,
     "budget": CostBudget,
     "velocity": CostVelocity,
+    "interrupt_on": ToolApproval,
     "escalation": Escalation,
     "decisions": DecisionTable,
     "saga": Saga,
@@ -126,7 +129,7 @@ def guard_of(name: str, value: object, policy: type[P], tier: Tier, faults: list
 def _hint(name: str) -> str:
     """Say what may be given for a guard."""
     short_form = SHORT_FORMS.get(name)
-    forms = f", or {short_form.what}" if short_form is not None else ""
+    forms = f", or {short_form.words}" if short_form is not None else ""
     removal = "" if name in _ALWAYS else "; None removes it"
     return f"give a {_KINDS[name].__name__}{forms}{removal}"
 

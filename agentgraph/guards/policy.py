@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import TIERS, Tier
+from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -57,6 +58,7 @@ class Policy:
     budget: CostBudget | None
     velocity: CostVelocity | None
     gates: tuple[Gate, ...]
+    interrupt_on: ToolApproval | None
     escalation: Escalation
     decisions: DecisionTable
     saga: Saga | None

@@ -9,6 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from agentgraph.guards.decision import Tier
+from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.escalation import Escalation
@@ -32,15 +33,15 @@ from agentgraph.guards.tiers import guards_of
 class ShortForm(NamedTuple):
     """How a guard is made of one plain value, in place of a guard."""
 
-    what: str
+    words: str
     """What the value is, as the end of a sentence: "give …"."""
     takes: Callable[[object], bool]
     make: Callable[[Any, Tier], object]
 
 
-def _whole(least: int, what: str, make: Callable[[int], object]) -> ShortForm:
-    what = f"{what}, {least} or more"
-    return ShortForm(what, lambda value: is_whole(value, least), lambda n, _: make(n))
+def _whole(least: int, words: str, make: Callable[[int], object]) -> ShortForm:
+    words = f"{words}, {least} or more"
+    return ShortForm(words, lambda value: is_whole(value, least), lambda n, _: make(n))
 
 
 def _deadlines_of(seconds: float, tier: Tier) -> Deadlines:
@@ -90,6 +91,11 @@ SHORT_FORMS: Mapping[str, ShortForm] = {
         "how many tokens a minute",
         is_positive,
         lambda tokens, _: CostVelocity(tokens_per_min=tokens),
+    ),
+    "interrupt_on": ShortForm(
+        "{tool name: True, or the answers that are allowed}",
+        lambda value: isinstance(value, Mapping),
+        lambda tools, _: ToolApproval(tools),
     ),
     "escalation": ShortForm(
         "the score from 0 to 1 below which a human is asked",

@@ -44,6 +44,7 @@ _IN_ALL_TIERS: Defaults = {
     "backoff": Backoff,
     "velocity": lambda: None,
     "gates": tuple,
+    "interrupt_on": lambda: None,
     "decisions": DecisionTable,
     "saga": Saga,
     "stages": lambda: MappingProxyType({}),

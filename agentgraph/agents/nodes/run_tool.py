@@ -131,12 +131,12 @@ class ToolRunner:
             attempt.has_run = True
             if (result := attempt.earlier_result()) is not None:
                 return result  # inside of the wrappers, which see it as a new result
-            run: Callable[[], Awaitable[Any]]
+            run: Callable[[ToolCallRequest], Awaitable[Any]]
             if request.tool is not None:
                 tool: Any = _OutcomeTool(request.tool, attempt)
-                run = partial(_execute, execute, request.override(tool=tool), attempt)
+                run = partial(_execute, execute, attempt, tool)
             else:  # guards see it too: a model may call a missing tool again and again
-                run = partial(self._answer_unknown, request)
+                run = self._answer_unknown
             return await _run_guarded(request, key, messages, run, attempt)
 
         with inside_call(messages, key) as ends:
@@ -288,19 +288,20 @@ async def _run_guarded(
     request: ToolCallRequest,
     key: str,
     messages: Sequence[AnyMessage],
-    run: Callable[[], Awaitable[Any]],
+    run: Callable[[ToolCallRequest], Awaitable[Any]],
     attempt: ToolAttempt,
 ) -> Any:
     """Run a tool by way of the guards; the guards belong to the run, the tool's code does not."""
     interceptor = current_interceptor()
     if interceptor is None:
-        return await run()
+        return await run(request)
     call = request.tool_call
 
-    async def run_unguarded() -> Any:
+    async def run_unguarded(args: Mapping[str, object] | None = None) -> Any:
+        own = request if args is None else request.override(tool_call={**call, "args": {**args}})
         # A graph that a tool runs is no part of this graph: it has an account of its own.
         with without_interception(), in_tool(True):
-            return await run()
+            return await run(own)
 
     caller = next((m for m in reversed(messages) if isinstance(m, AIMessage)), None)
     message_id = str(caller.id) if caller is not None else ""
@@ -309,11 +310,13 @@ async def _run_guarded(
         return await attempt.stops.inside(lambda run: interceptor.run_tool(use(run)), run_unguarded)
 
 
-async def _execute(execute: Execute, request: ToolCallRequest, attempt: ToolAttempt) -> Any:
+async def _execute(
+    execute: Execute, attempt: ToolAttempt, tool: Any, request: ToolCallRequest
+) -> Any:
     """Run a tool by `ToolNode`; what fails there and not in the tool, no model can mend."""
     attempt.is_inside = False
     try:
-        return await execute(request)
+        return await execute(request.override(tool=tool))
     except GraphBubbleUp:
         raise
     except Exception as error:

@@ -41,7 +41,7 @@ def has_short_form(question: Interrupt) -> bool:
     return _action_count(question.payload) is not None
 
 
-def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | None:
+def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, object] | None:
     """Return the decision for a word and the text after it, None for unknown words."""
     match word:
         case "approve":
@@ -51,16 +51,25 @@ def _short_form(word: str, rest: str, *, by_guards: bool) -> dict[str, str] | No
         case "respond" if by_guards and rest:
             return {"type": word, "message": rest}
         case "edit" if by_guards and rest:
-            return {"type": word, "edited": rest}
+            return {"type": word, "edited": _arguments(rest) or rest}
         case _:
             return None
+
+
+def _arguments(text: str) -> dict[str, object] | None:
+    """Return the arguments of a call that a text has as JSON, None where it has none."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def _is_escalation(payload: object) -> bool:
     """Tell whether the question comes from the guards."""
     return (
         isinstance(payload, Mapping)
-        and payload.get("type") == "escalation"
+        and payload.get("type") in ("escalation", "tool_approval")
         and "allowed" in payload
     )
 

@@ -128,6 +128,11 @@ class Saga:
         """Note that an action asks a human first; it begins again after the human's decision."""
         return self._move(key, "waiting")
 
+    def has_begun(self, key: str) -> bool:
+        """Tell whether an action was begun under a key, so that it must not be asked for again."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.state not in _MAY_BEGIN_AGAIN
+
     def is_waiting(self, key: str) -> bool:
         """Tell whether an action has asked a human first."""
         entry = self._entries.get(key)

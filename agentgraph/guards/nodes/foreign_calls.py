@@ -140,10 +140,15 @@ class ToolsNode:
     node_input: Any
     messages: Sequence[AnyMessage]
     refusals: list[ToolMessage] = field(default_factory=list)
+    edits: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The calls whose arguments a human has changed, by id."""
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
         """The calls, which a `Send` passes to the node, or else the last message contains."""
+        return [self.edits.get(call["id"], call) for call in self._given_calls()]
+
+    def _given_calls(self) -> list[Mapping[str, Any]]:
         node_input = self.node_input
         if isinstance(node_input, list):
             return [call for call in node_input if isinstance(call, Mapping) and "args" in call]
@@ -170,6 +175,10 @@ class ToolsNode:
         """Answer a call that the node must not run."""
         self.refusals.append(answer.model_copy(update={"tool_call_id": call["id"]}))
 
+    def edit(self, call: Mapping[str, Any], args: Mapping[str, object]) -> None:
+        """Let the node run a call with other arguments."""
+        self.edits[call["id"]] = {**call, "args": {**args}}
+
     def stop(self, cause: str) -> list[Any]:
         """Answer all calls of a node that was broken off; return its result, which is empty."""
         for call in self.calls:
@@ -179,11 +188,13 @@ class ToolsNode:
 
     def remaining_input(self) -> Any:
         """Return the node's input without the refused calls, None where no call remains."""
-        if not self.refusals:
+        if not self.refusals and not self.edits:
             return self.node_input
         calls = self.open_calls
         if not calls or isinstance(self.node_input, list):
             return calls or None
+        if isinstance(self.node_input, Mapping) and "tool_call" in self.node_input:
+            return {**self.node_input, "tool_call": calls[0]}
         calling_message, cut = self._calling_message(), {"tool_calls": calls}
         messages = [
             m.model_copy(update=cut)
@@ -261,5 +272,5 @@ def _messages(updates: Updates) -> list[BaseMessage]:
     ]
 
 
-async def _never_run() -> object:
+async def _never_run(args: Mapping[str, object] | None = None) -> object:
     raise AssertionError("the node of another graph runs its tools itself")

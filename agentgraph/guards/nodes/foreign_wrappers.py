@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AIMessage, convert_to_messages
+from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import END
@@ -27,6 +27,13 @@ from agentgraph.guards.checks import (
     warn_of_no_guards,
 )
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.escalation import Answer
+from agentgraph.guards.nodes.approval import (
+    add_notice,
+    approve_call,
+    args_of,
+    needs_approval,
+)
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
     ModelNode,
@@ -141,10 +148,7 @@ class ForeignWrappers:
             site = interceptor.site
             messages = read_state(get_config(), ("messages",)).get("messages") or ()
             tools_node = ToolsNode(state, messages)
-            for tool_call in tools_node.calls:
-                answer = await refusal(site, tools_node.use(tool_call, self.tools))
-                if answer is not None:
-                    tools_node.refuse(tool_call, answer)
+            await self._admit_calls(site, tools_node)
             watch = Watch(site)
             try:
                 with intercepted_by(None), watched_by(watch):
@@ -156,6 +160,8 @@ class ForeignWrappers:
                 decision = await site.decide_by_table(stop.decision, possible=False)
                 site.account.postpone(site.place.visit_key, decision)
             for tool_call, answer in tools_node.answers(updates_of(result)):
+                if tool_call["id"] in tools_node.edits:
+                    add_notice(answer, tools_node.use(tool_call, self.tools))
                 await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
             self._store(interceptor)
             if not tools_node.refusals:
@@ -164,6 +170,19 @@ class ForeignWrappers:
             return [*(result if isinstance(result, list) else [result]), update]
 
         return node_call
+
+    async def _admit_calls(self, site: Site, tools_node: ToolsNode) -> None:
+        """Refuse the calls that may not run, and let a human decide on those that must wait."""
+        for tool_call in tools_node.calls:
+            use = tools_node.use(tool_call, self.tools)
+            outcome = await approve_call(site, use) if needs_approval(site, use) else None
+            if isinstance(outcome, Answer) and outcome.type == "edit":
+                use = use.with_args(args_of(outcome))
+                tools_node.edit(tool_call, use.args)
+            if not isinstance(outcome, ToolMessage):
+                outcome = await refusal(site, use)
+            if outcome is not None:
+                tools_node.refuse(tool_call, outcome)
 
     async def _run_tools(self, site: Site, tools_node: ToolsNode, call: Call) -> Any:
         """Run a tools node, in the time of one call: its calls run side by side."""

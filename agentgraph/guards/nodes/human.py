@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -56,7 +56,7 @@ async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | 
     run must end.
     """
     request = Request.model_validate(channel["request"])
-    answer, overdue = _wait(request)
+    answer, overdue = wait_for_answer(request)
     if not overdue.allows:
         await site.decide(overdue)
     site.record(
@@ -72,10 +72,13 @@ async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | 
     return _carry_out(site, request, answer, overdue)
 
 
-def _wait(request: Request) -> tuple[Answer, Decision]:
+def wait_for_answer(
+    request: Request, edits: Callable[[Request, Answer], str] = lambda request, answer: ""
+) -> tuple[Answer, Decision]:
     """Wait until there is a valid answer, or the request is overdue.
 
-    A node that is resumed runs from its start, so nothing with an effect may come before this.
+    `edits` returns what is wrong with an edit. A node that is resumed runs from its start, so
+    nothing with an effect may come before this.
     """
     values = request.model_dump(mode="json")
     payload = {**values.pop("payload"), **values}
@@ -86,7 +89,10 @@ def _wait(request: Request) -> tuple[Answer, Decision]:
         if not overdue.allows:
             return Answer(type="reject", message=overdue.cause), overdue
         try:
-            return Answer.read(raw, request.allowed), overdue
+            answer = Answer.read(raw, request.allowed)
+            if answer.type == "edit" and (fault := edits(request, answer)):
+                raise ValueError(fault)
+            return answer, overdue
         except ValueError as error:
             payload = {**payload, "error": str(error)}
 

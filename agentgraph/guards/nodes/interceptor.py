@@ -18,6 +18,7 @@ from langchain_core.runnables import RunnableConfig
 
 from agentgraph.graphs.task import read_state, read_value, stores_each_step, stores_meanwhile
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.nodes.approval import run_approved
 from agentgraph.guards.nodes.foreign_calls import input_message_id
 from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
@@ -103,7 +104,7 @@ class NodeInterceptor:
 
         Where it is the first one of its node, `messages` returns the conversation.
         """
-        if messages is not None and self.site.policy.judges_input:
+        if messages is not None and self.site.policy.gates and self.site.policy.judges_input:
             refusal = await self.judge_input(messages())
             if refusal is not None:
                 return refusal
@@ -165,7 +166,9 @@ class NodeInterceptor:
 
     def run_tool(self, use: ToolUse) -> Coroutine[object, object, object]:
         """Run a tool, if it may run, and observe its answer for loops."""
-        return GuardedToolCall(self.site, use).run()
+        if self.site.policy.interrupt_on is None:
+            return GuardedToolCall(self.site, use).run()
+        return run_approved(self.site, use)
 
     async def tool_skipped(self, call: SkippedCall) -> None:
         """Count a call that was answered although no tool ran."""

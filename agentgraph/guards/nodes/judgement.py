@@ -60,7 +60,7 @@ async def judge_input(site: Site, texts: Sequence[str]) -> Decision | None:
     """
     passed_gates = site.account.root.input_gates
     for gate in site.policy.gates:
-        if not gate.judges_input or any(gate is other for other in passed_gates):
+        if not gate.judges_input or any(gate is passed_gate for passed_gate in passed_gates):
             continue
         for text in texts:
             context = {"agent": site.place.path}

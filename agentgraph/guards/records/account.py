@@ -40,6 +40,7 @@ BY_PATH: Mapping[str, int | None] = {"loops": 64, "replans": None}
 _PLAIN: Mapping[str, str] = {
     "round": "round",
     "closed": "closed_by",
+    "approvals": "approvals",
     **{name: name for name in BY_VISIT},
 }
 """The attributes stored without conversion: stored name and attribute."""
@@ -166,6 +167,8 @@ class Account:
         """The corrections that the model gets with its next call, by visit."""
         self.tries: dict[str, int] = {}
         """How often each stage was corrected."""
+        self.approvals: dict[str, dict[str, Any]] = {}
+        """The answers of humans on tool calls that have not run yet, by the keys of the calls."""
         self.input_gates: list[object] = []
         """The gates that have let this input pass; another process asks them again."""
         self.round = 0
