@@ -63,6 +63,7 @@ class ToolUse(NamedTuple):
     """The idempotency key: the same whenever this call runs again."""
     message_id: str
     run: RunTool
+    call_id: str = ""
 
     def with_args(self, args: Mapping[str, object]) -> ToolUse:
         """Return the call with other arguments."""

@@ -30,7 +30,7 @@ from agentgraph.agents.spec.tree import history_sizes_of, names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
-from agentgraph.guards import Guards
+from agentgraph.guards import Effect, Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import Membership, Remains, ToolNames, provide_agents
@@ -385,11 +385,16 @@ class Agent(AgentSpec, Generic[Output]):
     @cached_property
     def _own_graph(self) -> AnyCompiledGraph:
         """The graph of the agent's own runs, with the environment's saver where it has none."""
-        return compile_root(self, self._saver)
+        return compile_root(self, self._saver, self._effects)
+
+    @cached_property
+    def _effects(self) -> dict[str, Effect]:
+        """The effects of the tree's tools by path and name, once its graph is compiled."""
+        return {}
 
     @cached_property
     def _runner(self) -> Runner:
-        return Runner(self, self._own_graph, self._saver)
+        return Runner(self, self._own_graph, self._saver, self._effects)
 
 
 def _replaced_member(member: Any, changes: Mapping[str, Any]) -> Any:

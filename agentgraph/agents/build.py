@@ -52,11 +52,16 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 """The moments at which middleware has hooks."""
 
 
-def compile_root(agent: AgentSpec, saver: BaseCheckpointSaver[str]) -> AnyCompiledGraph:
-    """Compile an agent as the root of its tree, with its own guards or the default ones."""
+def compile_root(
+    agent: AgentSpec, saver: BaseCheckpointSaver[str], effects: MutableMapping[str, Effect]
+) -> AnyCompiledGraph:
+    """Compile an agent as the root of its tree, with its own guards or the default ones.
+
+    The effects of the tree's tools are added to `effects`.
+    """
     guards = agent.policy
     states = _states_of(guards)
-    graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, {})
+    graph = _build(agent, agent.name, None, guards, Tree.of(agent), states, effects)
     # LangGraph gives nested graphs the root's store and no other.
     store = next(iter(stores_of(agent)), None)
     store = store_of(agent) if store is None else store

@@ -78,6 +78,12 @@ def begun_from(
     return saver, {CONF: {CONFIG_KEY_THREAD_ID: values[CONFIG_KEY_THREAD_ID], **at}}
 
 
+def thread_in(config: RunnableConfig) -> tuple[BaseCheckpointSaver[Any], str] | None:
+    """Return the saver and the id of the thread that a node's run is stored on, None without."""
+    origin = begun_from(config)
+    return None if origin is None else (origin[0], origin[1][CONF][CONFIG_KEY_THREAD_ID])
+
+
 def has_saver(config: RunnableConfig) -> bool:
     """Tell whether a node's run is stored."""
     return isinstance(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER), BaseCheckpointSaver)

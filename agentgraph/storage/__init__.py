@@ -12,14 +12,17 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agentgraph.storage.first_read import with_first_read
 from agentgraph.storage.lazy import LazySaver
 from agentgraph.storage.memory import MemorySaver
+from agentgraph.storage.notes import Note
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
-from agentgraph.storage.store import Claim, Store
+from agentgraph.storage.store import Claim, Saver, Store
 from agentgraph.storage.threaded import finish_writes, original_of, with_async_methods
 
 __all__ = [
     "MEMORY",
     "Claim",
     "LazySaver",
+    "Note",
+    "Saver",
     "SchemeRegistry",
     "default_saver",
     "finish_writes",

@@ -307,7 +307,9 @@ async def _run_guarded(
     message_id = str(caller.id) if caller is not None else ""
     use = partial(ToolUse, request.tool, call["name"], call["args"], key, message_id)
     with in_tool(False):
-        return await attempt.stops.inside(lambda run: interceptor.run_tool(use(run)), run_unguarded)
+        return await attempt.stops.inside(
+            lambda run: interceptor.run_tool(use(run, call["id"] or "")), run_unguarded
+        )
 
 
 async def _execute(

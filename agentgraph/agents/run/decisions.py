@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from agentgraph.agents.run.recovery import ORPHAN
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.errors import ConfigurationError, RoutingError
+from agentgraph.guards.mechanisms.escalation import is_overdue
 from agentgraph.participant import Participant
 
 
@@ -95,6 +96,17 @@ def _check_storable(
                 "saver cannot write; give a JSON value",
                 code="input",
             ) from error
+
+
+def overdue_questions(snapshot: StateSnapshot) -> list[str]:
+    """Return the ids of a thread's escalations whose time limit has passed: they are denied."""
+    questions = reachable_questions(snapshot)
+    return [question.id for _, question in questions if is_overdue(question.value)]
+
+
+def denials(ids: Iterable[str]) -> dict[str, object]:
+    """Return the decisions that deny these questions."""
+    return dict.fromkeys(ids, "reject")
 
 
 def reachable_questions(

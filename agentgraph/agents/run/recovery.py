@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
@@ -21,6 +22,8 @@ from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_ou
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 """The messages of a run in this process, by the id of the call that a delegate serves."""
+Answers: TypeAlias = Mapping[str, ToolMessage]
+"""What is known of calls that a run has left open, by their ids."""
 Saver: TypeAlias = BaseCheckpointSaver[Any]
 
 ORPHAN = ("agentgraph_orphan",)
@@ -45,23 +48,29 @@ class Recovery:
     """The writes of its finished tasks to other channels."""
 
 
-def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
-    """Collect the results of an unfinished run; answer its open calls "outcome unknown".
+def recover(
+    snapshot: StateSnapshot, journal: Journal, answers: Answers = MappingProxyType({})
+) -> Recovery:
+    """Collect the results of an unfinished run, and answer its open calls.
 
-    If the run was cut off in this process, `journal` has messages that no checkpoint has.
+    If the run was cut off in this process, `journal` has messages that no checkpoint has. What is
+    not in `answers` is answered "outcome unknown".
     """
     stored_messages = list(snapshot.values.get("messages") or ())
-    new_messages = left_messages(snapshot, journal)
+    new_messages = left_messages(snapshot, journal, answers=answers)
     open_ids = {call["id"] for call in open_calls([*stored_messages, *new_messages])}
     new_messages += [
-        _delegate_report(call_id, "it", work)
+        _delegate_report(call_id, "it", _with_answers(merge_messages([], [work]), answers))
         for call_id, work in journal.items()
         if call_id and call_id in open_ids
     ]
     # Some providers match an answer by its tool's name, which the report of a delegate lacks.
     tools = {c["id"]: c["name"] for m in (*stored_messages, *new_messages) for c in _calls(m)}
     new_messages = [_with_tool_name(message, tools) for message in new_messages]
-    unknown_answers = unknown_outcomes([*stored_messages, *new_messages])
+    last_answers = [
+        answers.get(message.tool_call_id, message)
+        for message in unknown_outcomes([*stored_messages, *new_messages])
+    ]
     values: dict[str, Any] = {}
     for task in snapshot.tasks:
         values |= {
@@ -69,7 +78,7 @@ def recover(snapshot: StateSnapshot, journal: Journal) -> Recovery:
             for key, value in (task.result or {}).items()
             if key not in _OWN_CHANNELS and not _has_several_writes(value)
         }
-    return Recovery([*new_messages, *unknown_answers], active_path(snapshot), values)
+    return Recovery([*new_messages, *last_answers], active_path(snapshot), values)
 
 
 async def with_orphans(
@@ -107,14 +116,21 @@ def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
 
 
 async def compensation_state(
-    saver: BaseCheckpointSaver[Any], snapshot: StateSnapshot, recovery: Recovery
+    saver: BaseCheckpointSaver[Any],
+    snapshot: StateSnapshot,
+    recovery: Recovery,
+    log_account: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Return the state from which a broken-off run's actions are undone, None without actions.
 
-    The run's open question is dropped, as by every new input.
+    The run's open question is dropped, as by every new input. `log_account` is the account of the
+    run in the thread's effect log, which may be ahead of its state.
     """
     turn = snapshot.values.get("turn") or {}
     accounts = [account async for account in _accounts(saver, snapshot)]
+    if log_account is not None:
+        turn = {**turn, "id": log_account["input"]}
+        accounts.append(log_account)
     unstarted_actions = await PendingWrites(saver, snapshot.config).registered_keys()
     account = left_to_undo(accounts, turn.get("id", ""), unstarted_actions)
     if account is None:
@@ -229,23 +245,34 @@ async def _accounts(
 
 
 def left_messages(
-    snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
+    snapshot: StateSnapshot,
+    journal: Journal,
+    *,
+    reports: bool = True,
+    answers: Answers = MappingProxyType({}),
 ) -> list[AnyMessage]:
     """Return the messages that an unfinished run has made and that the state does not have."""
     stored_messages = list(snapshot.values.get("messages") or ())
-    results = [list(task_messages(snapshot, journal, reports=reports)), [*journal.get(None, ())]]
+    results = [
+        list(task_messages(snapshot, journal, reports=reports, answers=answers)),
+        [*journal.get(None, ())],
+    ]
     ids = {message.id for message in stored_messages}
     # A call that another process has answered meanwhile is not answered again.
-    answers = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
+    answered_ids = {m.tool_call_id for m in stored_messages if isinstance(m, ToolMessage)}
     return [
         message
         for message in merge_messages([], results)
-        if message.id not in ids and getattr(message, "tool_call_id", "") not in answers
+        if message.id not in ids and getattr(message, "tool_call_id", "") not in answered_ids
     ]
 
 
 def task_messages(
-    snapshot: StateSnapshot, journal: Journal, *, reports: bool = True
+    snapshot: StateSnapshot,
+    journal: Journal,
+    *,
+    reports: bool = True,
+    answers: Answers = MappingProxyType({}),
 ) -> Iterator[AnyMessage]:
     """Yield the messages of the snapshot's tasks that its state does not have.
 
@@ -258,14 +285,32 @@ def task_messages(
             yield from merge_messages([], batches)
         elif (state := _state_below(task)) is not None and state.values:
             values = state.values
-            below = task_messages(state, journal, reports=reports)
+            below = task_messages(state, journal, reports=reports, answers=answers)
             messages = own_messages(values, list(below))
             call_id = values.get("errand")
             if call_id is None:
                 yield from messages
             elif reports:
                 later = list(journal.get(call_id, ()))
-                yield _delegate_report(call_id, task.name, merge_messages(messages, [later]))
+                work = _with_answers(merge_messages(messages, [later]), answers)
+                yield _delegate_report(call_id, task.name, work)
+
+
+def stored_ids(snapshot: StateSnapshot) -> set[str | None]:
+    """Return the ids of all messages that a state and those of its unfinished levels have."""
+    ids = {message.id for message in snapshot.values.get("messages") or ()}
+    ids |= {message.id for message in snapshot.values.get("past") or ()}
+    ids |= {message.id for message in task_messages(snapshot, {})}
+    for task in snapshot.tasks:
+        if (state := _state_below(task)) is not None and isinstance(state.values, Mapping):
+            ids |= stored_ids(state)
+    return ids
+
+
+def _with_answers(messages: Sequence[AnyMessage], answers: Answers) -> list[AnyMessage]:
+    """Return messages with the answers to those of their open calls that have one."""
+    open_ids = [call["id"] or "" for call in open_calls(messages)]
+    return [*messages, *(answers[call_id] for call_id in open_ids if call_id in answers)]
 
 
 def _state_below(task: PregelTask) -> StateSnapshot | None:

@@ -13,7 +13,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command, StateSnapshot
 
-from agentgraph.agents.run.decisions import Questions
+from agentgraph.agents.run.cut_off_effects import CutOffEffects
+from agentgraph.agents.run.decisions import Questions, denials, overdue_questions
 from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, messages_of
 from agentgraph.agents.run.recovery import (
     Recovery,
@@ -40,7 +41,7 @@ from agentgraph.errors import (
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
 from agentgraph.graphs.task import with_saver
-from agentgraph.guards import Decision, Guards
+from agentgraph.guards import Decision, Effect, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
@@ -75,10 +76,17 @@ class _Start:
 class Runner:
     """Run one agent's graph."""
 
-    def __init__(self, agent: AgentSpec, graph: AnyCompiledGraph, saver: object) -> None:
+    def __init__(
+        self,
+        agent: AgentSpec,
+        graph: AnyCompiledGraph,
+        saver: object,
+        effects: Mapping[str, Effect],
+    ) -> None:
         self._agent = agent
         self._graph = graph
-        self._threads = Threads(agent, graph, saver)
+        self._effects = effects
+        self._threads = Threads(agent, graph, saver, effects)
         self._audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
 
     async def answer(
@@ -175,17 +183,57 @@ class Runner:
         """Take over the work of an unfinished run; undo it first if a guard has ended that run."""
         messages = messages_of(input)  # first, because a bad input must change nothing
         latest = await self._threads.checkpoint(run.thread_id, run)
-        if (
-            latest is not None
-            and not is_finished(latest)
-            and await self._threads.prepare_compensation(latest)
+        is_cut_off = latest is not None and not is_finished(latest)
+        if latest is not None and is_cut_off:
+            latest = await self._deny_overdue(latest, run, context, config)
+        effects = await self._left_effects(run, latest)
+        if (is_cut_off or effects is not None) and await self._threads.prepare_compensation(
+            run.thread_id, latest, effects
         ):
-            turn = turn_id_of(latest) or ""
+            turn = effects.record.turn if effects is not None else turn_id_of(latest) or ""
             compensation = _Start(None, frozenset(), turn=turn)
             await self._run_audited(compensation, run, context, config)
             latest = await self._threads.checkpoint(run.thread_id, run)
-        recovery = await self._threads.recovery(run.thread_id, latest)
-        return _start_of_turn(run, recovery, messages, latest)
+            effects = await self._left_effects(run, latest)
+        return await self._take_over(run, messages, latest, effects)
+
+    async def _deny_overdue(
+        self, latest: CheckpointTuple, run: Run, context: Any, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        """Deny what nobody has decided in time, and undo what that ends; return what is then last.
+
+        That is the default of such a question; a question that is still in time is dropped instead.
+        """
+        ids = overdue_questions(await self._threads.snapshot(run.thread_id))
+        if not ids:
+            return latest
+        denial = await self._start_from_decisions(Command(resume=denials(ids)), run)
+        outcome = await self._run_audited(denial, run, context, config)
+        run.is_resumed, run.reports = False, {}
+        if not outcome.interrupts:
+            self._threads.queues.unfinished_runs.pop(run.thread_id, None)
+        return await self._threads.checkpoint(run.thread_id, run)
+
+    async def _left_effects(self, run: Run, latest: CheckpointTuple | None) -> CutOffEffects | None:
+        """Return what the last run has done if it was cut off; None where no tool has effects."""
+        if not self._effects:
+            return None
+        return await self._threads.cut_off_effects(run.thread_id, latest)
+
+    async def _take_over(
+        self,
+        run: Run,
+        messages: Sequence[AnyMessage],
+        latest: CheckpointTuple | None,
+        effects: CutOffEffects | None,
+    ) -> _Start:
+        """Begin a turn after what an unfinished run has left, with its effects."""
+        recovery = await self._threads.recovery(run.thread_id, latest, effects)
+        start = _start_of_turn(run, recovery, messages, latest)
+        if effects is not None:
+            start.graph_input["guarded"] = effects.account(run.id)
+            await self._threads.log_again(run, effects)
+        return start
 
     async def _start_from_cut_off_run(self, run: Run) -> _Start:
         """Go on with a run that was cut off, from its last checkpoint.
@@ -193,27 +241,37 @@ class Runner:
         A task that had no result runs again from its start. Raises `RoutingError` where no run was
         cut off, or where it waits for decisions.
         """
+        latest = await self._threads.checkpoint(run.thread_id, run)
+        effects = await self._left_effects(run, latest)
+        if (
+            effects is not None
+            and effects.is_undoing
+            and await self._threads.prepare_compensation(run.thread_id, latest, effects)
+        ):
+            latest = await self._threads.checkpoint(run.thread_id, run)
         snapshot = await self._threads.snapshot(run.thread_id)
         self._refuse_other_agent(run.thread_id, snapshot)
-        latest = await self._threads.checkpoint(run.thread_id, run)
         if latest is None or is_finished(latest):
-            # Its first checkpoint was not stored; this process may know its messages all the same.
-            recovery = await self._threads.recovery(run.thread_id, latest)
-            if not recovery.messages:
+            # Its first checkpoint was not stored; this process, or the log of its effects, may know
+            # its messages all the same.
+            start = await self._take_over(run, [], latest, effects)
+            if not start.graph_input["messages"]:
                 raise RoutingError(
                     f"no run on thread {run.thread_id!r} was cut off: go on with a message",
                     code="not_cut_off",
                 )
-            return _start_of_turn(run, recovery, [], latest)
+            return start
+        if overdue_ids := overdue_questions(snapshot):
+            return await self._start_from_decisions(Command(resume=denials(overdue_ids)), run)
         if open_ids := sorted(Questions.of(snapshot, latest).open_ids):
             raise RoutingError(
                 f"the run on thread {run.thread_id!r} was not cut off, it waits for decisions on "
                 f"{', '.join(open_ids)}: resume it with them",
                 code="waits_for_decisions",
             )
-        if has_orphans(snapshot):  # it would go on without them, and forget what they have done
-            recovery = await self._threads.recovery(run.thread_id, latest)
-            return _start_of_turn(run, recovery, [], latest)
+        is_ahead = effects is not None and not effects.is_undoing and effects.is_ahead_of(snapshot)
+        if is_ahead or has_orphans(snapshot):  # it would forget what it has done, and do it again
+            return await self._take_over(run, [], latest, effects)
         run.is_resumed = True
         messages = snapshot.values.get("messages") or []
         asked = max((n for n, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
@@ -232,6 +290,8 @@ class Runner:
             return _Start(None, known_ids, turn=turn["id"], checkpoint=latest)
         questions = Questions.of(snapshot, latest)
         decisions = questions.accept(run.thread_id, decisions_of(command), self._threads.saver)
+        if questions.open_ids - decisions.keys():
+            decisions = {**denials(overdue_questions(snapshot)), **decisions}
         earlier, run.reports = left_for_resume(snapshot, run.journal)
         resume: Command[Any] = Command(resume=decisions)
         return _Start(resume, known_ids, earlier, turn.get("id", ""), latest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Command, StateSnapshot
 from langgraph.types import Interrupt as RawInterrupt
 
+from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up
 from agentgraph.agents.run.decisions import reachable_questions
 from agentgraph.agents.run.recovery import (
     Recovery,
@@ -37,8 +38,10 @@ from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import whole_state
+from agentgraph.guards import Effect
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
-from agentgraph.running import Run, inside_run
+from agentgraph.guards.records.effect_log import EffectLog
+from agentgraph.running import Journal, Run, inside_run
 from agentgraph.storage import LazySaver, original_of
 
 log = logging.getLogger("agentgraph")
@@ -47,8 +50,15 @@ log = logging.getLogger("agentgraph")
 class Threads:
     """The threads on which an agent's graph runs."""
 
-    def __init__(self, agent: AgentSpec, graph: AnyCompiledGraph, saver: object) -> None:
+    def __init__(
+        self,
+        agent: AgentSpec,
+        graph: AnyCompiledGraph,
+        saver: object,
+        effects: Mapping[str, Effect],
+    ) -> None:
         self._agent = agent
+        self._effects = effects
         self._graph = graph
         self._saver = saver
         # By saver: all agents on one saver wait for each other's threads.
@@ -162,29 +172,55 @@ class Threads:
                 noting_run.note_stored(latest.config)
         return latest
 
-    async def recovery(self, thread_id: str, latest: CheckpointTuple | None) -> Recovery:
+    async def cut_off_effects(
+        self, thread_id: str, latest: CheckpointTuple | None
+    ) -> CutOffEffects | None:
+        """Return what the last run of a thread has done if it was cut off, None without actions."""
+        record = await EffectLog(self.saver, thread_id).read()
+        if record is None or not is_cut_off(record, latest, turn_id_of(latest)):
+            return None
+        return await look_up(record, self._effects)
+
+    async def recovery(
+        self, thread_id: str, latest: CheckpointTuple | None, effects: CutOffEffects | None = None
+    ) -> Recovery:
         """Return what an unfinished run leaves to the next turn."""
         earlier = self.queues.unfinished_runs.get(thread_id)
-        journal = {} if earlier is None else earlier.journal
+        journal: Journal = {} if earlier is None else earlier.journal
+        if not journal and effects is not None:
+            journal = effects.journal
         if not journal and (latest is None or is_finished(latest)):
             return Recovery()
         # By the checkpoint's id: without it the state would contain the writes of tasks that have
         # finished since, although new input drops them.
         config = thread_config(thread_id) if latest is None else latest.config
-        return recover(await self._unfinished_state(config), journal)
+        answers = {} if effects is None else effects.answers
+        return recover(await self._unfinished_state(config), journal, answers)
 
-    async def prepare_compensation(self, latest: CheckpointTuple) -> bool:
+    async def prepare_compensation(
+        self, thread_id: str, latest: CheckpointTuple | None, effects: CutOffEffects | None
+    ) -> bool:
         """Return whether a broken-off run must be undone next; if so, set its state to do so."""
-        thread_id = str(latest.config["configurable"]["thread_id"])
+        is_under_way = latest is not None and not is_finished(latest)
+        if not is_under_way and (effects is None or not effects.is_undoing):
+            return False
         snapshot = await self.snapshot(thread_id)
         if COMPENSATE in snapshot.next:
             return True
-        recovery = await self.recovery(thread_id, latest)
-        state = await compensation_state(self.saver, snapshot, recovery)
+        recovery = await self.recovery(thread_id, latest, effects)
+        account = None if effects is None else effects.account()
+        state = await compensation_state(self.saver, snapshot, recovery, account)
         if state is not None:
+            state["turn"].setdefault("agent", self._agent.name)
             step = Command(goto=COMPENSATE, update=state)
             await self._graph.aupdate_state(thread_config(thread_id), step, as_node="call_model")
         return state is not None
+
+    async def log_again(self, run: Run, effects: CutOffEffects) -> None:
+        """Log the effects of a run that was cut off as those of the run that takes it over."""
+        journal = {} if self._agent.durability == "sync" else run.journal
+        record = effects.logged_for(run.id, run.turn_ids - {run.id}, journal)
+        await EffectLog(self.saver, run.thread_id).store(record)
 
     def keep_unmet(
         self, run: Run, earlier: Sequence[AnyMessage], messages: Sequence[AnyMessage]

@@ -191,6 +191,23 @@ def late(request: Request) -> Decision:
     )
 
 
+def ends_at(question: object) -> float | None:
+    """Return the instant at which a question is denied, None where it is asked without a limit.
+
+    `question` is what a human is asked, of whatever form: not every one is an escalation.
+    """
+    if not isinstance(question, Mapping) or question.get("type") != "escalation":
+        return None
+    end = question.get("expires_at")
+    return float(end) if isinstance(end, int | float) else None
+
+
+def is_overdue(question: object) -> bool:
+    """Tell whether the time limit of a question to a human has passed."""
+    end = ends_at(question)
+    return end is not None and clock().wall() > end
+
+
 def response_schema(allowed: Sequence[Verb] = VERBS) -> dict[str, object]:
     """Return the JSON schema of what `Answer.read` takes."""
     if invalid_verbs := [verb for verb in allowed if verb not in VERBS]:

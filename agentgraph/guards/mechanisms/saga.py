@@ -83,12 +83,19 @@ class Saga:
             raise ConfigurationError(faults)
 
     def begin(
-        self, *, key: str, tool: str, args: Mapping[str, object], compensates: bool
+        self,
+        *,
+        key: str,
+        tool: str,
+        args: Mapping[str, object],
+        compensates: bool,
+        call_id: str = "",
     ) -> Registration:
         """Register an action before it runs, or return why it must not run (again).
 
         `key` identifies the call: it is the same when the call is repeated after a kill or a pause.
-        `compensates` says whether there is a function that undoes the action.
+        `compensates` says whether there is a function that undoes the action, `call_id` which call
+        of a model it answers.
         """
         plain_args = _plain(args)
         if not isinstance(plain_args, dict):
@@ -115,6 +122,7 @@ class Saga:
             compensates=compensates,
             tries=tries,
             session=self._session,
+            call_id=call_id,
         )
         self._remember(entry)
         return Registration("run", Decision("allow", "saga"), entry)

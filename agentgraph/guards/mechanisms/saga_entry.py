@@ -51,10 +51,16 @@ class Entry:
     """What it led to beside its result, such as a handoff: replayed together with the result."""
     session: str = ""
     """The inner session in which the action began, "" outside of one."""
+    call_id: str = ""
+    """The id of the model's call, "" where it is not known."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the entry as JSON-able values; nested values are shared: do not change them."""
-        return {name: getattr(self, name) for name in _FIELDS if name != "session" or self.session}
+        return {
+            name: value
+            for name in _FIELDS
+            if (value := getattr(self, name)) or name not in _LEFT_OUT_IF_EMPTY
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Entry:
@@ -63,6 +69,7 @@ class Entry:
 
 
 _FIELDS = tuple(entry_field.name for entry_field in fields(Entry))
+_LEFT_OUT_IF_EMPTY = ("session", "call_id")
 
 
 def entries_of(state: Mapping[str, object]) -> dict[str, Entry]:

@@ -229,6 +229,7 @@ class NodeWrappers:
         """Undo one action, the one that began last, and lead back to this node for the others."""
         interceptor = self._interceptor(state)
         account = interceptor.account
+        await _catch_up(interceptor)
         async with account.undo_lock:  # parallel speakers undo one after the other
             is_left = await undo_last(interceptor.site, self.effects)
         return Command(goto=COMPENSATE if is_left else END, update=self._account_update(account))
@@ -306,7 +307,10 @@ class NodeWrappers:
 
     def _interceptor(self, state: State, *, reuses: bool = False) -> NodeInterceptor:
         place, channels, config = self.place, self.channels, get_config()
-        return interceptor_of(self.policy, place, channels, state, config, reuses=reuses)
+        interceptor = interceptor_of(self.policy, place, channels, state, config, reuses=reuses)
+        if self.effects and interceptor.account.effect_log is None:
+            interceptor.log_effects_of(config)
+        return interceptor
 
     def _account_update(self, account: Account) -> dict[str, Any]:
         """Return the update that stores an account."""

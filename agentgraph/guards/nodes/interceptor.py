@@ -16,7 +16,13 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from agentgraph.graphs.task import read_state, read_value, stores_each_step, stores_meanwhile
+from agentgraph.graphs.task import (
+    read_state,
+    read_value,
+    stores_each_step,
+    stores_meanwhile,
+    thread_in,
+)
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.approval import run_approved
 from agentgraph.guards.nodes.foreign_calls import input_message_id
@@ -27,6 +33,7 @@ from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
+from agentgraph.guards.records.effect_log import EffectLog
 from agentgraph.guards.records.pending_writes import (
     PendingWrites,
     pending_writes_of,
@@ -73,6 +80,12 @@ class NodeInterceptor:
         self.has_answered = False
         """Whether the last answer is the guards' or a human's, and no model's."""
         self._failures: list[tuple[ModelCall, Exception]] = []
+
+    def log_effects_of(self, config: RunnableConfig) -> None:
+        """Log what the actions of this input come to, on the thread that its run is stored on."""
+        thread = thread_in(config) if self.site.ledger is None else None
+        if thread is not None:
+            self.account.effect_log = EffectLog(*thread, is_ahead=not stores_each_step(config))
 
     @property
     def stores_later(self) -> bool:

@@ -19,6 +19,7 @@ from agentgraph.clock import clock
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
@@ -96,6 +97,11 @@ class Site:
             evidence=decision.evidence,
         )
         return await self.decide(final)
+
+    async def log_effect(self, entry: Entry) -> None:
+        """Store what an action has come to: in the session's log, or in that of the thread."""
+        await self.log(kind="effect", entry=entry.to_dict())
+        await self.account.log_effects()
 
     async def log(self, **data: object) -> bool:
         """Write to the session's log, which outlives a kill; return False outside of a session."""

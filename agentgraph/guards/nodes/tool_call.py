@@ -99,6 +99,7 @@ class GuardedToolCall:
         key, running_keys = self._use.key, self._site.account.in_flight.running_keys
         notes = current_notes()
         before = len(notes or ())
+        await self._site.account.log_effects()
         running_keys.add(key)  # a call that is cut off stays here: its outcome is unknown
         try:
             result = await self._run()
@@ -142,6 +143,7 @@ class GuardedToolCall:
             tool=f"{site.place.path}:{use.name}",
             args=use.args,
             compensates=effect.compensate is not None,
+            call_id=use.call_id,
         )
         registration = begin()
         match registration.kind:
@@ -226,7 +228,7 @@ class GuardedToolCall:
         site = self._site
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
-        await site.log(kind="effect", entry=entry.to_dict())
+        await site.log_effect(entry)
 
 
 async def cut_off(site: Site, use: ToolUse, error: Overdue) -> ToolMessage:

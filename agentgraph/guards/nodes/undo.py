@@ -31,6 +31,7 @@ async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
         # A round that is cut off from here on must not begin anew: it must go on undoing.
         await site.log(kind="undoing", reason=account.ended_by)
         account.is_rolling_back = True
+        await account.log_effects()
     _record(site, "compensated", plan[0], "undoing")
 
     async def undo(entry: Entry) -> None:
@@ -43,7 +44,7 @@ async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
 
     async def persist(entry: Entry) -> None:
         _record(site, "compensated", entry)
-        await site.log(kind="effect", entry=entry.to_dict())
+        await site.log_effect(entry)
 
     decision = await saga.undo_last(undo, persist)
     if decision is not None and not decision.allows:

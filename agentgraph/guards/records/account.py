@@ -8,7 +8,7 @@ of two versions contains everything that the earlier one has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,6 +29,7 @@ from agentgraph.guards.mechanisms.spending.estimates import Estimates
 from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.effect_log import EffectLog
 from agentgraph.guards.records.pending_writes import ActionsInFlight
 
 ANYWHERE = ""
@@ -147,6 +148,8 @@ class Account:
         self.in_flight = ActionsInFlight()
         self.has_acted = False
         """Whether an action has changed the world and is not stored yet."""
+        self.effect_log: EffectLog | None = None
+        """The effect log of its thread, None in a session and where nothing is stored."""
         self.undo_lock = asyncio.Lock()
         """Acquired while an action is undone."""
 
@@ -221,6 +224,22 @@ class Account:
     def is_undoing(self) -> bool:
         """Tell whether actions are being undone: then nothing else runs any more."""
         return self.is_rolling_back or (self.parent is not None and self.parent.is_undoing)
+
+    @property
+    def undone_by(self) -> str:
+        """Return the guard that has ended its input and has it undone, "" without one."""
+        return self.ended_by if self.is_rolling_back else ""
+
+    @property
+    def unbegun_keys(self) -> Collection[str]:
+        """Return the actions that are registered and have not begun."""
+        return self.in_flight.registered_keys
+
+    async def log_effects(self) -> None:
+        """Write the actions of the whole input to the log of its thread, if it has one."""
+        root = self.root
+        if root.effect_log is not None:
+            await root.effect_log.write(root)
 
     @property
     def waits_with_actions(self) -> bool:

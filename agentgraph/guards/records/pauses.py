@@ -43,6 +43,8 @@ async def _read(account: Account, pending_writes: PendingWrites) -> None:
     for snapshot in await pending_writes.read(PAUSE_CHANNEL):
         if snapshot.get("input") == account.input_id:
             account.merge(snapshot)
+    if account.effect_log is not None:
+        await account.effect_log.merge_into(account)
     for key in await pending_writes.registered_keys():
         account.in_flight.register(key, pending_writes)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.mechanisms.escalation import ends_at
 from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.state.page import Page
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.visibility import round_audience
 
 log = logging.getLogger("agentgraph")
 
@@ -154,6 +158,8 @@ def _timers(record: SessionRecord, state: SessionState) -> Iterator[_Timer]:
     if state.status == "pending" and record.invite_timeout_s is not None:
         at = record.created_at + record.invite_timeout_s
         yield _Timer(at, lambda page: page.close("invite_timeout"))
+    if not record.serves:  # a question inside a round is a question of the outer session too
+        yield from _denials(state)
     for index, raw in enumerate(record.expectations):
         expectation = Expectation(**raw)
         occasion = _occasion(expectation, record, state)
@@ -163,6 +169,24 @@ def _timers(record: SessionRecord, state: SessionState) -> Iterator[_Timer]:
         if key not in state.violated:
             fire = _violation(expectation, key, occasion.violators)
             yield _Timer(occasion.since + expectation.seconds, fire)
+
+
+def _denials(state: SessionState) -> Iterator[_Timer]:
+    """Yield the timers of the open escalations: what nobody decides in time is denied."""
+    for key, question in state.interrupts.items():
+        end = ends_at(question.get("payload")) if "decision" not in question else None
+        if end is not None:
+            # A decision at the very end is in time.
+            yield _Timer(math.nextafter(end, math.inf), partial(_deny, key=key))
+
+
+def _deny(page: Page, key: str) -> None:
+    question = page.state.interrupts.get(key)
+    if question is None or "decision" in question:
+        return
+    denial = {"type": "reject", "message": "nobody has decided in time"}
+    audience = round_audience(page.state, question.get("speaker"))
+    page.note(ev.EV_DECISION, {"interrupt_id": key, "decision": denial}, audience=audience)
 
 
 @dataclass(frozen=True, slots=True)

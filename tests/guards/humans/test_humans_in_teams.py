@@ -40,7 +40,7 @@ class Desk:
     """A session on a file, opened by one hub after the other."""
 
     def __init__(self, path: Path, place: str, reason: str, till: Till, **fields: Any) -> None:
-        self._url = f"sqlite:///{path / 'desk.db'}"
+        self.url = f"sqlite:///{path / 'desk.db'}"
         self._place, self._reason, self._till, self._fields = place, reason, till, fields
         self.models: list[ScriptedModel] = []
 
@@ -56,7 +56,7 @@ class Desk:
     @asynccontextmanager
     async def hub(self, *turns: Any, clock: FakeClock | None = None) -> AsyncIterator[Session]:
         team = self.team(*turns)
-        async with await Hub.open(self._url, serve=[team], clock=clock) as hub:
+        async with await Hub.open(self.url, serve=[team], clock=clock) as hub:
             yield await hub.session(team, id="s", ttl=None)
 
     async def asked(self, session: Session) -> str:

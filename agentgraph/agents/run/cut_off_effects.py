@@ -1,0 +1,138 @@
+"""The effects of a run that was cut off, for the next run of its thread.
+
+They are in the thread's effect log, whatever its checkpoints show. The next run answers the calls
+that were under way with what came of them, and has the effects in its own saga: where that run is
+rejected, they are undone with its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import StateSnapshot
+
+from agentgraph.agents.run.recovery import is_finished, stored_ids
+from agentgraph.clock import clock
+from agentgraph.errors import kind_of
+from agentgraph.guards import Effect
+from agentgraph.guards.mechanisms.saga_entry import Entry, EntryState
+from agentgraph.guards.records.account import Snapshot
+from agentgraph.guards.records.effect_log import LoggedEffects
+from agentgraph.history import OUTCOME_UNKNOWN
+from agentgraph.running import Journal
+
+log = logging.getLogger("agentgraph")
+
+_TEXTS: Mapping[EntryState, str] = {
+    "failed": "Not executed: the run was cut off before it was done.",
+    "compensated": "It was done, and undone again: a guard has ended the run.",
+}
+_LONGEST_LOOKUP_S = 60.0
+_MAY_HAVE_HAPPENED = frozenset({"started", "waiting", "done"})
+
+
+@dataclass(frozen=True, slots=True)
+class CutOffEffects:
+    """What a run that was cut off has done, as far as it could be found out."""
+
+    record: LoggedEffects
+    entries: Mapping[str, Entry]
+    """Its actions by their keys, after those of unknown outcome were looked up."""
+
+    @property
+    def answers(self) -> Mapping[str, ToolMessage]:
+        """The answers to the calls that were under way, by the ids of the calls."""
+        return {
+            entry.call_id: _answer_of(entry, _TEXTS.get(entry.state, OUTCOME_UNKNOWN))
+            for entry in self.entries.values()
+            if entry.call_id
+        }
+
+    @property
+    def journal(self) -> Journal:
+        """The messages of the run that no checkpoint may have."""
+        return self.record.journal
+
+    @property
+    def is_undoing(self) -> bool:
+        """Whether the run was ended by a guard and has actions that are not undone yet."""
+        return bool(self.record.undone_by and self._to_carry)
+
+    def is_ahead_of(self, snapshot: StateSnapshot) -> bool:
+        """Tell whether the run has acted on messages that its stored state does not have."""
+        journal_ids = {message.id for part in self.journal.values() for message in part}
+        return not journal_ids <= stored_ids(snapshot)
+
+    def account(self, turn: str = "") -> Snapshot:
+        """Return the account with which the next input begins: the effects, and nothing counted.
+
+        Without a `turn` it is the account of the run that was cut off.
+        """
+        entries = {key: entry.to_dict() for key, entry in self.entries.items()}
+        if not turn:
+            ending: Mapping[str, Any] = (
+                {"closed": self.record.undone_by} if self.record.undone_by else {}
+            )
+            return {**_account(self.record.turn, entries), **ending}
+        return _account(turn, {key: entries[key] for key in self._to_carry})
+
+    def logged_for(self, turn: str, before: set[str | None], journal: Journal) -> LoggedEffects:
+        """Return the effects as the log of the next turn has them, until that acts itself."""
+        entries: Any = self.account(turn)["saga"]["entries"]
+        return LoggedEffects(turn, tuple(sorted(before, key=str)), entries, journal=dict(journal))
+
+    @property
+    def _to_carry(self) -> list[str]:
+        return [key for key, entry in self.entries.items() if entry.state in _MAY_HAVE_HAPPENED]
+
+
+def is_cut_off(record: LoggedEffects, latest: CheckpointTuple | None, turn: str | None) -> bool:
+    """Tell whether the run that wrote a log was cut off, and no later run has ended since.
+
+    `latest` is the thread's last checkpoint, `turn` the id of its turn.
+    """
+    if latest is not None and turn == record.turn:
+        return not is_finished(latest)
+    return turn in record.before
+
+
+async def look_up(record: LoggedEffects, effects: Mapping[str, Effect]) -> CutOffEffects:
+    """Look up the actions of unknown outcome whose tools have a `lookup`."""
+    entries = {}
+    for key, entry in record.by_key.items():
+        effect = effects.get(entry.tool)
+        is_unknown = entry.state == "started" and effect is not None and effect.lookup is not None
+        entries[key] = await _looked_up(entry, effect) if is_unknown and effect else entry
+    return CutOffEffects(record, entries)
+
+
+async def _looked_up(entry: Entry, effect: Effect) -> Entry:
+    try:
+        with clock().timeout(_LONGEST_LOOKUP_S):
+            result = await effect.look_up(entry.args, key=entry.key)
+    except Exception as error:  # then its outcome stays unknown, which is told
+        log.warning("the lookup of %s failed: %s", entry.tool, kind_of(error))
+        return entry
+    if result is None:
+        return replace(entry, state="failed")
+    return replace(entry, state="done", result=str(result))
+
+
+def _answer_of(entry: Entry, text: str) -> ToolMessage:
+    is_done = entry.state == "done"
+    return ToolMessage(
+        str(entry.result or "") if is_done else text,
+        id=f"answer_{entry.call_id}",
+        tool_call_id=entry.call_id,
+        name=entry.tool.rpartition(":")[2],
+        status="success" if is_done else "error",
+    )
+
+
+def _account(turn: str, entries: Mapping[str, Any]) -> Snapshot:
+    return {"input": turn, "version": 0, "saga": {"entries": entries}}
