@@ -16,9 +16,11 @@ from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
+    answered,
     apply_audit,
     begin_input,
     charge_turn,
+    cut_off,
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.rewind import apply_rewind
@@ -204,6 +206,7 @@ def _end_turn(
     With a stamp it is one of several: what they update takes effect with the last of them.
     """
     sender = envelope.sender_id
+    is_answer = envelope.event_type == ev.EV_PACKET and sender not in state.humans
     # A text carries no updates, whatever its data holds.
     data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
     active = data.get("active")
@@ -226,6 +229,7 @@ def _end_turn(
         if active is not None
         else _without_active(state, sender),
         "turns": turns,
+        **(answered(state) if is_answer else {}),
     }
 
 
@@ -407,6 +411,7 @@ def _on_round_failed(state: SessionState, envelope: Envelope) -> SessionState:
         interrupts=_without_interrupts(state, speaker),
     )
     if data.get("final") is True:
+        after = with_fields(after, **cut_off(after))
         guard = str(data.get("message")) if data.get("code") == "guard" else ""
         after = with_fields(
             after,
@@ -433,6 +438,7 @@ def _on_cancelled(state: SessionState, envelope: Envelope) -> SessionState:
     return with_fields(
         state,
         **changes,
+        **cut_off(state),
         interrupts={},
         active=_active_after(state, state.expected_next_speaker, envelope),
         visibility=visibility_after(state, envelope),
@@ -468,6 +474,7 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
             spoken=(),
             status="waiting_human",
             active=_active_after(state, state.interrupts[key].get("speaker"), envelope),
+            **cut_off(state),
         )
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
     interrupts = {**state.interrupts, key: interrupt}

@@ -22,7 +22,7 @@ def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
     """Return the changes to the account when an input comes from outside.
 
     Effects of the present round stay if its agents run again, as they must not happen a second
-    time.
+    time. Effects of an input that was cut off stay too: they are undone with those of this one.
     """
     empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_effects_of_round(state)}
     return {**empty, "hops": 0, "input": envelope.sequence}
@@ -88,14 +88,47 @@ def add_usage(
     return sums
 
 
+def cut_off(state: SessionState) -> Mapping[str, Any]:
+    """Return the changes to the account when an input ends without an answer, and not undone."""
+    if not state.effects:
+        return {}
+    effects = {
+        key: {**entry, _CUT_OFF: True} if entry.get("state") in _MAY_HAVE_HAPPENED else entry
+        for key, entry in state.effects.items()
+    }
+    return {"effects": effects}
+
+
+def answered(state: SessionState) -> Mapping[str, Any]:
+    """Return the changes to the account when an input of which a part was cut off is answered."""
+    if not any(_CUT_OFF in entry for entry in state.effects.values()):
+        return {}
+    effects = {
+        key: {name: value for name, value in entry.items() if name != _CUT_OFF}
+        for key, entry in state.effects.items()
+    }
+    return {"effects": effects}
+
+
+_CUT_OFF = "cut_off"
+"""Marks the effects of an input that was cut off; those of the next one are counted with them."""
+_MAY_HAVE_HAPPENED = frozenset({"started", "waiting", "done"})
+
+
 def _effects_of_round(state: SessionState) -> Mapping[str, Any]:
     """Return the effects of the present round; nothing if only humans are due in it."""
     if not state.effects and not state.undoing:
         return {}
-    if set(state.due).issubset(state.humans):
-        return {"effects": {}, "undoing": {}}
     number = state.round
-    effects = {key: entry for key, entry in state.effects.items() if entry.get("round") == number}
+    effects: dict[str, Mapping[str, Any]] = {
+        key: {name: value for name, value in entry.items() if name != _CUT_OFF}
+        | {"round": number + 1}
+        for key, entry in state.effects.items()
+        if entry.get(_CUT_OFF)
+    }
+    if set(state.due).issubset(state.humans):
+        return {"effects": effects, "undoing": {}}
+    effects |= {key: entry for key, entry in state.effects.items() if entry.get("round") == number}
     undo = state.undoing if state.undoing.get("round") == number else {}
     return {"effects": effects, "undoing": undo}
 
