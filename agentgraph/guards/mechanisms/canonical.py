@@ -41,7 +41,12 @@ def digest(value: object) -> str:
 
 def exact_digest(value: object) -> str:
     """Return the SHA-256 of the exact form: empty parts, white space and JSON as text count."""
-    return sha256(_write(value, loose=False).encode()).hexdigest()
+    return sha256(exact(value).encode()).hexdigest()
+
+
+def exact(value: object) -> str:
+    """Return the exact form: a text that only equal values share; never raises."""
+    return _write(value, loose=False)
 
 
 def parse_json(value: object) -> object:

@@ -1,77 +1,94 @@
 """The loop detector: tool calls that repeat, go round in a circle, or keep failing.
 
-Only a call with the same result counts as a repetition: asking for the next page, or whether a job
-is done, is work. The calls of one message of the model were all asked for before any had a result,
-so they are never repetitions of each other.
+A call is new if it asks something new, or is told something new: the next page, a job that has got
+further, a test after an edit. A loop is corrected when it is noticed, and ends the run only where
+nothing new follows for long. The calls of one message of the model were all asked for before any
+had a result, so they are never repetitions of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self, cast
+from functools import cached_property
+from hashlib import sha256
+from typing import NamedTuple, Self, TypeVar, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.canonical import digest, exact_digest, parse_json
+from agentgraph.guards.mechanisms.canonical import canonical, exact, parse_json
+from agentgraph.guards.mechanisms.repeats.answer import Count, answer_in, count_in
+from agentgraph.guards.mechanisms.repeats.streaks import FailureStreaks
+from agentgraph.guards.mechanisms.repeats.window import FAILURE, PERIODS, Call, Message, Window
+from agentgraph.guards.mechanisms.repeats.wording import compare, words_of
 from agentgraph.guards.mechanisms.settings import whole_number_faults
 
 INSTEAD = "Do something else, or answer with what you have."
 """How a correction of the model ends."""
 
+V = TypeVar("V")
+
 _GUARD = "loop_detector"
 _ALLOW = Decision("allow", _GUARD)
-_FAILURE = "failed"
-"""The result that is entered for every failed call: their error texts are not compared."""
-_PERIODS = (1, 2, 3)
-"""How many messages a round may have."""
-_GRACE = 2
-"""How many failures of the tool after its correction end the run."""
-_MAX_CALLS = 64
+_SAME_FAILURES = 2
+"""How many identical failing calls are corrected."""
 _MAX_POLLS = 16
-_MAX_CORRECTIONS = 64
+_MAX_QUESTIONS = 32
+_MAX_ANSWERS = 3
+"""How many answers to one question are remembered."""
+_MAX_COUNTS = 8
 _MINIMUMS = {"window": 2, "threshold": 2, "failures": 2, "poll_threshold": 2}
 
 
-class _Call(NamedTuple):
-    """A call of a tool, with digests of its request and of its result."""
-
-    tool: str
-    digest: str
-    result: str
-
-
 class _Poll(NamedTuple):
-    """The last result of a polling call, how often it came in a row, and the last message."""
+    """The last answer to a polling call, how often it came in a row, and the last message."""
 
-    result: str
+    answer: str
     times: int
     message: str
 
 
 class _Loop(NamedTuple):
-    """A detected loop: its identity, its description, and the tools of one round."""
+    """A detected loop: what it is, how often, the tools of one round, and when it ends the run."""
 
-    key: str
     words: str
     times: int
     cycle: list[str]
+    patience: int
+    """How many messages without anything new end the run."""
+    key: str = ""
+    """Identifies a loop between whose calls there was something new: it is corrected once."""
 
 
-class _Message:
-    """The calls of one message of the model, which asked for all of them at once."""
+class _Observation:
+    """A call after it was made; what only a repeated call needs is computed when it is needed."""
 
-    __slots__ = ("calls", "id", "row")
+    def __init__(self, tool: str, args: object, text: str, *, failed: bool) -> None:
+        self.tool = tool
+        self.args = args
+        self.failed = failed
+        self.question = _digest(f"{tool} {canonical(args)}")[:16]
+        self.text = answer_in(text) if failed else text
+        """The result; a failure's error, without what differs each time."""
+        self.result = _digest(self.text)[:12]
 
-    def __init__(self, id: str, *calls: _Call) -> None:
-        self.id = id
-        self.calls = [*calls]
-        self.row: list[object] = [id, [*map(list, calls)]]
-        """The message as JSON-able values, made once: the window is stored at each step."""
+    @cached_property
+    def answer(self) -> str:
+        """What counts as the same result."""
+        return FAILURE if self.failed else _digest(self.answer_text)[:12]
 
-    def add(self, call: _Call) -> None:
-        self.calls.append(call)
-        self.row = [self.id, [*map(list, self.calls)]]
+    @cached_property
+    def answer_text(self) -> str:
+        return self.text if self.failed else answer_in(self.text)
+
+    @cached_property
+    def count(self) -> Count | None:
+        """The numbers in the answer, which may count the calls."""
+        return None if self.failed else count_in(self.answer_text)
+
+    @cached_property
+    def words(self) -> str:
+        return words_of(self.args)
 
 
 @dataclass(slots=True)
@@ -80,9 +97,12 @@ class LoopDetector:
 
         LoopDetector().observe(tool="search", args={"q": "cats"}, result="none")
 
-    `threshold` equal calls among the last `window`, or as many rounds of up to three messages, are
-    a loop; so are `failures` of one tool in a row, and `poll_threshold` equal results in a row of a
-    tool that is marked to be polled. By the decision table a model may be corrected several times.
+    `threshold` equal calls among the last `window`, as many rounds of up to five messages, or one
+    more that ask the same in other words, are a loop; so are a call that fails again, `failures` of
+    one tool in a row, and `poll_threshold` equal results in a row of a tool that is marked to be
+    polled. A correction comes first; a loop that goes on is to be ended. The evidence of that
+    decision says how many messages in a row have brought nothing new (`quiet`), and after how many
+    a run under guard ends (`patience`). Failures with different arguments never end it.
     """
 
     window: int = 5
@@ -91,16 +111,21 @@ class LoopDetector:
     poll_threshold: int = 10
     _outer: LoopDetector | None = field(default=None, init=False, repr=False)
     """The detector of an outer policy, whose limits hold as well."""
-    _tail: list[_Message] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The last messages, as many as the window or three-message rounds need."""
+    _tail: Window = field(init=False, repr=False, compare=False)
+    _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The last answers to the last questions."""
+    _counts: dict[str, Count] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The numbers in the last answer to a question that was asked again."""
     _polls: dict[str, _Poll] = field(default_factory=dict, init=False, repr=False, compare=False)
     _streaks: FailureStreaks = field(init=False, repr=False, compare=False)
-    _corrections: dict[str, int] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    """How often the model was corrected for each loop."""
-    _corrected_message: str | None = field(default=None, init=False, repr=False, compare=False)
-    """The message whose calls were corrected last, until the model does something new."""
+    _quiet: int = field(default=0, init=False, repr=False, compare=False)
+    """How many messages in a row have brought nothing new."""
+    _made: int = field(default=0, init=False, repr=False, compare=False)
+    """How often the model was corrected, or would have been stopped, since the last new call."""
+    _decided_in: str = field(default="", init=False, repr=False, compare=False)
+    """The message in which that was last decided."""
+    _nudges: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The loops that were corrected although there was something new between their calls."""
     _state: dict[str, object] | None = field(default=None, init=False, repr=False, compare=False)
     """The last dump, None where it is out of date."""
 
@@ -114,6 +139,10 @@ class LoopDetector:
         if faults:
             raise ConfigurationError(faults)
         self._streaks = FailureStreaks()
+        self._tail = self._window()
+
+    def _window(self) -> Window:
+        return Window(max(self.window, PERIODS[-1] * self.threshold))
 
     def observe(
         self,
@@ -133,126 +162,232 @@ class LoopDetector:
         meaning, such as a request id. A detector of an outer policy observes the call too, and the
         stricter decision is returned.
         """
-        outcome = _FAILURE if failed else _digest(result)
-        call = _Call(tool, _call_digest(tool, args, volatile), outcome)
-        decisions: list[Decision] = []
-        detector: LoopDetector | None = self
+        arguments = args if type(args) is dict else parse_json(args)
+        if volatile and isinstance(arguments, Mapping):
+            arguments = {name: value for name, value in arguments.items() if name not in volatile}
+        call = _Observation(tool, arguments, exact(result), failed=failed)
+        decision = self._decide(call, message, poll=poll)
+        detector = self._outer
         while detector is not None:
-            decisions += detector._decisions(call, message, failed=failed, poll=poll)
+            decision = max(decision, detector._decide(call, message, poll=poll), key=_sternness)
             detector = detector._outer
-        sternest = [decision for decision in decisions if decision.action == "abort"] or decisions
-        return max(sternest, key=_earlier_corrections, default=_ALLOW)
+        return decision
 
-    def _decisions(self, call: _Call, message: str, *, failed: bool, poll: bool) -> list[Decision]:
+    def _decide(self, call: _Observation, message: str, *, poll: bool) -> Decision:
         self._state = None
-        loops = self._poll_loops(call, message) if poll else self._call_loops(call, message)
-        count = self._streaks.count(call.tool, failed, message)
-        if not loops and count < self.failures:
-            return []
-        return [*self._on_loops(call, loops), *self._on_failures(call, count)]
+        streak = self._streaks.count(call.tool, call.failed, message)
+        if poll:
+            decision = self._on_poll(call, message)
+        else:
+            loop = self._enter(call, message)
+            decision = None if loop is None else self._on_loop(call, loop, message)
+        is_due = streak >= self.failures and _is_doubled(streak, self.failures)
+        if decision is None and is_due and not self._made:
+            words = f"`{call.tool}` has failed {streak} times in a row"
+            decision = _correction(call, _Loop(words, streak, [call.tool], 0))
+        return decision or _ALLOW
 
-    def _on_loops(self, call: _Call, loops: Sequence[_Loop]) -> Iterator[Decision]:
-        """Decide on one of the loops, preferably one that was corrected before; count them all."""
-        corrected_loops = [loop for loop in loops if loop.key in self._corrections]
-        for loop in (corrected_loops or loops)[:1]:
-            yield _decision(call, loop, self._corrections.get(loop.key, 0))
-        for loop in loops:
-            self._corrections[loop.key] = self._corrections.pop(loop.key, 0) + 1
-            if len(self._corrections) > _MAX_CORRECTIONS:
-                del self._corrections[next(iter(self._corrections))]
+    # Repeated calls.
 
-    def _on_failures(self, call: _Call, count: int) -> Iterator[Decision]:
-        # The first failure after a correction may be the attempt to follow it.
-        if count == self.failures or count >= self.failures + _GRACE:
-            words = f"`{call.tool}` has failed {count} times in a row"
-            loop = _Loop("", words, count, [call.tool])
-            yield _decision(call, loop, max(0, count - self.failures - _GRACE + 1))
+    def _enter(self, call: _Observation, message: str) -> _Loop | None:
+        """Record a call; return the loop that it is part of, if there is one."""
+        messages = self._tail.messages
+        joins_last = bool(message and messages and messages[-1].id == message)
+        if joins_last and messages[-1].has(call.question):
+            return None
+        known = self._known.get(call.question)
+        if known is None and not call.failed and call.result not in self._tail:
+            self._polls.clear()
+            digests = (call.tool, call.question, call.result, call.result, call.question, "")
+            self._record(Call(*digests), "", message, joins_last, is_new=True)
+            return None
+        entry, is_new = self._compared(call, known)
+        if is_new:
+            self._polls.clear()
+        self._record(entry, known or "", message, joins_last, is_new=is_new)
+        return None if is_new else self._loop(entry)
 
-    def _poll_loops(self, call: _Call, message: str) -> list[_Loop]:
-        """Record a polling call; return its loop if it had the same result too often."""
-        before = self._polls.get(call.digest)
-        if before is not None and message and before.message == message:
-            return []
-        is_same = before is not None and before.result == call.result
-        count = before.times + 1 if before is not None and is_same else 1
-        self._polls.pop(call.digest, None)
-        self._polls[call.digest] = _Poll(call.result, count, message)
-        if len(self._polls) > _MAX_POLLS:
-            del self._polls[next(iter(self._polls))]
-        if count < self.poll_threshold:
-            return []
-        words = f"`{call.tool}` was asked {count} times in a row and gave the same result each time"
-        return [_Loop(f"poll {call.digest}", words, count, [call.tool])]
+    def _compared(self, call: _Observation, known: str | None) -> tuple[Call, bool]:
+        """Compare a call with the earlier ones; return it, and whether it is new."""
+        answers = () if known is None else known.split()
+        answer = call.answer
+        is_known = answer in answers or (not call.failed and call.result in answers)
+        if known is not None and not is_known:
+            answer_counted = self._counted(call)
+            answer, is_known = answer_counted or answer, answer_counted is not None
+        earlier = [entry for entry in self._answered(call, answer) if entry.words]
+        same_at = compare(call.words, [entry.words for entry in earlier]).same_at
+        identity = call.question if same_at is None else earlier[same_at].identity
+        entry = Call(call.tool, call.question, call.result, answer, identity, call.words)
+        return entry, not is_known and (known is not None or same_at is None)
 
-    def _call_loops(self, call: _Call, message: str) -> list[_Loop]:
-        """Record a call; return the loops that it closes: a repetition, a round, or both."""
-        self._polls.clear()
-        if not self._enter(call, message) or not self._is_repeated(call):
-            return []
-        loops = []
-        count = self._count_in_window(call)
-        if count >= self.threshold:
-            words = f"`{call.tool}` was called {count} times with the same arguments and result"
-            loops.append(_Loop(f"call {call.digest}", words, count, [call.tool]))
-        if messages := self._round():
-            loops.append(self._loop_of(messages))
-        if loops:
-            self._corrected_message = message
-        return loops
+    def _counted(self, call: _Observation) -> str | None:
+        """Return the answer in a result that differs from the last one by a counter alone."""
+        earlier = self._counts.pop(call.question, None)
+        if call.count is None:
+            return None
+        self._counts[call.question] = call.count
+        _trim(self._counts, _MAX_COUNTS)
+        is_next = earlier is not None and call.count.is_next_of(earlier)
+        return call.count.text if is_next else None
 
-    def _enter(self, call: _Call, message: str) -> bool:
-        """Record a call; return False where its message made an equal call already."""
-        joins_last = bool(message and self._tail and self._tail[-1].id == message)
-        if joins_last and any(call.digest == call_.digest for call_ in self._tail[-1].calls):
-            return False
-        if self._corrected_message is not None and self._follows_correction(call, message):
-            self._tail.clear()
-            self._corrected_message, joins_last = None, False
-        if not joins_last:
-            self._tail.append(_Message(message, call))
-            del self._tail[: -max(self.window, _PERIODS[-1] * self.threshold)]
-        elif len(self._tail[-1].calls) < _MAX_CALLS:
-            self._tail[-1].add(call)
-        return True
+    def _answered(self, call: _Observation | Call, answer: str) -> list[Call]:
+        """Return the calls of the same tool with the same result, the last one last."""
+        return [
+            entry
+            for message in self._tail.messages
+            for entry in message.calls
+            if entry.tool == call.tool
+            and (entry.result == call.result or (entry.answer == answer and answer != FAILURE))
+        ]
 
-    def _is_repeated(self, call: _Call) -> bool:
-        """Tell whether an earlier message made an equal call; without one there is no loop."""
-        return any(call in message.calls for message in self._tail[:-1])
+    def _record(
+        self, entry: Call, known: str, message: str, joins_last: bool, *, is_new: bool
+    ) -> None:
+        # What stands beside a corrected call was asked for before the correction.
+        is_answer_to_it = is_new and self._made and not (message and message == self._decided_in)
+        if is_answer_to_it:
+            self._made, joins_last = 0, False
+            self._tail.load(())
+        self._tail.enter(entry, message, joins_last=joins_last)
+        answers = [answer for answer in known.split() if answer != entry.answer]
+        self._known.pop(entry.question, None)
+        self._known[entry.question] = " ".join([*answers, entry.answer][-_MAX_ANSWERS:])
+        _trim(self._known, _MAX_QUESTIONS)
+        self._quiet = 0 if is_new else self._quiet + (not joins_last)
 
-    def _follows_correction(self, call: _Call, message: str) -> bool:
-        """Tell whether a call is something new, as the correction before it demanded."""
-        if message and message == self._corrected_message:
-            return False
-        return not any(call in message_.calls for message_ in self._tail)
+    def _loop(self, entry: Call) -> _Loop | None:
+        """Return the loop that an old call is part of, None where it only stands alone."""
+        return (
+            self._same_failure(entry)
+            or self._same_call(entry)
+            or self._same_round()
+            or self._same_in_other_words(entry)
+            or self._nothing_new(entry)
+        )
 
-    def _count_in_window(self, call: _Call) -> int:
-        """Count equal calls in the window, back to the last that had a different result."""
-        calls = [call_ for message in self._tail for call_ in message.calls][-self.window :]
-        count = 0
-        for earlier in reversed(calls):
-            if earlier.digest == call.digest and earlier.result != call.result:
-                break
-            count += earlier == call
-        return count
+    def _same_failure(self, entry: Call) -> _Loop | None:
+        if entry.answer != FAILURE:
+            return None
+        times, is_exact = 0, True
+        for call in self._tail.calls(self._quiet + 1):
+            if call.identity == entry.identity and call.answer == FAILURE:
+                times += 1
+                is_exact = is_exact and call.question == entry.question
+        if times < _SAME_FAILURES + (not is_exact):
+            return None
+        words = f"`{entry.tool}` has failed {times} times with the same arguments"
+        return _Loop(words, times, [entry.tool], self._patience(1) - 1)
 
-    def _round(self) -> list[_Message]:
-        """Return the shortest round that the last messages repeat `threshold` times, else []."""
-        rounds = [frozenset(message.calls) for message in self._tail]
-        for period in _PERIODS:
-            last = rounds[-period * self.threshold :]
-            if len(last) == period * self.threshold and last[period:] == last[:-period]:
-                return self._tail[-period:]
-        return []
+    def _same_call(self, entry: Call) -> _Loop | None:
+        times = self._times_in_window(entry)
+        if times < self.threshold:
+            return None
+        words = f"`{entry.tool}` was called {times} times with the same arguments and result"
+        # Where there was something new in between, the calls may be checks of it.
+        key = entry.question if self._quiet < self.threshold - 1 else ""
+        return _Loop(words, times, [entry.tool], self._patience(self._gap(entry)), key)
 
-    def _loop_of(self, messages: list[_Message]) -> _Loop:
-        """Return the loop of a round; its identity does not depend on where the round begins."""
-        steps = [sorted(message.calls) for message in messages]
-        first = min(range(len(steps)), key=lambda at: steps[at])
-        steps = steps[first:] + steps[:first]
-        names = [" + ".join(call.tool for call in step) for step in steps]
+    def _same_in_other_words(self, entry: Call) -> _Loop | None:
+        if entry.answer == FAILURE:
+            return None
+        answered = []
+        for call in self._tail.calls():
+            if call.tool == entry.tool:
+                if entry.answer not in (call.answer, call.result):
+                    break
+                answered.append(call)
+        times = compare(entry.words, [call.words for call in answered if call.words]).alike
+        is_reworded = any(call.question != entry.question for call in answered)
+        # The wording of the first of them was not needed yet.
+        if not is_reworded or times < self.threshold or len(answered) <= self.threshold:
+            return None
+        told = f"`{entry.tool}` was asked the same {len(answered)} times, with the same result"
+        return _Loop(told, len(answered), [entry.tool], self._patience(1) - 1)
+
+    def _gap(self, entry: Call) -> int:
+        """Return how many messages ago a call was made before, the longest period at most."""
+        for ago, message in enumerate(reversed(self._tail.messages[:-1]), 1):
+            if message.has(entry.question):
+                return min(ago, PERIODS[-1])
+        return 1
+
+    def _times_in_window(self, entry: Call) -> int:
+        """Count equal calls back to the last that had a different result, 0 if too few are recent.
+
+        Too few are fewer than `threshold` in the window.
+        """
+        times, left = 0, self.window
+        for call in self._tail.calls():
+            if not left and times < self.threshold:
+                return 0
+            if call.question == entry.question:
+                if call.answer != entry.answer and call.result != entry.answer:
+                    break
+                times += 1
+            left = max(0, left - 1)
+        return times
+
+    def _same_round(self) -> _Loop | None:
+        messages = self._tail.round(self.threshold, self._quiet // (self.threshold - 1))
+        if not messages:
+            return None
+        names = _names_of(messages)
         quoted_names = ", ".join(f"`{name}`" for name in names)
         words = f"The round {quoted_names} was made {self.threshold} times with the same results"
-        return _Loop(f"cycle {_digest(steps)}", words, self.threshold, names)
+        return _Loop(words, self.threshold, names, self._patience(len(messages)))
+
+    def _nothing_new(self, entry: Call) -> _Loop | None:
+        if self._quiet < 3 * self.threshold:
+            return None
+        words = f"The last {self._quiet} steps repeated earlier ones and had the same results"
+        return _Loop(words, self._quiet, [entry.tool], 5 * self.threshold)
+
+    def _patience(self, period: int) -> int:
+        """Return how many messages of a round without anything new end the run.
+
+        Several times a round more than what is corrected: whoever waits for something repeats too.
+        """
+        return max(self.threshold * period, 2 * self.threshold + 2 * (period - 1))
+
+    def _on_loop(self, call: _Observation, loop: _Loop, message: str) -> Decision | None:
+        """Correct the model for a loop, or end the run where a correction did not help."""
+        if message and message == self._decided_in:
+            return None
+        if loop.key and loop.key in self._nudges:
+            return None
+        if self._made and self._quiet < self.threshold:
+            return None
+        if loop.key:
+            self._nudges[loop.key] = 1
+            _trim(self._nudges, _MAX_POLLS)
+        made, self._made, self._decided_in = self._made, self._made + 1, message
+        if made == 0:
+            return _correction(call, loop)
+        return _end(call, loop, made, self._quiet)
+
+    # Polls.
+
+    def _on_poll(self, call: _Observation, message: str) -> Decision | None:
+        """Record a polling call; decide where it had the same result too often."""
+        before = self._polls.get(call.question)
+        if before is not None and message and before.message == message:
+            return None
+        is_same = before is not None and before.answer == call.answer
+        times = before.times + 1 if before is not None and is_same else 1
+        self._polls.pop(call.question, None)
+        self._polls[call.question] = _Poll(call.answer, times, message)
+        _trim(self._polls, _MAX_POLLS)
+        if times < self.poll_threshold:
+            self._quiet = 0  # whatever it does between its polls, it is waiting
+            return None
+        words = f"`{call.tool}` was asked {times} times in a row and gave the same result each time"
+        patience = self.poll_threshold + self.poll_threshold // 2
+        loop = _Loop(words, times, [call.tool], patience)
+        corrections = times - self.poll_threshold
+        return _end(call, loop, corrections, times) if corrections else _correction(call, loop)
+
+    # Copies.
 
     def fresh(self) -> Self:
         """Return the same detector for another run."""
@@ -269,99 +404,96 @@ class LoopDetector:
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values, the same object until it changes."""
         if self._state is None:
-            self._state = {
-                "tail": [message.row for message in self._tail],
-                "polls": [[digest, list(poll)] for digest, poll in self._polls.items()],
+            state: dict[str, object] = {
+                "tail": self._tail.dump(),
+                "known": dict(self._known),
+                "counts": [[name, [*count]] for name, count in self._counts.items()],
+                "polls": [[name, list(poll)] for name, poll in self._polls.items()],
                 "streaks": self._streaks.dump(),
-                "corrected": dict(self._corrections),
-                "corrected_in": self._corrected_message,
-                **({} if self._outer is None else {"beside": self._outer.dump()}),
+                "quiet": self._quiet,
+                "made": self._made,
+                "decided_in": self._decided_in,
+                "nudges": [*self._nudges],
             }
+            if self._outer is not None:
+                state["beside"] = self._outer.dump()
+            self._state = state
         return self._state
 
     def load(self, state: Mapping[str, object]) -> None:
         """Take the memory that `dump` gave."""
         self._state = None
-        tail = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("tail", ()))
+        self._tail = self._window()
+        self._tail.load(cast(Sequence[object], state.get("tail", ())))
+        self._known = dict(cast(Mapping[str, str], state.get("known", {})))
+        counts = cast(Sequence[tuple[str, tuple[str, Sequence[int]]]], state.get("counts", ()))
+        self._counts = {name: Count(text, tuple(numbers)) for name, (text, numbers) in counts}
         polls = cast(Sequence[tuple[str, tuple[str, int, str]]], state.get("polls", ()))
-        self._tail = [_Message(id, *[_Call(*call) for call in calls]) for id, calls in tail]
-        self._polls = {digest: _Poll(*poll) for digest, poll in polls}
+        self._polls = {name: _Poll(*poll) for name, poll in polls}
         self._streaks.load(cast(Sequence[object], state.get("streaks", ("", {}, (), ()))))
-        self._corrections = dict(cast(Mapping[str, int], state.get("corrected", {})))
-        self._corrected_message = cast("str | None", state.get("corrected_in"))
+        self._quiet = cast(int, state.get("quiet", 0))
+        self._made = cast(int, state.get("made", 0))
+        self._decided_in = cast(str, state.get("decided_in", ""))
+        self._nudges = dict.fromkeys(cast(Sequence[str], state.get("nudges", ())), 1)
         if self._outer is not None:
             self._outer.load(cast(Mapping[str, object], state.get("beside", {})))
 
 
-@dataclass(slots=True)
-class FailureStreaks:
-    """The consecutive failures of each tool; the failures in one message count once.
-
-    The model gets the results of a message together, so their order says nothing about it: a tool
-    that has succeeded once within the message has not failed in it.
-    """
-
-    _message: str = field(default="", init=False)
-    _streaks: dict[str, int] = field(default_factory=dict, init=False)
-    """The streaks as they were before the message, by tool."""
-    _failures: list[str] = field(default_factory=list, init=False)
-    _successes: list[str] = field(default_factory=list, init=False)
-    """The tools that have failed, and those that have succeeded, in the message."""
-
-    def count(self, tool: str, failed: bool, message: str) -> int:
-        """Count a call; return the length of the streak that it extends, 0 for none."""
-        if not message or message != self._message:
-            self._begin(message)
-        tools = self._failures if failed else self._successes
-        extends = failed and tool not in self._failures and tool not in self._successes
-        if tool not in tools:
-            tools.append(tool)
-        return self._streaks.get(tool, 0) + 1 if extends else 0
-
-    def _begin(self, message: str) -> None:
-        if self._failures or self._streaks:
-            tools = [tool for tool in self._failures if tool not in self._successes]
-            self._streaks = {tool: self._streaks.get(tool, 0) + 1 for tool in tools}
-        self._message, self._failures, self._successes = message, [], []
-
-    def dump(self) -> list[object]:
-        """Return the memory as JSON-able values."""
-        return [self._message, dict(self._streaks), [*self._failures], [*self._successes]]
-
-    def load(self, state: Sequence[object]) -> None:
-        """Take the memory that `dump` gave."""
-        message, streaks, failures, successes = cast(
-            tuple[str, Mapping[str, int], Sequence[str], Sequence[str]], state
-        )
-        self._message, self._streaks = message, dict(streaks)
-        self._failures, self._successes = [*failures], [*successes]
-
-
-def _decision(call: _Call, loop: _Loop, corrections: int) -> Decision:
-    """Decide on a loop for which the model was corrected `corrections` times before."""
-    evidence: dict[str, object] = {
-        "tool": call.tool,
-        "digest": call.digest,
-        "count": loop.times,
-        "cycle": loop.cycle,
-    }
-    if corrections:
-        cause = f"{loop.words}, although the model was told to stop"
-        return Decision("abort", _GUARD, cause, "infinite_loop", {**evidence, "made": corrections})
+def _correction(call: _Observation, loop: _Loop) -> Decision:
+    evidence = _evidence(call, loop)
     return Decision("correct", _GUARD, f"{loop.words}. {INSTEAD}", "infinite_loop", evidence)
 
 
-def _earlier_corrections(decision: Decision) -> int:
-    return cast(int, decision.evidence.get("made", 0))
+def _end(call: _Observation, loop: _Loop, corrections: int, quiet: int) -> Decision:
+    """End a run for a loop for which the model was corrected `corrections` times before."""
+    cause = f"{loop.words}, although the model was told to stop"
+    counts = {"made": corrections, "quiet": quiet, "patience": loop.patience}
+    return Decision("abort", _GUARD, cause, "infinite_loop", {**_evidence(call, loop), **counts})
 
 
-def _call_digest(tool: str, args: object, volatile: Collection[str]) -> str:
-    """Hash the tool and its arguments; equal arguments may be written in several ways."""
-    arguments = args if type(args) is dict else parse_json(args)
-    if volatile and isinstance(arguments, Mapping):
-        arguments = {name: value for name, value in arguments.items() if name not in volatile}
-    return f"{tool} {digest(arguments)[:32]}"
+def attempts_beyond_patience(decision: Decision) -> int:
+    """Return how often a run has gone on where a decision would have ended it; 0 is not yet.
+
+    Whoever waits for something asks the same again for a while: a correction is enough for that.
+    """
+    if decision.action != "abort":
+        return 0
+    quiet, patience = (cast(int, decision.evidence[name]) for name in ("quiet", "patience"))
+    return max(0, quiet - patience + 1)
 
 
-def _digest(value: object) -> str:
-    return exact_digest(value)[:32]
+def _evidence(call: _Observation, loop: _Loop) -> dict[str, object]:
+    return {
+        "tool": call.tool,
+        "digest": f"{call.tool} {call.question}",
+        "count": loop.times,
+        "cycle": loop.cycle,
+    }
+
+
+def _sternness(decision: Decision) -> tuple[int, int]:
+    """Order decisions; of two that end the run, the one that has waited longer is the sterner."""
+    return ("allow", "correct", "abort").index(decision.action), attempts_beyond_patience(decision)
+
+
+def _names_of(messages: Sequence[Message]) -> list[str]:
+    """Return the tools of a round; it does not depend on where the round begins."""
+    steps = [sorted(message.calls) for message in messages]
+    first = min(range(len(steps)), key=lambda at: steps[at])
+    steps = steps[first:] + steps[:first]
+    return [" + ".join(call.tool for call in step) for step in steps]
+
+
+def _is_doubled(count: int, first: int) -> bool:
+    """Tell whether a count is `first`, or twice that, or twice that again: a word now and then."""
+    times, rest = divmod(count, first)
+    return rest == 0 and times & (times - 1) == 0
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _trim(memory: dict[str, V], most: int) -> None:
+    if len(memory) > most:
+        del memory[next(iter(memory))]

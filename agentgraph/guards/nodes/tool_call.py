@@ -18,12 +18,13 @@ from agentgraph.errors import kind_of
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Subject
-from agentgraph.guards.mechanisms.loop import INSTEAD
+from agentgraph.guards.mechanisms.loop import INSTEAD, attempts_beyond_patience
 from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.site import Overdue, Site, run_or_leave
 from agentgraph.interception import ControlFlow, LedgerUnavailable, SkippedCall, ToolUse
 from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
+from agentgraph.participant import HANDOFF_TOOL
 from agentgraph.patching import written_by
 
 _MOST_SHOWN = 1_000
@@ -316,20 +317,27 @@ async def _observe(
         args=use.args,
         result=result,
         failed=failed,
-        volatile=effect.volatile if effect is not None else (),
+        volatile=effect.volatile if effect is not None else _volatile_in_move(use.name),
         poll=effect.poll if effect is not None else False,
         message=use.message_id,
     )
     if decision.action == "correct":
+        if visit in account.pending:
+            return  # the run ends: nobody would read it
         await site.decide(decision)
         account.correct(visit, decision.cause)
-    elif not decision.allows:
-        evidence: Any = decision.evidence
-        final = await site.decide_by_table(decision, attempts=evidence["made"], possible=True)
+    elif attempts := attempts_beyond_patience(decision):
+        final = await site.decide_by_table(decision, attempts=attempts, possible=True)
         if final.action == "correct":
             account.correct(visit, f"{final.cause}. {INSTEAD}")
         else:
             account.postpone(visit, final)
+
+
+def _volatile_in_move(tool: str) -> tuple[str, ...]:
+    """Return what does not make a move of the conversation another one: why it is to be made."""
+    is_move = tool in (HANDOFF_TOOL, "request_help") or tool.startswith("transfer_to_")
+    return ("reason", "summary") if is_move else ()
 
 
 def _content_of(updates: Sequence[Mapping[str, Any]]) -> tuple[object, bool]:

@@ -245,7 +245,7 @@ async def test_an_approval_leaves_what_was_decided_on_another_agent(
 
     mends = [False]
     failing = ScriptedModel(lambda _: ANSWER if mends[0] else "never")
-    cook = ScriptedModel([*[looks] * 3, [looks, call("ask")], "never"])
+    cook = ScriptedModel([*[looks] * 6, [looks, call("ask")], "never"])
     workers = [
         Agent("clerk", model=failing, default_tools=False),
         Agent("cook", model=cook, tools=[look, ask], default_tools=False),
@@ -268,7 +268,7 @@ async def test_an_approval_leaves_what_was_decided_on_another_agent(
     else:
         await boss.aresume("t", {failed: "approve"})
         reply = await boss.aresume("t", {other: "yes"})
-    assert len(cook.requests) == 4
+    assert len(cook.requests) == 7
     if tier == "batch":
         assert reply.close_reason == "loop_detector"
     else:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TypedDict, Unpack
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.loop import LoopDetector, attempts_beyond_patience
 
 
 class Made(TypedDict, total=False):
@@ -36,6 +38,13 @@ def actions(decisions: list[Decision]) -> list[str]:
 
 def several(detector: LoopDetector, tools: str, **made: Unpack[Made]) -> list[str]:
     return actions([call(detector, tool, **made) for tool in tools])
+
+
+def course(decisions: list[Decision]) -> tuple[int | None, int | None]:
+    """Return which call is corrected first, and which one ends a run."""
+    numbers = {d.action: n for n, d in reversed([*enumerate(decisions, 1)])}
+    ends = (n for n, d in enumerate(decisions, 1) if attempts_beyond_patience(d))
+    return numbers.get(CORRECT), next(ends, None)
 
 
 def test_the_third_identical_call_is_corrected_and_the_fourth_ends_the_run() -> None:
@@ -74,8 +83,24 @@ def test_three_calls_in_turn_are_seen_beyond_the_window() -> None:
     assert call(detector, "A").action == ABORT
 
 
-def test_four_calls_in_turn_are_left_alone() -> None:
-    assert set(several(LoopDetector(), "ABCD" * 5)) == {ALLOW}
+@pytest.mark.parametrize(
+    ("period", "corrected", "ended"),
+    [(1, 3, 7), (2, 5, 10), (3, 9, 13), (4, 12, 16), (5, 14, 20), (6, 15, 21), (9, 18, 24)],
+)
+def test_calls_in_turn_are_corrected_and_end_a_run_if_nothing_new_follows(
+    period: int, corrected: int, ended: int
+) -> None:
+    detector = LoopDetector()
+    decisions = [call(detector, tool) for tool in "ABCDEFGHI"[:period] * 30]
+    assert course(decisions[:ended]) == (corrected, ended)
+    assert decisions[ended - 1].evidence["quiet"] == decisions[ended - 1].evidence["patience"]
+
+
+def test_a_round_is_told_with_its_tools() -> None:
+    detector = LoopDetector()
+    decided = [call(detector, tool) for tool in "ABC" * 3]
+    assert decided[-1].evidence["cycle"] == ["A", "B", "C"]
+    assert decided[-1].cause.startswith("The round `A`, `B`, `C` was made 3 times")
 
 
 def test_pages_and_other_changing_results_are_no_loop() -> None:
@@ -95,10 +120,18 @@ def test_a_changed_result_in_between_ends_the_streak() -> None:
     assert {call(detector, "status", result=result).action for result in results} == {ALLOW}
 
 
-def test_a_heeded_correction_is_forgiven_once() -> None:
+def test_a_loop_after_something_new_is_corrected_anew() -> None:
     detector = LoopDetector()
     assert several(detector, "AAABAA") == [ALLOW, ALLOW, CORRECT, ALLOW, ALLOW, ALLOW]
-    assert call(detector, "A").action == ABORT
+    assert several(detector, "AA") == [CORRECT, ABORT]
+
+
+def test_checks_between_new_work_are_corrected_once_and_never_ended() -> None:
+    detector, decided = LoopDetector(), []
+    for number in range(20):
+        assert call(detector, "edit", args={"line": number}, result="ok").allows
+        decided.append(call(detector, "test", result="3 failed").action)
+    assert decided == [ALLOW, ALLOW, CORRECT, *[ALLOW] * 17]
 
 
 def test_a_changed_result_after_the_correction_is_progress() -> None:
@@ -134,18 +167,112 @@ def test_volatile_arguments_do_not_count() -> None:
     assert call(detector, "search", args=text, volatile=("request_id",)).action == ABORT
 
 
-def test_failures_are_equal_whatever_their_text() -> None:
-    detector = LoopDetector(failures=9)
-    texts = ["no such id 17", "no such id 18", "no such id 19"]
-    failures = [call(detector, "get", result=text, failed=True) for text in texts]
-    assert actions(failures) == [ALLOW, ALLOW, CORRECT]
-
-
-def test_a_tool_that_keeps_failing_is_corrected_and_has_one_more_try() -> None:
+def test_the_second_identical_failure_is_corrected_whatever_its_text() -> None:
     detector = LoopDetector()
-    decided = [call(detector, "sql", args={"q": n}, failed=True) for n in range(6)]
-    assert actions(decided) == [ALLOW, ALLOW, CORRECT, ALLOW, ABORT, ABORT]
+    texts = [f"no such id {number}, in other words" for number in range(6)]
+    failures = [call(detector, "get", result=text, failed=True) for text in texts]
+    assert (course(failures), actions(failures)[3]) == ((2, 6), ABORT)
+    assert failures[1].cause.startswith("`get` has failed 2 times with the same arguments.")
+
+
+def test_failures_with_other_arguments_are_corrected_now_and_then_and_never_ended() -> None:
+    detector = LoopDetector()
+    decided = [call(detector, "sql", args={"q": n}, failed=True) for n in range(50)]
+    at = [number for number, decision in enumerate(decided, 1) if not decision.allows]
+    assert (at, {decided[n - 1].action for n in at}) == ([3, 6, 12, 24, 48], {CORRECT})
     assert decided[2].cause.startswith("`sql` has failed 3 times in a row.")
+
+
+def test_a_failing_call_with_trivially_different_arguments_is_ended() -> None:
+    detector = LoopDetector()
+    wordings = ["rome hotels", "Rome Hotels", "hotels, rome!", " hotels  rome"]
+    decided = [call(detector, "get", args={"q": q}, failed=True) for q in wordings * 2]
+    assert course(decided) == (3, 6)
+
+
+def test_a_failure_that_says_something_else_to_other_punctuation_is_new() -> None:
+    detector = LoopDetector()
+    for number in range(20):
+        made: Made = {"args": {"q": "a b" + "!" * number}, "result": f"error {chr(97 + number)}"}
+        assert call(detector, "run", **made, failed=True).action != ABORT
+
+
+WORDINGS = {
+    "case": ["weather in Rome", "Weather In Rome", "WEATHER IN ROME", "weather in rome"],
+    "spaces": ["weather in Rome", "weather  in Rome", " weather in\nRome ".replace("\n", " ")],
+    "order": ["weather in Rome", "in Rome weather", "Rome: weather in", "in weather, Rome"],
+    "punctuation": [
+        "weather in Rome",
+        "weather in Rome?",
+        "'weather' in Rome!",
+        "weather in Rome.",
+    ],
+    "more words": ["weather Rome", "the weather Rome", "Rome weather", "what weather, Rome?"],
+}
+
+
+@pytest.mark.parametrize("kind", WORDINGS)
+def test_the_same_in_other_words_with_the_same_result_is_a_loop(kind: str) -> None:
+    detector = LoopDetector()
+    asked = [{"query": wording, "limit": 10} for wording in WORDINGS[kind] * 4]
+    corrected, ended = course([call(detector, "search", args=args) for args in asked])
+    assert corrected is not None and corrected <= 5
+    assert ended is not None and ended <= 10
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        [f"weather in {city} tomorrow" for city in ("Rome", "Oslo", "Bonn", "Lima", "Riga")],
+        [f"invoice {number} of last year" for number in range(20)],
+        ["hotel prices", *(f"hotel prices {city}" for city in ("Rome", "Oslo", "Bonn", "Lima"))],
+        [f"x = {a} {sign} 1" for a in "ab" for sign in "+-*/"],
+        [f"flights on 2024-05-{day:02}" for day in range(1, 20)],
+    ],
+)
+def test_other_questions_of_one_form_with_the_same_answer_are_never_ended(
+    queries: list[str],
+) -> None:
+    detector = LoopDetector()
+    decided = [call(detector, "search", args={"query": query}) for query in queries]
+    assert ABORT not in actions(decided)
+
+
+VOLATILE: dict[str, Callable[[int], object]] = {
+    "time stamps": lambda n: f"No results, as of 2026-01-01T10:{n:02}:00Z",
+    "clocks": lambda n: f"[10:{n:02}:07] still waiting",
+    "UUIDs": lambda n: {"status": "pending", "request": str(UUID(int=n * 2**90, version=4))},
+    "hashes": lambda n: f"nothing found, see {n * 7919 + 10**9:012x}a",
+    "timings": lambda n: f"0 rows in {n * 3 + 1} ms",
+    "numbers of requests": lambda n: f"no match for request #{n * 37}",
+    "counters of calls": lambda n: f"There are no results (call {n}).",
+}
+
+
+@pytest.mark.parametrize("kind", VOLATILE)
+def test_what_differs_each_time_does_not_make_a_result_new(kind: str) -> None:
+    detector = LoopDetector()
+    decided = [call(detector, "search", result=VOLATILE[kind](n)) for n in range(1, 20)]
+    corrected, ended = course(decided)
+    assert corrected in (4, 5)
+    assert ended == 8
+
+
+MOVING: dict[str, Callable[[int], object]] = {
+    "a clock": lambda n: f"10:{n:02}:07",
+    "a page": lambda n: f"page {n} of 40 has these rows",
+    "percents": lambda n: f"the long job is {n} % done",
+    "what is left": lambda n: f"the queue has {90 - n} jobs before this one",
+    "a price": lambda n: f"the share costs {100 + n * n % 17}.25 dollars now",
+    "a number": lambda n: n,
+}
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_a_number_that_is_the_answer_makes_a_result_new(kind: str) -> None:
+    detector = LoopDetector()
+    for number in range(1, 40):
+        assert call(detector, "look", result=MOVING[kind](number)).allows
 
 
 @pytest.mark.parametrize("between", ["success", "another tool"])
@@ -204,7 +331,29 @@ def test_a_neighbour_of_the_corrected_call_does_not_heed_the_correction() -> Non
     detector = LoopDetector()
     several(detector, "AA")
     assert several(detector, "AZ", message="m") == [CORRECT, ALLOW]
-    assert call(detector, "A").action == ABORT
+    assert several(detector, "AAA") == [ALLOW, ALLOW, ABORT]
+
+
+def test_a_check_beside_new_work_in_each_message_is_no_loop() -> None:
+    detector = LoopDetector()
+    for number in range(50):
+        made: Made = {"message": f"m{number}"}
+        assert call(detector, "status", **made).action != ABORT
+        assert call(detector, "work", args=number, **made).allows
+
+
+def test_waiting_between_the_polls_of_a_tool_that_is_marked_ends_nothing() -> None:
+    detector = LoopDetector()
+    for _ in range(1, 10):
+        assert call(detector, "wait").action != ABORT
+        assert call(detector, "job", poll=True).allows
+    call(detector, "wait")
+    assert call(detector, "job", poll=True).action == CORRECT
+
+
+def test_polls_that_never_change_end_a_run_after_half_as_many_more() -> None:
+    detector = LoopDetector()
+    assert course([call(detector, "job", poll=True) for _ in range(20)]) == (10, 15)
 
 
 def test_a_polling_tool_may_ask_ten_times() -> None:
@@ -266,11 +415,11 @@ def test_a_call_is_corrected_at_the_threshold_exactly(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from("ABCDEFGH"), max_size=3, unique=True), st.integers(1, 3))
+@given(st.lists(st.sampled_from("ABCDEFGH"), max_size=3, unique=True), st.integers(1, 5))
 def test_whatever_came_before_a_short_round_is_ended(before: list[str], period: int) -> None:
     detector = LoopDetector()
     several(detector, "".join(before))
-    decided = several(detector, "XYZ"[:period] * 6)
+    decided = several(detector, "VWXYZ"[:period] * 6)
     assert CORRECT in decided
     assert ABORT in decided
 

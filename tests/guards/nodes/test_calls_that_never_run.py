@@ -94,8 +94,8 @@ async def test_an_agent_whose_calls_never_run_is_corrected_then_stopped(kind: st
     agent = solo(model, guards=watched(sink, **policy), **fields)
     events = await streamed(agent)
     assert loops(events) == STOPPED
-    assert (closed_by(events), len(model.requests)) == ("loop_detector", 4)
-    assert corrections(model, "was called 3 times") == [3]
+    assert (closed_by(events), len(model.requests)) == ("loop_detector", 6)
+    assert corrections(model, "has failed 2 times with the same arguments") == [2]
     history = await agent.ahistory("t")
     assert is_legal(history)
     assert {m.status for m in history if isinstance(m, ToolMessage)} == {"error"}
@@ -104,11 +104,11 @@ async def test_an_agent_whose_calls_never_run_is_corrected_then_stopped(kind: st
 @pytest.mark.parametrize("kind", UNRUN)
 async def test_an_agent_that_heeds_the_correction_of_such_calls_goes_on(kind: str) -> None:
     asks, fields, policy = unrun(kind)
-    model = ScriptedModel([asks, asks, asks, "I give up."])
+    model = ScriptedModel([asks, asks, "I give up."])
     agent = solo(model, guards=watched(**policy), **fields)
     events = await streamed(agent)
     assert loops(events) == STOPPED[:1]
-    assert (closed_by(events), len(model.requests)) == (None, 4)
+    assert (closed_by(events), len(model.requests)) == (None, 3)
     assert is_legal(await agent.ahistory("t"))
 
 
@@ -118,7 +118,8 @@ async def test_calls_that_are_refused_whatever_they_ask_for_have_failed() -> Non
     agent = solo(model, guards=watched(gates=Gate(policy=forbidden)))
     reply = await agent.ainvoke("go", thread_id="t")
     assert corrections(model, "`look` has failed 3 times in a row") == [3]
-    assert (reply.close_reason, len(model.requests)) == ("loop_detector", 5)
+    # Other arguments each time may be attempts to find what is allowed.
+    assert (reply.close_reason, len(model.requests)) == ("max_steps", 50)
     assert is_legal(await agent.ahistory("t"))
 
 
@@ -128,14 +129,14 @@ async def test_calls_that_never_run_beside_each_other_are_a_loop_too() -> None:
     model = for_ever(asks)
     agent = solo(model, agents=[sub], guards=watched(gates=Gate(policy=forbidden), depth=0))
     events = await streamed(agent)
-    assert (closed_by(events), len(model.requests)) == ("loop_detector", 4)
+    assert (closed_by(events), len(model.requests)) == ("loop_detector", 6)
     assert is_legal(await agent.ahistory("t"))
 
 
 async def test_a_regulated_run_whose_calls_never_run_asks_a_human(tmp_path: Path) -> None:
     asks, fields, _ = unrun("malformed")
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    model = ScriptedModel([*[asks] * 4, "I have it."])
+    model = ScriptedModel([*[asks] * 6, "I have it."])
     agent = solo(model, guards=watched(tier="regulated"), checkpointer=url, **fields)
     (question,) = (await agent.ainvoke("go", thread_id="t")).interrupts
     assert question.payload["guard"] == "loop_detector"
@@ -144,7 +145,7 @@ async def test_a_regulated_run_whose_calls_never_run_asks_a_human(tmp_path: Path
     assert is_legal(await agent.ahistory("t"))
 
 
-async def test_tools_that_wish_to_move_where_nobody_is_are_a_loop() -> None:
+async def test_tools_that_wish_to_move_where_nobody_is_have_failed() -> None:
     reasons = iter(range(100))
 
     def escalate(reason: str) -> Handoff:
@@ -155,7 +156,7 @@ async def test_tools_that_wish_to_move_where_nobody_is_are_a_loop() -> None:
     agent = solo(model, escalate)
     reply = await agent.ainvoke("go", thread_id="t")
     assert corrections(model, "`escalate` has failed 3 times in a row") == [3]
-    assert (reply.close_reason, len(model.requests)) == ("loop_detector", 5)
+    assert (reply.close_reason, len(model.requests)) == ("max_steps", 50)
     assert is_legal(await agent.ahistory("t"))
 
 
@@ -179,7 +180,7 @@ async def test_calls_that_middleware_keeps_from_running_are_a_loop_too(
     agent = solo(model, middleware=[Veto(error)], guards=watched())
     events = await streamed(agent)
     assert (decided(events), closed_by(events)) == (STOPPED, "loop_detector")
-    assert len(model.requests) == 4
+    assert len(model.requests) == 6
     assert is_legal(await agent.ahistory("t"))
 
 
@@ -195,7 +196,7 @@ async def test_handoffs_that_a_team_refuses_are_a_loop(target: str) -> None:
     team = Team(agents, routes, expectations=(), guards=watched(sink, hops=0))
     assert (await team.arun("go")).close_reason == "loop_detector"
     assert [one for one in audited(sink) if one[1] == "loop_detector"] == STOPPED
-    assert len(model.requests) == 5  # the reason differs: it is a tool that fails, in a row
+    assert len(model.requests) == 6  # another reason does not make it another wish
 
 
 async def test_calls_that_a_gate_denies_in_a_graph_of_others_are_a_loop() -> None:
@@ -205,7 +206,7 @@ async def test_calls_that_a_gate_denies_in_a_graph_of_others_are_a_loop() -> Non
     result = await graph.ainvoke({"messages": [HumanMessage("go")]})
     told = [(guard, action) for _, guard, action in audited(sink) if guard == "loop_detector"]
     assert told == [("loop_detector", "correct"), ("loop_detector", "abort")]
-    assert len(model.requests) == 4
+    assert len(model.requests) == 6
     assert is_legal(result["messages"])
 
 
@@ -218,7 +219,7 @@ async def test_a_tool_that_writes_the_same_to_the_state_is_a_loop_too() -> None:
     agent = solo(model, remember, guards=watched())
     events = await streamed(agent)
     assert (decided(events), closed_by(events)) == (STOPPED, "loop_detector")
-    assert len(model.requests) == 4
+    assert len(model.requests) == 7
     assert is_legal(await agent.ahistory("t"))
 
 

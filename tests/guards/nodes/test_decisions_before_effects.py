@@ -88,7 +88,7 @@ async def test_a_correction_is_recorded_before_the_model_reads_it(diary: Diary) 
 
 
 async def test_an_end_is_recorded_before_the_run_ends_and_before_it_is_told(diary: Diary) -> None:
-    agent = run_by(diary, *[call("look", what="it")] * 4)
+    agent = run_by(diary, *[call("look", what="it")] * 7)
     async for event in agent.astream("go"):
         if isinstance(event, GuardEvent):
             diary.lines.append(f"told {event.decision['action']}")
@@ -115,7 +115,7 @@ async def test_a_swap_of_models_is_recorded_before_it_is_made(diary: Diary) -> N
 async def test_a_question_and_its_answer_are_recorded_before_the_run_goes_on(
     diary: Diary,
 ) -> None:
-    again = [call("look", what="it")] * 4
+    again = [call("look", what="it")] * 7
     agent = run_by(diary, *again, "Done.", tier="regulated")
     reply = await agent.ainvoke("go", thread_id="t")
     assert diary.lines[-2:] == ["> look", "decision escalate"]
@@ -195,7 +195,7 @@ async def test_an_action_is_recorded_before_it_is_begun_and_undone_after_the_dec
         diary.lines.append("> book")
         return "booked"
 
-    again = [call("look", what="it")] * 4
+    again = [call("look", what="it")] * 7
     guards = watched(diary)
     agent = solo(diary.model("a", call("book", room="1"), *again), book, diary.look, guards=guards)
     reply = await agent.ainvoke("go")
@@ -226,7 +226,7 @@ async def test_no_step_is_taken_that_a_regulated_trail_cannot_record() -> None:
 
 
 async def test_the_log_of_a_session_has_decisions_before_what_follows(diary: Diary) -> None:
-    agent = run_by(diary, *[call("look", what="it")] * 4)
+    agent = run_by(diary, *[call("look", what="it")] * 7)
     async with held(Team([agent], sequence(["a"]), guards=watched(diary))) as session:
         await after(session, "user", "go")
         told = [one.event_type for one in await session.history()]

@@ -182,7 +182,7 @@ async def test_several_that_fail_side_by_side_have_failed_once() -> None:
         """Fetch a page."""
         raise LookupError(f"there is no page {page}")
 
-    asks = [[call("fetch", page=page) for page in range(4)]] * 2
+    asks = [[call("fetch", page=page) for page in range(4 * n, 4 * n + 4)] for n in range(2)]
     assert await left_alone(solo(one_by_one(*asks), fetch)) == "Done."
 
 

@@ -124,7 +124,7 @@ async def test_one_agent_of_a_tree_may_have_limits_of_its_own() -> None:
     guards = watched(stages={"billing": strict})
     agent = Agent("boss", model=boss, agents=members, guards=guards)
     await agent.ainvoke("go", thread_id="t")
-    assert (len(model.requests), len(other.requests)) == (3, 4)
+    assert (len(model.requests), len(other.requests)) == (5, 7)
 
 
 async def test_a_stage_may_be_given_longer_than_the_rest() -> None:

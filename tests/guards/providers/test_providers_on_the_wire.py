@@ -68,14 +68,14 @@ async def test_a_correction_is_sent_in_the_one_system_message(wire: Wire) -> Non
 
 
 async def test_a_stopped_loop_leaves_a_history_that_the_provider_takes(wire: Wire) -> None:
-    wire.script(*[call("look", what="it")] * 4, text("Here again."))
+    wire.script(*[call("look", what="it")] * 7, text("Here again."))
     agent = solo(chat_openai(wire))
     assert (await agent.ainvoke("go", thread_id="t")).close_reason == "loop_detector"
     assert (await agent.ainvoke("and now?", thread_id="t")).text == "Here again."
     messages = wire.requests[-1]["messages"]
     ids = [made["id"] for message in messages for made in message.get("tool_calls") or ()]
     assert ids == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
-    assert len(set(ids)) == 4
+    assert len(set(ids)) == 7
 
 
 @pytest.mark.parametrize(

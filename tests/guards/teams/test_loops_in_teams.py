@@ -56,19 +56,19 @@ async def test_a_looping_speaker_closes_the_session_by_the_guard_s_name() -> Non
         data = failed.event_data
         assert (data["speaker"], data["code"], data["message"]) == ("a", "guard", "loop_detector")
         assert (data["attempt"], data["final"]) == (1, True)  # it would only loop again
-    assert (len(model.requests), corrections(model, TOLD)) == (4, [3])
+    assert (len(model.requests), corrections(model, TOLD)) == (7, [3])
 
 
 async def test_the_result_of_a_team_says_which_guard_closed_it_and_why() -> None:
     result = await two(solo(looping())).arun("go")
     assert (result.close_reason, result.state.status) == ("loop_detector", "closed")
-    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 4 times with the same")
+    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 7 times with the same")
 
 
 async def test_the_result_of_a_team_with_a_team_inside_says_why_the_guard_closed_it() -> None:
     inner = Team([solo(looping())], sequence(["a"]), name="inner")
     result = await Team([inner], sequence(["inner"])).arun("go")
-    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 4 times with the same")
+    assert result.text.startswith(f"{ENDED} loop_detector: `look` was called 7 times with the same")
 
 
 async def test_what_was_said_before_a_guard_closed_the_team_is_its_text() -> None:
@@ -90,7 +90,7 @@ async def test_decisions_stand_in_the_log_before_they_take_effect() -> None:
 
     async with held(two(solo(ScriptedModel(turn)))) as session:
         await after(session, "user", "go")
-    assert seen == [[], [], [], ["correct"]]
+    assert seen == [*[[]] * 3, *[["correct"]] * 4]
 
 
 async def test_the_stream_of_a_session_tells_decisions_with_their_round() -> None:
@@ -108,7 +108,7 @@ async def test_another_goes_on_after_a_loop_where_the_team_names_one() -> None:
 
 
 async def test_a_human_goes_on_after_a_loop_where_the_team_names_them() -> None:
-    model = ScriptedModel([*[call("look", what="it")] * 4, "I have it."])
+    model = ScriptedModel([*[call("look", what="it")] * 7, "I have it."])
     rules = TransitionGraph("a", [Transition(FromSpeaker("user"), "a")])
     async with held(Team([solo(model)], rules, failure_target="human")) as session:
         state = await after(session, "user", "go")
@@ -140,7 +140,7 @@ async def test_the_window_of_one_speaker_is_not_filled_by_another() -> None:
 
 
 async def test_a_regulated_team_asks_a_human_who_lets_it_go_on() -> None:
-    model = ScriptedModel([*[call("look", what="it")] * 4, "I have it."])
+    model = ScriptedModel([*[call("look", what="it")] * 7, "I have it."])
     async with held(two(solo(model), guards=watched(tier="regulated"))) as session:
         state = await after(session, "user", "go")
         assert state.status == "waiting_decision"
@@ -160,4 +160,4 @@ async def test_a_regulated_team_asks_a_human_who_ends_it() -> None:
         assert (state.status, state.pending_close_reason) == ("closed", "loop_detector")
         assert len(await of_type(session, EV_DECISION)) == 1
         assert await of_type(session, EV_PACKET) == []
-    assert len(model.requests) == 4
+    assert len(model.requests) == 7

@@ -1,0 +1,1 @@
+"""What repeats: `wording` compares questions, `answer` results, `window` keeps the last calls."""
