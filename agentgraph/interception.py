@@ -7,6 +7,7 @@ too, to which guards write what must outlive a kill of the process.
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
@@ -149,6 +150,10 @@ class Interceptor(Protocol):
         """Return the time limit of the stage or of the input, whichever comes first."""
         ...
 
+    def enclosure(self, call: OuterCall) -> object:
+        """Return what the guards know of a tool call of this agent in which a run begins."""
+        ...
+
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
@@ -210,9 +215,19 @@ class Ledger(Protocol):
         ...
 
 
+class OuterCall(NamedTuple):
+    """The call of a guarded agent's tool around this code, and around all runs that begin in it."""
+
+    interceptor: Interceptor
+    tool: str
+    ledger: Ledger | None
+    loop: AbstractEventLoop
+
+
 class _Interception(NamedTuple):
     interceptor: Interceptor | None = None
     ledger: Ledger | None = None
+    outer: OuterCall | None = None
 
 
 _NO_INTERCEPTION = _Interception()
@@ -229,6 +244,11 @@ def current_interceptor() -> Interceptor | None:
 def current_ledger() -> Ledger | None:
     """Return the ledger around this code, None outside of a session."""
     return _current.get().ledger
+
+
+def outer_call() -> OuterCall | None:
+    """Return the tool call in which the run around this code has begun, None for any other run."""
+    return _current.get().outer
 
 
 class _installed:
@@ -251,17 +271,27 @@ class _installed:
 
 def intercepted_by(interceptor: Interceptor | None) -> _installed:
     """Install an interceptor, or none, around a block; keep the ledger."""
-    return _installed(_Interception(interceptor, _current.get().ledger))
+    current = _current.get()
+    return _installed(_Interception(interceptor, current.ledger, current.outer))
 
 
 def recorded_in(ledger: Ledger | None) -> _installed:
     """Install a ledger, or none, around a block; keep the interceptor."""
-    return _installed(_Interception(_current.get().interceptor, ledger))
+    current = _current.get()
+    return _installed(_Interception(current.interceptor, ledger, current.outer))
 
 
-def without_interception() -> _installed:
-    """Run a block without interceptor and ledger."""
-    return _installed(_NO_INTERCEPTION)
+def inside_tool(tool: str) -> _installed:
+    """Run a tool: without interceptor and ledger, as the call around all runs that begin in it."""
+    interceptor, ledger, outer = _current.get()
+    if interceptor is not None:
+        outer = OuterCall(interceptor, tool, ledger, get_running_loop())
+    return _installed(_Interception(None, None, outer))
+
+
+def leave_tool() -> None:
+    """Make the code in this context no part of the tool call around it."""
+    _current.set(_NO_INTERCEPTION)
 
 
 async def ask_model(

@@ -32,6 +32,8 @@ from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.checks import GateAt
+from agentgraph.guards.policy import Policy
+from agentgraph.guards.records.enclosure import current_enclosure
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import Membership, Remains, ToolNames, provide_agents
 from agentgraph.storage import default_saver, open_saver, with_async_methods
@@ -392,9 +394,30 @@ class Agent(AgentSpec, Generic[Output]):
         """The effects of the tree's tools by path and name, once its graph is compiled."""
         return {}
 
-    @cached_property
+    @property
     def _runner(self) -> Runner:
+        """The runner; in a tool of a guarded agent, an agent without guards is under its guards."""
+        enclosure = current_enclosure() if self.guards is None else None
+        return self._own_runner if enclosure is None else self._runner_under(enclosure.policy)
+
+    @cached_property
+    def _own_runner(self) -> Runner:
         return Runner(self, self._own_graph, self._saver, self._effects)
+
+    def _runner_under(self, policy: Policy) -> Runner:
+        latest = self.__dict__.get("_enclosed_runner")
+        if latest is None or latest[0] is not policy:
+            # Not by `replace`: the tree has been checked, and would give its warnings again.
+            agent = object.__new__(type(self))
+            for field in fields(self):
+                object.__setattr__(agent, field.name, getattr(self, field.name))
+            object.__setattr__(agent, "guards", policy)
+            effects: dict[str, Effect] = {}
+            graph = compile_root(agent, self._saver, effects)
+            runner = Runner(agent, graph, self._saver, effects)
+            latest = self.__dict__["_enclosed_runner"] = policy, runner
+        runner_under: Runner = latest[1]
+        return runner_under
 
 
 def _replaced_member(member: Any, changes: Mapping[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from agentgraph.guards.mechanisms.limits import (
     DepthLimit,
     FanOutLimit,
     HopLimit,
+    Progress,
     ReplanLimit,
     StepLimit,
 )
@@ -93,6 +94,8 @@ class Policy:
         """The policy around this one, None where it is the outermost."""
         self._origin: Self | None = None
         """The policy that this one was derived from for a number of turns, None for any other."""
+        self.run_limits: tuple[tuple[StepLimit, Progress], ...] = ()
+        """The step limits of the runs in tools around its agents, each with the run's progress."""
         self._inner: tuple[tuple[str, CostBudget], ...] = ()
         """The budgets of inner policies and of stages, by their paths."""
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
@@ -155,6 +158,18 @@ class Policy:
         policy = self._copy()
         policy.steps = self.steps.times(max(turns, 1))
         policy._origin = self
+        return policy
+
+    def for_run(self, steps: StepLimit | None, own: Policy, progress: Progress) -> Self:
+        """Return this policy for a run in a tool: its own steps are counted by its `progress`.
+
+        `steps` is the limit of the tool's agent, and `own` the policy of the run before it was put
+        inside of that agent's.
+        """
+        policy = self._copy()
+        policy.steps = steps
+        if own.steps is not None and "steps" in own.override_names:
+            policy.run_limits = (*self.run_limits, (own.steps, progress))
         return policy
 
     def within(self, outer: Self | None, path: str = "") -> Self:

@@ -47,7 +47,7 @@ from agentgraph.interception import (
     ToolUse,
     current_interceptor,
     current_ledger,
-    without_interception,
+    inside_tool,
 )
 from agentgraph.outcomes import NOTES, Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
@@ -299,8 +299,8 @@ async def _run_guarded(
 
     async def run_unguarded(args: Mapping[str, object] | None = None) -> Any:
         own = request if args is None else request.override(tool_call={**call, "args": {**args}})
-        # A graph that a tool runs is no part of this graph: it has an account of its own.
-        with without_interception(), in_tool(True):
+        # A graph that a tool runs is no part of this graph, but of its input.
+        with inside_tool(call["name"]), in_tool(True):
             return await run(own)
 
     caller = next((m for m in reversed(messages) if isinstance(m, AIMessage)), None)

@@ -41,12 +41,13 @@ from agentgraph.errors import (
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
 from agentgraph.graphs.task import with_saver
-from agentgraph.guards import Decision, Effect, Guards
+from agentgraph.guards import AuditTrail, Decision, Effect, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
+from agentgraph.interception import outer_call
 from agentgraph.outcomes import Interrupt
 from agentgraph.running import Run, record_messages
 from agentgraph.storage import with_first_read
@@ -87,7 +88,12 @@ class Runner:
         self._graph = graph
         self._effects = effects
         self._threads = Threads(agent, graph, saver, effects)
-        self._audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
+        self._own_audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
+
+    @property
+    def _audit(self) -> AuditTrail | None:
+        """The trail of this agent's inputs; what a tool of another agent runs is no input."""
+        return None if outer_call() is not None else self._own_audit
 
     async def answer(
         self,

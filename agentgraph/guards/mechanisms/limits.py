@@ -18,7 +18,7 @@ from agentgraph.guards.mechanisms.canonical import canonical, digest
 from agentgraph.guards.mechanisms.settings import is_whole
 
 # The step limit is checked before each model call, so the usual decision is made once.
-_STEP_ALLOWED = Decision("allow", "max_steps")
+STEP_ALLOWED = Decision("allow", "max_steps")
 _BITS = 512
 _BITS_PER_RESULT = 2
 _MAX_PLANS = 32
@@ -48,11 +48,6 @@ class Progress:
     def idle_steps(self) -> int:
         """Return the number of model calls since the last new result, with that which led to it."""
         return self.steps - self.learned_at
-
-    def work(self, result: object) -> None:
-        """Note the result of a tool's or a worker's work, which also ends a row of handoffs."""
-        self.handoffs = 0
-        self.learn(result)
 
     def learn(self, result: object) -> None:
         """Note a result; one that was not seen before starts the count of model calls anew."""
@@ -121,7 +116,7 @@ class StepLimit:
         total = count if total is None else total
         most = None if self.total is None else self.total * grants
         if count < self.steps * grants and (most is None or total < most):
-            return _STEP_ALLOWED
+            return STEP_ALLOWED
         if most is not None and total >= most:
             taken, limit, cause = total, most, "for one input"
         else:

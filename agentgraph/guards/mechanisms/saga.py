@@ -19,7 +19,13 @@ from agentgraph.errors import AgentGraphError, ConfigurationError, kind_of
 from agentgraph.guards.decision import Action, Decision, FailureClass
 from agentgraph.guards.mechanisms.canonical import exact_digest
 from agentgraph.guards.mechanisms.failures import is_control_flow
-from agentgraph.guards.mechanisms.saga_entry import Entry, EntryState, entries_of, rank
+from agentgraph.guards.mechanisms.saga_entry import (
+    Entry,
+    EntryState,
+    entries_of,
+    merge_entries,
+    rank,
+)
 from agentgraph.guards.mechanisms.settings import is_finite, is_whole
 
 _TO_UNDO = frozenset({"started", "waiting", "done"})
@@ -253,9 +259,21 @@ class Saga:
         """Return the name of a tool without the path of the session in which it is used."""
         return tool.removeprefix(self._prefix)
 
+    @property
+    def session(self) -> str:
+        """Return the inner session that this saga is of, "" for that of the whole input."""
+        return self._session
+
     def dump(self) -> dict[str, object]:
-        """Return the memory as JSON-able values."""
-        return {"entries": dict(self._raw)}
+        """Return the memory as JSON-able values; of an inner session, its own actions."""
+        if not self._session:
+            return {"entries": dict(self._raw)}
+        own = filter(self._began_inside, self._entries.values())
+        return {"entries": {entry.key: self._raw[entry.key] for entry in own}}
+
+    def absorb(self, state: Mapping[str, object]) -> None:
+        """Add what `dump` returned elsewhere to the memory, and keep all of it."""
+        self.load(merge_entries({"entries": dict(self._raw)}, state))
 
     def load(self, state: Mapping[str, object]) -> None:
         """Restore the memory from what `dump` returned, and forget everything else."""

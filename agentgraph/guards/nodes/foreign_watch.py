@@ -19,6 +19,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.site import Site, stop_error
+from agentgraph.interception import current_interceptor
 
 
 class Watch(BaseCallbackHandler):
@@ -43,7 +44,7 @@ class Watch(BaseCallbackHandler):
 
     def on_llm_start(self, *args: Any, **fields: Any) -> None:
         """Count a call of a model, or forbid it."""
-        if _current.get() is not self:
+        if _current.get() is not self or current_interceptor() is not None:
             return  # a guarded node within asks its model
         if self._site is None:
             self._site = self._open if isinstance(self._open, Site) else self._open()
@@ -52,12 +53,12 @@ class Watch(BaseCallbackHandler):
         decision = _denial_at(self._site)
         if decision is not None:
             raise stop_error(decision)
-        self._site.account.spending.progress.steps += 1
+        self._site.account.step()
         self._site.record("model", model=self._site.place.path)
 
     def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
         """Count the tokens of a call."""
-        if _current.get() is not self or self._site is None:
+        if self._site is None or _current.get() is not self or current_interceptor() is not None:
             return
         for spend in self._site.account.spends_under(self._site.policy):
             _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
@@ -82,10 +83,8 @@ def watched_by(watch: Watch | None) -> Iterator[None]:
 def _denial_at(site: Site) -> Decision | None:
     """Return the denial of the limit that one more call would exceed, None where it may be made."""
     account, policy, deadline = site.account, site.policy, site.deadline()
-    if policy.steps is not None:
-        decision = policy.steps.ask(account.spending.progress, account.spending.grants)
-        if not decision.allows:
-            return decision
+    if not (decision := account.may_step(policy)).allows:
+        return decision
     if deadline is not None and not (decision := deadline.check()).allows:
         return decision
     exhausted = (spend.exhausted() for spend in account.spends_under(policy))

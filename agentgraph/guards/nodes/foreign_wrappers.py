@@ -53,7 +53,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
-from agentgraph.interception import current_ledger, intercepted_by
+from agentgraph.interception import current_ledger, inside_tool, intercepted_by
 from agentgraph.participant import last_word
 from agentgraph.patching import updates_of
 from agentgraph.running import current_run
@@ -151,7 +151,7 @@ class ForeignWrappers:
             await self._admit_calls(site, tools_node)
             watch = Watch(site)
             try:
-                with intercepted_by(None), watched_by(watch):
+                with intercepted_by(interceptor), inside_tool("tools"), watched_by(watch):
                     result = await self._run_tools(site, tools_node, call)
             except GuardStopped as stop:
                 if not isinstance(stop.decision, Decision):
@@ -358,8 +358,8 @@ class ForeignWrappers:
             input_id = above.account.input_id
         tag = (config.get("metadata") or {}).get(AGENT_TAG)
         path = tag or self.place.path
-        policy = self.policy.at(path)
         account = account_of(self.policy, input_id, values.get("guarded"), ledger, scope)
+        policy = account.enclosed(self.policy).at(path)
         if run is not None:
             run.account = account
         place = replace(self.place, path=f"{path}{self.suffix}")

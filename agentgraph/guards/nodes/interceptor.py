@@ -8,6 +8,7 @@ returns it or raises `GuardStopped`; the wrappers of the nodes carry it out in t
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.effect_log import EffectLog
+from agentgraph.guards.records.enclosure import Enclosure, OuterLedger
 from agentgraph.guards.records.pending_writes import (
     PendingWrites,
     pending_writes_of,
@@ -43,6 +45,7 @@ from agentgraph.guards.records.registry import account_of, retain
 from agentgraph.interception import (
     Ledger,
     ModelCall,
+    OuterCall,
     Refusal,
     SkippedCall,
     ToolUse,
@@ -187,6 +190,17 @@ class NodeInterceptor:
         """Count a call that was answered although no tool ran."""
         await observe_skipped(self.site, call)
 
+    def enclosure(self, call: OuterCall) -> Enclosure:
+        """Return what the guards know of a tool call of this agent in which a run begins."""
+        site = self.site
+        account, path = site.account, f"{site.place.path}/{call.tool}"
+        ledger = account.outer_ledger
+        if call.ledger is not None:
+            ledger = OuterLedger(call.ledger, account.path_prefix)
+        if call.loop is not get_running_loop():
+            ledger = None  # another loop must not use the connections of the log
+        return Enclosure(account, site.policy, path, site.place.depth, ledger)
+
     def time_limit(self) -> AbstractContextManager[object]:
         """Return the time limit of the stage or of the whole run, whichever comes first."""
         return self.site.time_limit()
@@ -221,7 +235,7 @@ class NodeInterceptor:
         site, policy = self.site, self.site.policy
         refusals: dict[int, str] = {}
         if policy.depth is not None:
-            decision = policy.depth.check(site.place.depth + 1)
+            decision = policy.depth.check(site.level + 1)
             if not decision.allows:
                 await site.decide(decision)
                 return dict.fromkeys(range(len(workers)), decision.cause)
@@ -240,7 +254,8 @@ class NodeInterceptor:
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""
     ) -> None:
         """Count a worker's reply: a worker that always replies the same is stuck."""
-        self.account.spending.progress.work(reply)
+        self.account.spending.progress.handoffs = 0
+        self.account.learn(reply)
         monitor = self.account.deadlock
         if monitor is not None:
             texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}
@@ -285,6 +300,7 @@ def interceptor_of(
         values = read_state(config, channels)
     pending_writes = durable_writes(config, ledger)
     account = _account_at(policy, values, state, run, ledger, pending_writes)
+    policy = account.enclosed(policy)
     if run is not None:
         _join_run(run, account, ledger)
     elif pending_writes is not None:

@@ -6,6 +6,7 @@ This is the only layer that retries: clients of providers must have `max_retries
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from langchain_core.messages import (
@@ -32,7 +33,6 @@ from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
 from agentgraph.sendable import with_whole_calls
 
-_ALLOW = Decision("allow", "none")
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
 
@@ -54,21 +54,18 @@ async def admit_call(site: Site) -> Decision:
 
     The call is counted when it is made.
     """
-    decision = _within_steps(site)
+    account, policy = site.account, site.policy
+    if account.level and policy.depth is not None:  # a run in a tool, or a team inside
+        decision = policy.depth.check(site.level)
+        if not decision.allows:  # it ends this run, and none around it
+            return await site.decide(replace(decision, action="abort"))
+    decision = account.may_step(policy)
     if decision.allows and (deadline := site.deadline()) is not None:
         decision = deadline.check()
     if decision.allows:
         return decision
     # A limit is no mistake that the model could correct.
     return await site.decide_by_table(decision, possible=False)
-
-
-def _within_steps(site: Site) -> Decision:
-    """Decide by the step limit on one more model call."""
-    limit, spending = site.policy.steps, site.account.spending
-    if limit is None:
-        return _ALLOW
-    return limit.ask(spending.progress, spending.grants)
 
 
 class GuardedModelCall:
@@ -102,7 +99,7 @@ class GuardedModelCall:
             correction = await self._judge(answer, messages)
             if correction is None:
                 if not answer.message.tool_calls:
-                    self._site.account.spending.progress.learn(answer.message.content)
+                    self._site.account.learn(answer.message.content)
                 return answer.message
             if isinstance(correction, AIMessage):
                 return correction
@@ -270,10 +267,11 @@ class GuardedModelCall:
 
         Nothing is awaited between the check and the count: parallel branches must not overshoot.
         """
-        decision = _within_steps(self._site)
+        account, policy = self._site.account, self._site.policy
+        decision = account.may_step(policy)
         if not decision.allows:
             raise stop_error(await self._site.decide_by_table(decision, possible=False))
-        self._site.account.spending.progress.steps += 1
+        account.step()
 
     def _overdue(self) -> Decision | None:
         """Return a denial where the stage, or the whole input, has no time left for a call."""

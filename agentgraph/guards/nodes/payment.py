@@ -95,7 +95,7 @@ async def reserve(
     try:
         if pending_writes is not None:
             await pending_writes.write(account.spending.dump())
-        if site.ledger is not None:
+        if site.ledger is not None or account.outer_ledger is not None:
             await _log_shares(site)
     except BaseException:
         payment.release()

@@ -51,6 +51,16 @@ class Site:
     """The resumption of the node after a human's decision, None without one or in a session."""
 
     @property
+    def path(self) -> str:
+        """Return the path of the agent, from the root of the outermost tree."""
+        return f"{self.account.path_prefix}{self.place.path}"
+
+    @property
+    def level(self) -> int:
+        """Return the level of the agent; the root of the outermost tree is on level 1."""
+        return self.account.level + self.place.depth
+
+    @property
     def speaker(self) -> str:
         """Return the name of the session's current speaker, "" outside of a session."""
         return self.ledger.speaker if self.ledger is not None else ""
@@ -75,6 +85,8 @@ class Site:
         self._write("decision", data, values)
         if self.ledger is not None:
             await self.ledger.write({"kind": "decision", "agent": self.place.path, **values})
+        if self.account.outer_ledger is not None:
+            await self.account.outer_ledger.write(self.path, {"kind": "decision", **values})
 
     async def decide_by_table(
         self, decision: Decision, *, attempts: int = 0, possible: bool = False
@@ -105,10 +117,12 @@ class Site:
 
     async def log(self, **data: object) -> bool:
         """Write to the session's log, which outlives a kill; return False outside of a session."""
-        if self.ledger is None:
-            return False
-        await self.ledger.write({"agent": self.place.path, **data})
-        return True
+        outer = self.account.outer_ledger
+        if self.ledger is not None:
+            await self.ledger.write({"agent": self.place.path, **data})
+        if outer is not None:
+            await outer.write(self.path, data)
+        return self.ledger is not None or outer is not None
 
     def _write(
         self,
@@ -119,12 +133,14 @@ class Site:
     ) -> int | None:
         if self.ledger is not None and kind in ACTS:
             self.ledger.act(self.place.path, asks=kind == "model")
+        if self.account.outer_ledger is not None and kind in ACTS:
+            self.account.outer_ledger.act(self.path, asks=kind == "model")
         if self.policy.audit is None:
             return None
         record = self.policy.audit.record(
             self.account.run_id,
             kind,
-            agent=f"{self.account.path_prefix}{self.place.path}",
+            agent=self.path,
             thread=self.thread_id,
             step=self.account.spending.progress.steps,
             decision=decision,

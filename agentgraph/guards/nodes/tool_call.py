@@ -137,6 +137,9 @@ class GuardedToolCall:
             pending_writes = in_flight.to_mark.pop(use.key, None)
             if pending_writes is None or await pending_writes.mark_begun(use.key):
                 return None
+        account = site.account
+        if account.enclosure is not None:
+            account.root.effects[f"{site.path}:{use.name}"] = effect
         has_waited = saga.is_waiting(use.key)
         begin = partial(
             saga.begin,
@@ -309,7 +312,8 @@ async def _observe(
     """Show a call to the loop detector; a loop is acted on by the model's next call or node."""
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
     if not failed and isinstance(use, ToolUse):
-        account.spending.progress.work(result)
+        account.spending.progress.handoffs = 0
+        account.learn(result)
     if detector is None:
         return
     decision = account.loop(visit, detector).observe(

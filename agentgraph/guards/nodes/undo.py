@@ -35,7 +35,7 @@ async def undo_last(site: Site, effects: Mapping[str, Effect]) -> bool:
     _record(site, "compensated", plan[0], "undoing")
 
     async def undo(entry: Entry) -> None:
-        effect = effects.get(saga.local(entry.tool))
+        effect = effects.get(saga.local(entry.tool)) or account.root.effects.get(entry.tool)
         if effect is None:
             raise AgentGraphError(f"the tool {entry.tool!r} is no longer here", code="tool_gone")
         # A grace time of its own: the deadline of the run may have passed.

@@ -20,10 +20,10 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
-from agentgraph.guards.mechanisms.limits import ReplanLimit
+from agentgraph.guards.mechanisms.effects import Effect
+from agentgraph.guards.mechanisms.limits import STEP_ALLOWED, Progress, ReplanLimit
 from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.saga import Saga
-from agentgraph.guards.mechanisms.saga_entry import merge_entries
 from agentgraph.guards.mechanisms.spending.budget import Spend
 from agentgraph.guards.mechanisms.spending.estimates import Estimates
 from agentgraph.guards.mechanisms.spending.input_spend import InputSpend
@@ -47,6 +47,7 @@ _PLAIN: Mapping[str, str] = {
 """The attributes stored without conversion: stored name and attribute."""
 _OWN_MEMORIES: Mapping[str, str] = {"moved": "hop_count", "deadlock": "deadlock"}
 """The memories that an inner account does not share with its parent: stored name and attribute."""
+_ENCLOSED_MEMORIES: Mapping[str, str] = {**_OWN_MEMORIES, "saga": "saga"}
 _MEMORIES: Mapping[str, str] = {**_OWN_MEMORIES, "velocity": "velocity", "saga": "saga"}
 
 Snapshot = Mapping[str, Any]
@@ -60,6 +61,26 @@ class _Memory(Protocol):
 
 
 M = TypeVar("M", bound=_Memory)
+
+
+class Encloses(Protocol):
+    """The tool call in which a run has begun."""
+
+    def policy_of(self, policy: Policy, account: Account) -> Policy:
+        """Return a policy inside of that of the tool's agent."""
+        ...
+
+
+class RecordsAgents(Protocol):
+    """The log of a session, which takes records of agents by their whole paths."""
+
+    def act(self, agent: str, *, asks: bool) -> None:
+        """Note that an agent acts, or asks its model."""
+        ...
+
+    async def write(self, agent: str, record: Mapping[str, object]) -> None:
+        """Write a record of an agent; it is durable when this returns."""
+        ...
 
 
 @dataclass(slots=True)
@@ -119,6 +140,16 @@ class Account:
         self._inner_deadlines: dict[str, Deadline] = {}
         """The deadlines of inner sessions: one that runs again gets no more time."""
         self._memories = _MEMORIES
+        self.level = 0
+        """The level of the agent in whose tree this account's agents are, 0 where there is none."""
+        self.enclosure: Encloses | None = None
+        """The tool call in which its run has begun, None for an outside input's own account."""
+        self.inner_policies: dict[Policy, Policy] = {}
+        """The policies of its agents inside of that of the tool's agent."""
+        self.outer_ledger: RecordsAgents | None = None
+        """The log of the session around that tool."""
+        self.effects: dict[str, Effect] = {}
+        """How the actions of runs that began in tools are undone, by path and tool."""
 
         self.version = 0
         self.base: Snapshot = {}
@@ -155,6 +186,8 @@ class Account:
 
         self.hop_count = Tally()
         self.spending = InputSpend()
+        self.progresses: tuple[Progress, ...] = (self.spending.progress,)
+        """The progress of the whole input, and of each run in a tool that this is a part of."""
         self._spends: dict[Policy, list[Spend]] = {}
         self.estimates = Estimates()
         self.loops: dict[str, LoopDetector] = {}
@@ -188,17 +221,72 @@ class Account:
 
         Both are under the same policy; only the deadline of the inner one may be earlier.
         """
-        self.parent, self.run_id = parent, parent.run_id
-        self.path_prefix = f"{parent.path_prefix}{part}/"
-        self.spending, self.velocity = parent.spending, parent.velocity
+        self._share(parent, f"{part}/", session, deadline)
         self.undo_lock = parent.undo_lock
+        self.level = parent.level + part.count("/") + 1
+        self.enclosure, self.outer_ledger = parent.enclosure, parent.outer_ledger
+        self.progresses = parent.progresses
+        self._memories = _OWN_MEMORIES
+
+    def enclose(
+        self,
+        enclosure: Encloses,
+        parent: Account,
+        part: str,
+        level: int,
+        deadline: Deadline | None,
+    ) -> None:
+        """Become a part of the account of a tool's agent: the run has begun in that tool.
+
+        The run is stored with its own graph, and may go on from there: so its actions are stored
+        there too.
+        """
+        saga = parent.saga
+        outer_session = "" if saga is None else saga.session
+        self._share(parent, part, f"{outer_session}/{self.input_id}".lstrip("/"), deadline)
+        self.level, self.enclosure = level, enclosure
+        self.progresses = (*parent.progresses, Progress())
+        self._memories = _ENCLOSED_MEMORIES
+
+    def _share(self, parent: Account, part: str, session: str, deadline: Deadline | None) -> None:
+        self.parent, self.run_id = parent, parent.run_id
+        self.path_prefix = f"{parent.path_prefix}{part}"
+        self.spending, self.velocity = parent.spending, parent.velocity
         self._spends = {}
         parent._children.add(self)
         deadlines = [limit for limit in (parent.deadline, deadline) if limit is not None]
         self.deadline = deadlines[0].shorter(deadlines[-1]) if deadlines else None
         if self.saga is not None and parent.saga is not None:
             self.saga = self.saga.inside(parent.saga, self.path_prefix, session)
-        self._memories = _OWN_MEMORIES
+
+    def enclosed(self, policy: Policy) -> Policy:
+        """Return the policy of one of its agents, inside of that of the tool's agent around it."""
+        if self.enclosure is None:
+            return policy
+        if policy not in self.inner_policies:
+            self.inner_policies[policy] = self.enclosure.policy_of(policy, self)
+        return self.inner_policies[policy]
+
+    def may_step(self, policy: Policy) -> Decision:
+        """Decide by the step limits on one more model call."""
+        if (limit := policy.steps) is not None:
+            decision = limit.ask(self.spending.progress, self.spending.grants)
+            if not decision.allows:
+                return decision
+        for limit, progress in policy.run_limits:
+            if not (decision := limit.ask(progress, self.spending.grants)).allows:
+                return decision
+        return STEP_ALLOWED
+
+    def step(self) -> None:
+        """Count one more model call."""
+        for progress in self.progresses:
+            progress.steps += 1
+
+    def learn(self, result: object) -> None:
+        """Note an answer: a new one begins the counts of model calls anew."""
+        for progress in self.progresses:
+            progress.learn(result)
 
     @property
     def root(self) -> Account:
@@ -374,7 +462,7 @@ class Account:
             # actions that are not known here.
             entries, other_entries = self.saga.dump(), snapshot["saga"]
             if entries != other_entries:
-                self.saga.load(merge_entries(entries, other_entries))
+                self.saga.absorb(other_entries)
         self.spending.merge(snapshot.get("spends", {}))
 
     def load(self, snapshot: Snapshot) -> None:
@@ -390,7 +478,10 @@ class Account:
             memory = getattr(self, attribute)
             if memory is not None:
                 values = snapshot.get(name, {})
-                memory.load(merge_entries(memory.dump(), values) if name == "saga" else values)
+                if isinstance(memory, Saga):
+                    memory.absorb(values)
+                else:
+                    memory.load(values)
         self.base = self.snapshot = snapshot
         if "deadline" in snapshot:
             # The snapshot was written before the pause that this level now comes out of.

@@ -26,6 +26,7 @@ from agentgraph.guards.records.account import (
     Tally,
     pending_of,
 )
+from agentgraph.guards.records.enclosure import current_enclosure
 from agentgraph.interception import Ledger
 
 
@@ -59,8 +60,7 @@ def account_of(
         snapshot = None
     is_new = account is None
     if account is None:
-        # A stage may open the account first: the account is under the policy of the whole input.
-        account = accounts[input_id] = Account(policy.outermost, input_id)
+        account = accounts[input_id] = _new_account(policy, input_id)
         if id_scope is None:
             _recent_without_store.append(account)
     if ledger is not None:
@@ -76,6 +76,15 @@ def account_of(
     if ledger is not None:
         _enter_round(account, ledger, anew=snapshot is None)
     return account
+
+
+def _new_account(policy: Policy, input_id: str) -> Account:
+    """Return the account of a new input, or of a run that begins in a tool of another input."""
+    enclosure = current_enclosure()
+    if enclosure is None:
+        # A stage may open the account first: the account is under the policy of the whole input.
+        return Account(policy.outermost, input_id)
+    return enclosure.account_of(policy, input_id)
 
 
 def drop_accounts(id_scope: object, prefix: str) -> None:
@@ -143,7 +152,7 @@ def _reconcile(account: Account, log_values: Mapping[str, Any], speaker: str) ->
     account.spending.reconcile(balance.get("spends", {}), *shares)
     if account.saga is not None and log_values.get("effects"):
         entries = {"entries": log_values["effects"]}
-        account.saga.load(merge_entries(account.saga.dump(), entries))
+        account.saga.absorb(entries)
 
 
 def _enter_round(account: Account, ledger: Ledger, *, anew: bool) -> None:

@@ -17,6 +17,7 @@ from agentgraph.clock import Clock, clock, new_id, use_clock
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Default
+from agentgraph.interception import leave_tool
 from agentgraph.routing import TransitionGraph
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.routing.values import short
@@ -133,12 +134,17 @@ class Hub:
         await hub.start(clock)
         return hub
 
-    async def start(self, own_clock: Clock | None) -> None:
-        """Connect, and take over unfinished sessions."""
+    async def start(self, own_clock: Clock | None, *, is_part_of_run: bool = False) -> None:
+        """Connect, and take over unfinished sessions.
+
+        With `is_part_of_run` the guards of the tool that opens the hub hold over its sessions.
+        """
         with use_clock(own_clock or clock()):
             self._context = copy_context()
         # Tasks of the hub run in this context, with the hub's clock, whichever call begins them.
         self._context.run(leave_run)  # a hub that a tool opens is no part of the tool's run
+        if not is_part_of_run:
+            self._context.run(leave_tool)
         await self.log.open()
         if isinstance(self.saver, LazySaver):
             await self.saver.aopen()

@@ -34,7 +34,7 @@ class _Store:
     async def hub(self, team: CompiledTeam) -> AsyncIterator[Hub]:
         """Open a hub on the running loop, and close it afterwards."""
         hub = Hub(self.log, self.saver, [team], LEASE_S)
-        await hub.start(None)
+        await hub.start(None, is_part_of_run=True)
         async with hub:
             yield hub
 

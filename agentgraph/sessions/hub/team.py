@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from agentgraph.blocking import run_sync
 from agentgraph.display import code, escaped, panel, prose, row, shortened
+from agentgraph.guards import Guards
+from agentgraph.guards.records.enclosure import current_enclosure
 from agentgraph.outcomes import Interrupt
 from agentgraph.sessions.envelopes.draft import Content
 from agentgraph.sessions.envelopes.envelope import Envelope
@@ -102,8 +104,17 @@ class Team(CompiledTeam):
             "image/svg+xml": self.svg(),
         }
 
-    @cached_property
+    @property
     def _runs(self) -> MemoryRuns:
+        """The runs in memory; in a guarded agent's tool, a team without guards is under its."""
+        enclosure = current_enclosure() if self.active_guards is None else None
+        if enclosure is None:
+            return self._own_runs
+        team = self.under_guards(cast(Guards, enclosure.policy), self.name)
+        return MemoryRuns(team, self._own_runs._stores)
+
+    @cached_property
+    def _own_runs(self) -> MemoryRuns:
         return MemoryRuns(self)
 
 

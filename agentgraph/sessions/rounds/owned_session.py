@@ -16,6 +16,7 @@ from agentgraph.clock import clock, new_id
 from agentgraph.errors import RoundConflict, SessionClosed, StaleOwner
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.records.account import Account
+from agentgraph.interception import outer_call
 from agentgraph.running import Journal, Run, inside_run
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import Content, Draft, text_envelope
@@ -152,7 +153,8 @@ class OwnedSession:
     @property
     def counts_in_outer(self) -> bool:
         """Whether guards count this session's work with the outer input."""
-        return self.outer_input is not None and self.outer_input.account is not None
+        has_account = self.outer_input is not None and self.outer_input.account is not None
+        return has_account or outer_call() is not None
 
     @property
     def due(self) -> tuple[str, ...]:
