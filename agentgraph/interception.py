@@ -81,6 +81,15 @@ class SkippedCall(NamedTuple):
     failed: bool
 
 
+class Admission(NamedTuple):
+    """Which workers may begin, by their positions; those that are not named may begin at once."""
+
+    refusals: Mapping[int, str] = MappingProxyType({})
+    """Why workers may not begin."""
+    most_at_once: int | None = None
+    """How many may work at once: the others begin after them. None means all."""
+
+
 class Refusal(NamedTuple):
     """The guard that refuses, and its reason."""
 
@@ -134,16 +143,19 @@ class Interceptor(Protocol):
         """Count a call that was answered although no tool ran: a model may repeat it forever."""
         ...
 
-    async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
-        """Count a move of the conversation to a peer, or back; return a refusal if it may not.
+    async def handoff(
+        self, target: str, digest: str, *, is_return: bool = False, levels: int = 0
+    ) -> Refusal | None:
+        """Count a move of the conversation; return a refusal if it may not be made.
 
+        It leads to a peer, so many `levels` down, or back to the supervisor.
         `digest` identifies the progress of the conversation: two handoffs with the same digest have
         no progress between them.
         """
         ...
 
-    async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
-        """Count the workers that begin; return the reasons why others may not, by position."""
+    async def dispatch(self, workers: Sequence[str]) -> Admission:
+        """Count the workers that begin now, and say which must wait, and which may not begin."""
         ...
 
     def time_limit(self) -> AbstractContextManager[object]:

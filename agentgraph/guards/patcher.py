@@ -41,8 +41,8 @@ class Guards(Policy):
 
     steps       StepLimit(50, total=500): model calls without a new result, and in all
     hops        HopLimit(5): how often in a row models hand over
-    depth       DepthLimit(8): how many levels of agents
-    fan_out     FanOutLimit(8): how many workers at once
+    depth       DepthLimit(8): how many levels of agents, those in teams and in tools included
+    fan_out     FanOutLimit(8): how many workers at once; the rest wait for them
     replans     ReplanLimit(1): how many new plans in a stage
     loop        LoopDetector(): tool calls that repeat, and tools that keep failing
     deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same

@@ -131,7 +131,7 @@ def test_every_public_method_says_what_it_does(name: str) -> None:
     [
         (HopLimit, {"hops": 5}),
         (DepthLimit, {"depth": 8}),
-        (FanOutLimit, {"children": 8}),
+        (FanOutLimit, {"children": 8, "total": None}),
         (StepLimit, {"steps": 50, "total": 500}),
         (ReplanLimit, {"replans": 2}),
         (RetryBudget, {"ratio": 0.1, "reserve": 3, "cap": 10, "ttl_s": 60}),

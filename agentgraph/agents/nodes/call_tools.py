@@ -23,9 +23,10 @@ from agentgraph.agents.nodes.calls import (
     refusal,
 )
 from agentgraph.agents.nodes.level import Level
+from agentgraph.agents.nodes.routes import workers_begin
 from agentgraph.agents.nodes.run_tool import ToolRunner
 from agentgraph.agents.nodes.settle_calls import Commands, admit, close, conclude
-from agentgraph.agents.nodes.state import NEXT_MOVE, AgentState, merge_messages
+from agentgraph.agents.nodes.state import AgentState, merge_messages
 from agentgraph.graphs.task import read_state
 from agentgraph.patching import updates_of
 
@@ -83,15 +84,18 @@ async def _answer(
 async def _admit_agents(
     level: Level, pending: PendingCalls, calls: Sequence[ToolCall]
 ) -> Command[str]:
-    """Refuse those calls of agents that the guards do not admit; the others run in parallel."""
+    """Refuse those calls of agents that the guards do not admit; the others run in parallel.
+
+    Those that have to wait stay open: the node is entered again for them.
+    """
     agent_calls = [call for call in calls if call["name"] in level.toolset.agents]
     admitted_calls, objections = await admit(agent_calls, [call["name"] for call in agent_calls])
     refusals = await emit_answers(
         level, pending, [refusal(c["id"] or "", c["name"], reason) for c, reason in objections]
     )
-    if not admitted_calls:  # otherwise the guards see the replies of the admitted ones
+    if refusals and not admitted_calls:  # otherwise the guards see the replies of the admitted ones
         await pending.report_unrun(refusals)
-    return Command(update={"messages": refusals, NEXT_MOVE: "workers"})
+    return Command(update={"messages": refusals, **workers_begin(len(admitted_calls))})
 
 
 async def _answer_malformed(level: Level, pending: PendingCalls) -> list[ToolMessage]:

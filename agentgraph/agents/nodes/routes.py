@@ -129,9 +129,11 @@ def _open_calls(level: Level, pending: PendingCalls, move: str | None) -> Destin
     if not pending.has_open:
         return level.entry
     tools, work = level.toolset, pending.work(level)
-    if move == "workers":  # the guards have admitted those that are still open
+    if (begun := workers_of(move)) is not None:  # the guards have admitted the first ones
         delegations = [c for c in pending.open_calls if c["name"] in tools.transfers]
-        return [_send(level, pending, call) for call in work or delegations]
+        workers = [c for c in work if c["name"] in tools.agents] if work else delegations
+        waiting = workers[begun:]
+        return [_send(level, pending, c) for c in work or delegations if c not in waiting]
     has_agents = any(call["name"] in tools.agents for call in work)
     if len(work) < 2 or has_agents or pending.malformed_calls:
         return "call_tools"
@@ -146,6 +148,19 @@ def _send(level: Level, pending: PendingCalls, call: ToolCall) -> Send:
     if name in level.toolset.transfers:
         return delegation(level, pending, call, str(args.get("reason") or ""), _summary(args))
     return Send("call_tools", {"sent": task})
+
+
+def workers_begin(count: int) -> dict[str, str]:
+    """Return the update by which a node tells the route behind it how many workers begin."""
+    return {NEXT_MOVE: f"{_WORKERS}{count}"}
+
+
+def workers_of(move: str | None) -> int | None:
+    """Return how many workers begin, None where a node has told something else."""
+    return int(move.removeprefix(_WORKERS)) if move and move.startswith(_WORKERS) else None
+
+
+_WORKERS = "workers "
 
 
 def delegation(

@@ -24,7 +24,7 @@ from agentgraph.agents.nodes.calls import (
     transfer_text,
 )
 from agentgraph.agents.nodes.level import Level
-from agentgraph.agents.nodes.routes import delegation
+from agentgraph.agents.nodes.routes import delegation, workers_begin
 from agentgraph.agents.nodes.state import NEXT_MOVE, AgentState, CallOutcome, merge_messages
 from agentgraph.agents.spec.tools import REQUEST_HELP
 from agentgraph.clock import new_id
@@ -201,7 +201,9 @@ async def _transfer(
     name = move.target.rpartition("/")[2]
     interceptor = current_interceptor()
     if interceptor is not None:
-        objection = await interceptor.handoff(name, progress(level.history(state)))
+        levels = move.target.count("/") + 1
+        digest = progress(level.history(state))
+        objection = await interceptor.handoff(name, digest, levels=levels)
         if objection is not None:
             return await _refuse_all(level, pending, moves, objection.why)
     refusals = _refuse(surplus, f"the conversation was transferred to {name}")
@@ -286,6 +288,14 @@ async def _delegate_all(
     A `Handoff` of a tool is one too; it has an answer already, so no route would find it.
     """
     admitted_moves, objections = await admit(moves, [move.target for move in moves])
+    refused_ids = {move.call_id for move, _ in objections}
+    # A `Handoff` has its answer, by which it would not be seen to wait.
+    busy = f"{len(admitted_moves)} agents are at work already: ask again"
+    objections += [
+        (move, busy)
+        for move in moves[:handoff_count]
+        if move not in admitted_moves and move.call_id not in refused_ids
+    ]
     refusals = await emit_answers(
         level, pending, [refusal(m.call_id, m.tool, reason) for m, reason in objections]
     )
@@ -297,7 +307,7 @@ async def _delegate_all(
             args = {"reason": move.reason, "summary": move.summary}
             await emit_call(level, move.tool, args, move.call_id)
     if not handoff_count:
-        return [Command(update={"messages": refusals, NEXT_MOVE: "workers"})]
+        return [Command(update={"messages": refusals, **workers_begin(len(admitted_moves))})]
     sends = [_delegation(level, pending, move) for move in admitted_moves]
     return [Command(update={"messages": refusals}, goto=sends)]
 
@@ -310,11 +320,16 @@ def _delegation(level: Level, pending: PendingCalls, move: _Move) -> Send:
 async def admit(
     candidates: Sequence[W], workers: Sequence[str]
 ) -> tuple[list[W], list[tuple[W, str]]]:
-    """Return the candidates that may begin, and the others, each with the reason."""
+    """Return the candidates that begin now, and those that may not begin, each with the reason.
+
+    All others have to wait: once the first ones are done, they are candidates again.
+    """
     interceptor = current_interceptor()
-    objections = await interceptor.dispatch(workers) if interceptor is not None and workers else {}
-    admitted = [c for position, c in enumerate(candidates) if position not in objections]
-    return admitted, [(candidates[position], why) for position, why in objections.items()]
+    if interceptor is None or not workers:
+        return list(candidates), []
+    refusals, most_at_once = await interceptor.dispatch(workers)
+    admitted = [c for position, c in enumerate(candidates) if position not in refusals]
+    return admitted[:most_at_once], [(candidates[at], why) for at, why in refusals.items()]
 
 
 def close(pending: PendingCalls, guard: str) -> list[ToolMessage]:

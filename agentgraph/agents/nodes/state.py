@@ -166,7 +166,7 @@ class AgentState(TypedDict, total=False):
     turn: Annotated[Turn, merge_turn]
     outcomes: Annotated[list[CallOutcome], Topic(CallOutcome)]
     next_move: Annotated[str, EphemeralValue(str, guard=False)]
-    """What a node tells the route behind it: "end", "workers", or where a hook jumps."""
+    """What a node tells the route behind it: "end", "workers 8", or where a hook jumps."""
     to_parent: dict[str, Any] | None
     """The goto and the update for the agent above, with which this level's run has ended."""
     output: StoredAnswer | None

@@ -33,7 +33,7 @@ class Progress:
     old ones, and none the other way round.
     """
 
-    __slots__ = ("_seen", "handoffs", "learned_at", "steps")
+    __slots__ = ("_seen", "handoffs", "learned_at", "steps", "workers")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -42,6 +42,8 @@ class Progress:
         """How many had been made before the one that led to the last new result."""
         self.handoffs = 0
         """How many handoffs models have made in a row, without a tool's work between them."""
+        self.workers = 0
+        """How many workers have begun."""
         self._seen = 0
 
     @property
@@ -67,12 +69,15 @@ class Progress:
             values["learned_at"] = self.learned_at
         if self.handoffs:
             values["in_a_row"] = self.handoffs
+        if self.workers:
+            values["workers"] = self.workers
         return values
 
     def merge(self, values: Mapping[str, Any], *, is_latest: bool) -> None:
         """Add what another process has dumped, and its handoffs in a row if that is the latest."""
         self.steps = max(self.steps, values.get("steps", 0))
         self.learned_at = max(self.learned_at, values.get("learned_at", 0))
+        self.workers = max(self.workers, values.get("workers", 0))
         self._seen |= int(values.get("seen", "0"), 16)
         if is_latest:
             self.handoffs = values.get("in_a_row", 0)
@@ -183,25 +188,57 @@ class DepthLimit:
 
 @dataclass(frozen=True, slots=True)
 class FanOutLimit:
-    """Refuse more workers at once than are allowed."""
+    """Let so many workers work at once; further ones wait for them, and begin in their order.
+
+    `total` is how many workers may begin for one input; None sets no limit. Those beyond it are
+    refused, and all of them where `children` is 0.
+    """
 
     children: int = 8
+    total: int | None = None
 
     def __post_init__(self) -> None:
         _require_whole(self.children, 0, f"FanOutLimit({self.children!r}): give 0 or more workers")
+        if self.total is not None:
+            _require_whole(
+                self.total, 0, f"FanOutLimit(total={self.total!r}): give 0 or more workers"
+            )
 
     def check(self, asked: int) -> Decision:
-        """Decide on a dispatch of `asked` workers at once."""
+        """Decide on `asked` workers at once: those beyond the limit have to wait for the others."""
         if asked <= self.children:
             return Decision("allow", "fan_out_limit")
         return Decision(
             "deny",
             "fan_out_limit",
-            f"{asked} workers were asked for at once; {self.children} are allowed: "
-            "send off fewer at a time",
+            f"{asked} workers were asked for at once; {self.children} are allowed",
             "cost_overrun",
             {"asked": asked, "limit": self.children},
         )
+
+    def ask(self, asked: int, begun: int, grants: int = 1) -> Decision:
+        """Decide on `asked` workers in turn, after `begun` of them for the same input.
+
+        For grants see `StepLimit.check`.
+        """
+        left = self.left(begun, grants)
+        if left is None or asked <= left:
+            return Decision("allow", "fan_out_limit")
+        limit = 0 if not self.children else (self.total or 0) * grants
+        return Decision(
+            "deny",
+            "fan_out_limit",
+            f"{asked} workers were asked for after {begun} others; {limit} are allowed for one "
+            "input: do the rest of the work here",
+            "cost_overrun",
+            {"asked": asked, "made": begun, "limit": limit},
+        )
+
+    def left(self, begun: int, grants: int = 1) -> int | None:
+        """Return how many more workers may begin after `begun` of them, None without a limit."""
+        if not self.children:
+            return 0
+        return None if self.total is None else max(0, self.total * grants - begun)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ Only this module, `foreign_graph` and `foreign_wrappers` import LangGraph.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, TypeAlias
@@ -26,6 +27,7 @@ from agentgraph.graphs.routes import AfterNode, Destinations, Route, change_rout
 from agentgraph.graphs.task import has_parent
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
+from agentgraph.guards.nodes.foreign_watch import watched_by
 from agentgraph.guards.nodes.human import HumanState, ask_human, question
 from agentgraph.guards.nodes.interceptor import (
     NodeInterceptor,
@@ -134,8 +136,10 @@ class NodeWrappers:
             decision = await interceptor.open_model_call(partial(history, state))
             if not decision.allows:
                 return self._act(interceptor, decision, "")
+            # A watch over the tool in which this run began must not count its calls once more.
+            counted = nullcontext() if account.enclosure is None else watched_by(None)
             try:
-                with intercepted_by(interceptor):
+                with intercepted_by(interceptor), counted:
                     result = await call(state)
             except GuardStopped as stop:
                 if not isinstance(stop.decision, Decision):

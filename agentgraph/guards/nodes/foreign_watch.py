@@ -19,7 +19,6 @@ from langchain_core.tracers.context import register_configure_hook
 
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.site import Site, stop_error
-from agentgraph.interception import current_interceptor
 
 
 class Watch(BaseCallbackHandler):
@@ -44,7 +43,7 @@ class Watch(BaseCallbackHandler):
 
     def on_llm_start(self, *args: Any, **fields: Any) -> None:
         """Count a call of a model, or forbid it."""
-        if _current.get() is not self or current_interceptor() is not None:
+        if _current.get() is not self:
             return  # a guarded node within asks its model
         if self._site is None:
             self._site = self._open if isinstance(self._open, Site) else self._open()
@@ -58,7 +57,7 @@ class Watch(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
         """Count the tokens of a call."""
-        if self._site is None or _current.get() is not self or current_interceptor() is not None:
+        if self._site is None or _current.get() is not self:
             return
         for spend in self._site.account.spends_under(self._site.policy):
             _, reservation = spend.reserve(tokens=0, usd=Decimal(0))

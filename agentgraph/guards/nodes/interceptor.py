@@ -43,6 +43,7 @@ from agentgraph.guards.records.pending_writes import (
 )
 from agentgraph.guards.records.registry import account_of, retain
 from agentgraph.interception import (
+    Admission,
     Ledger,
     ModelCall,
     OuterCall,
@@ -205,9 +206,16 @@ class NodeInterceptor:
         """Return the time limit of the stage or of the whole run, whichever comes first."""
         return self.site.time_limit()
 
-    async def handoff(self, target: str, digest: str, *, is_return: bool = False) -> Refusal | None:
-        """Count a move of the conversation to a peer, or back; return a refusal if it may not."""
+    async def handoff(
+        self, target: str, digest: str, *, is_return: bool = False, levels: int = 0
+    ) -> Refusal | None:
+        """Count a move of the conversation; return a refusal if it may not be made."""
         site, account, policy = self.site, self.account, self.site.policy
+        if levels and policy.depth is not None:
+            decision = policy.depth.check(site.level + levels)
+            if not decision.allows:
+                await site.decide(decision)
+                return Refusal(decision.guard, decision.cause)
         progress = account.spending.progress
         if policy.hops is not None and not is_return:
             decision = policy.hops.check(progress.handoffs, account.spending.grants)
@@ -230,25 +238,29 @@ class NodeInterceptor:
         site.record("handoff", source=site.place.path, target=target, hop=not is_return)
         return None
 
-    async def dispatch(self, workers: Sequence[str]) -> Mapping[int, str]:
-        """Count the workers that begin; return the reasons why others may not, by position."""
+    async def dispatch(self, workers: Sequence[str]) -> Admission:
+        """Count the workers that begin now, and say which must wait, and which may not begin."""
         site, policy = self.site, self.site.policy
         refusals: dict[int, str] = {}
+        most_at_once: int | None = None
+        progress, grants = self.account.spending.progress, self.account.spending.grants
         if policy.depth is not None:
             decision = policy.depth.check(site.level + 1)
             if not decision.allows:
                 await site.decide(decision)
-                return dict.fromkeys(range(len(workers)), decision.cause)
+                return Admission(dict.fromkeys(range(len(workers)), decision.cause))
         if policy.fan_out is not None:
-            decision = policy.fan_out.check(len(workers))
+            most_at_once = policy.fan_out.children
+            decision = policy.fan_out.ask(len(workers), progress.workers, grants)
             if not decision.allows:
                 await site.decide(decision)
-                beyond = range(policy.fan_out.children, len(workers))
-                refusals = dict.fromkeys(beyond, decision.cause)
-        for position, worker in enumerate(workers):
-            if position not in refusals:
-                site.record("dispatch", source=site.place.path, target=worker)
-        return refusals
+                left = policy.fan_out.left(progress.workers, grants) or 0
+                refusals = dict.fromkeys(range(left, len(workers)), decision.cause)
+        begins = [worker for at, worker in enumerate(workers) if at not in refusals]
+        for worker in begins[:most_at_once]:
+            progress.workers += 1
+            site.record("dispatch", source=site.place.path, target=worker)
+        return Admission(refusals, most_at_once)
 
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""

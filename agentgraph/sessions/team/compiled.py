@@ -94,7 +94,11 @@ class CompiledTeam(TeamSpec):
         agents = [agent for agent in self.participants if agent.name in self.names]
         speakers = [self._speaker(agent) for agent in agents]
         sessions = PrivateSessions(self, self._counts_in_outer)
-        return TeamGraph(speakers, sessions).add_to(graph)
+        guards = self.active_guards
+        fan_out = None if guards is None else guards.fan_out
+        # Rules give the floor, so nobody is refused it: at least one speaks at a time.
+        most_at_once = None if fan_out is None else max(fan_out.children, 1)
+        return TeamGraph(speakers, sessions, most_at_once).add_to(graph)
 
     @cached_property
     def supervisor_speaker(self) -> Speaker | None:

@@ -66,6 +66,8 @@ class TeamGraph:
 
     speakers: Sequence[Speaker]
     sessions: Sessions
+    most_at_once: int | None = None
+    """How many speakers may be at work at once, None for all who are due."""
 
     def add_to(self, graph: AnyGraph) -> AnyGraph:
         """Add the nodes to a graph whose state is that of a team."""
@@ -93,6 +95,7 @@ class TeamGraph:
             return await _pause(session, input_note)
         update = {"round": session.state.round, "session": session.id, **input_note}
         # Several speakers have a task each, so that an interrupt of one does not stop the others.
+        due = due[: self.most_at_once]  # the others are due again once these have spoken
         if len(due) == 1:
             return Command(goto=due[0], update=update)
         sent_state = {"round": session.state.round, "session": session.id}

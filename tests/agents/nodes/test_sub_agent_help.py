@@ -256,7 +256,7 @@ async def test_endless_pair_ends_at_the_default_limit() -> None:
 
 
 async def test_reached_limit_is_told_with_its_decision() -> None:
-    agent = endless_pair(Guards.interactive(steps=StepLimit(5)))
+    agent = endless_pair(Guards.interactive(steps=StepLimit(5, total=5)))
 
     events = [event async for event in agent.astream("hi")]
 
@@ -273,7 +273,7 @@ async def test_steps_are_counted_over_all_levels() -> None:
     leaf_model, mid_model = patient(9), ScriptedModel([call("transfer_to_Leaf")])
     root_model = ScriptedModel([call("transfer_to_Mid")])
     leaf = Agent("Leaf", model=leaf_model, tools=[look_up])
-    guards = Guards.interactive(steps=StepLimit(5))
+    guards = Guards.interactive(steps=StepLimit(5, total=5))
     mid = Agent("Mid", model=mid_model, agents=[leaf])
 
     reply = await Agent("Root", model=root_model, agents=[mid], guards=guards).ainvoke("hi")
@@ -283,7 +283,7 @@ async def test_steps_are_counted_over_all_levels() -> None:
 
 
 async def test_as_many_steps_as_allowed_are_no_fault() -> None:
-    guards = Guards.interactive(steps=StepLimit(5))
+    guards = Guards.interactive(steps=StepLimit(5, total=5))
 
     reply = await Agent("Solo", model=patient(4), tools=[look_up], guards=guards).ainvoke("hi")
 
@@ -315,7 +315,7 @@ async def test_guards_of_the_root_hold_below_it() -> None:
     sub = Agent("Sub", model=patient(9), tools=[look_up])
     agent = Agent("Root", model=ScriptedModel([]), agents=[sub], guards=None)
 
-    reply = await agent.replace(guards=Guards(steps=StepLimit(2))).ainvoke("@Sub hi")
+    reply = await agent.replace(guards=Guards(steps=StepLimit(2, total=2))).ainvoke("@Sub hi")
 
     assert reply.close_reason == "max_steps"
 
@@ -327,7 +327,7 @@ async def test_parallel_delegates_share_the_count() -> None:
         Agent(name, model=model, tools=[look_up]) for name, model in zip(names, models, strict=True)
     ]
     root = ScriptedModel([[call(f"transfer_to_{name}") for name in names]])
-    guards = Guards.interactive(steps=StepLimit(7))
+    guards = Guards.interactive(steps=StepLimit(7, total=7))
     agent = Agent("Root", model=root, agents=below, handoff="delegate", guards=guards)
 
     reply = await agent.ainvoke("hi")

@@ -31,6 +31,7 @@ from tests.guards.guarded_agents import (
     Hurried,
     answers,
     audited,
+    calls,
     decided,
     for_ever,
     is_legal,
@@ -191,7 +192,7 @@ async def test_healthy_work_is_left_alone(made: Any) -> None:
 async def test_its_model_calls_are_limited(made: Any) -> None:
     pages = iter(range(100))
     model = ScriptedModel(lambda _: call("look", what=str(next(pages))))
-    result = await patched(made(model, look), watched(steps=7)).ainvoke(GO)
+    result = await patched(made(model, look), watched(steps=calls(7))).ainvoke(GO)
     assert (stopped_by(result), len(model.requests)) == ("max_steps", 7)
     assert is_legal(result["messages"])
 
@@ -376,7 +377,7 @@ async def test_its_model_calls_count_with_those_of_all_levels() -> None:
     model = ScriptedModel(lambda _: call("look", what=str(next(pages))))
     boss = ScriptedModel([call("transfer_to_clerk")])
     clerk = made_by_langchain(model, look)
-    agent = Agent("boss", model=boss, agents=[clerk], guards=watched(steps=10))
+    agent = Agent("boss", model=boss, agents=[clerk], guards=watched(steps=calls(10)))
     reply = await agent.ainvoke("go")
     assert (reply.close_reason, len(model.requests)) == ("max_steps", 9)
 

@@ -17,7 +17,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards import Gate, Subject
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call
-from tests.guards.guarded_agents import is_legal, stopped_by, watched
+from tests.guards.guarded_agents import calls, is_legal, stopped_by, watched
 
 # langgraph-supervisor uses what LangGraph has moved elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:create_react_agent")
@@ -128,7 +128,7 @@ async def test_a_team_around_it_guards_it(made: Any) -> None:
 
 @pytest.mark.parametrize("made", [supervisor, swarm])
 async def test_all_levels_share_one_limit(made: Any) -> None:
-    graph = patched(made(), watched(steps=2))
+    graph = patched(made(), watched(steps=calls(2)))
     result = await graph.ainvoke(GO)
     assert (ran, stopped_by(result)) == (["c"], "max_steps")
 

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from agentgraph import Handoff, Team, patched
-from agentgraph.guards import Gate, MemorySink, Subject
+from agentgraph.guards import FanOutLimit, Gate, MemorySink, Subject
 from agentgraph.phases import ConversationRouter
 from agentgraph.stream import Event, FinalStateEvent
 from agentgraph.testing import ScriptedModel, bad_call, call
@@ -249,7 +249,7 @@ async def test_workers_beyond_the_limit_are_no_loop_while_others_get_on(kind: st
         asks = [call(sub.name, request="more") for sub in subs]
         fields = {"agents": [sub.as_tool() for sub in subs]}
     model = ScriptedModel([*[asks] * 8, "Done."])
-    agent = solo(model, guards=watched(fan_out=2), **fields)
+    agent = solo(model, guards=watched(fan_out=FanOutLimit(2, total=20)), **fields)
     events = await streamed(agent)
     assert (closed_by(events), loops(events)) == (None, [])
     assert is_legal(await agent.ahistory("t"))

@@ -13,6 +13,7 @@ from agentgraph.guards import (
     CircuitBreaker,
     CostBudget,
     Escalation,
+    FanOutLimit,
     Gate,
     Guards,
     MemorySink,
@@ -176,7 +177,9 @@ async def test_what_is_sent_off_and_what_is_not_is_recorded_before_it_begins(
     asks = [call(worker.name, request="go") for worker in workers]
     boss = diary.model("boss", asks, "All done.")
     members = [worker.as_tool() for worker in workers]
-    agent = Agent("boss", model=boss, agents=members, guards=watched(diary, fan_out=2))
+    agent = Agent(
+        "boss", model=boss, agents=members, guards=watched(diary, fan_out=FanOutLimit(8, total=2))
+    )
     await agent.ainvoke("go")
     assert diary.lines[3:6] == ["decision deny", "dispatch", "dispatch"]
     assert "> w2" not in diary.lines
