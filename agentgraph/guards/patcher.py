@@ -48,7 +48,7 @@ class Guards(Policy):
     deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
     deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
     budget      CostBudget(tokens=1_000_000): tokens and dollars, reserved before each call
-    velocity    None, or CostVelocity(tokens_per_min=…, usd_per_hour=…): how fast they are spent
+    velocity    CostVelocity(200_000, share=0.5): how fast they are spent, tokens per minute
     breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
     retry       RetryBudget(): how many of all calls may be repetitions
     backoff     Backoff(): how often a call is tried, and how long it waits before

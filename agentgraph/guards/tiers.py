@@ -22,6 +22,7 @@ from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.table import DecisionTable
 
@@ -42,7 +43,6 @@ _IN_ALL_TIERS: Defaults = {
     "breaker": CircuitBreaker,
     "retry": RetryBudget,
     "backoff": Backoff,
-    "velocity": lambda: None,
     "gates": tuple,
     "interrupt_on": lambda: None,
     "decisions": DecisionTable,
@@ -58,6 +58,7 @@ def _interactive_tier() -> Defaults:
         "replans": lambda: ReplanLimit(1),
         "escalation": lambda: Escalation(0.5),
         "budget": lambda: CostBudget(tokens=1_000_000),
+        "velocity": lambda: CostVelocity(200_000, share=0.5),
         "audit": AuditTrail,
     }
 
@@ -69,6 +70,7 @@ def _batch_tier() -> Defaults:
         "replans": lambda: ReplanLimit(2),
         "escalation": lambda: Escalation(0.7),
         "budget": lambda: CostBudget(tokens=10_000_000),
+        "velocity": lambda: CostVelocity(1_000_000, share=0.5, alert=True),
         "audit": AuditTrail,
     }
 
@@ -80,6 +82,7 @@ def _regulated_tier() -> Defaults:
         "replans": lambda: ReplanLimit(2),
         "escalation": lambda: Escalation(0.85),
         "budget": lambda: None,  # it must be given
+        "velocity": lambda: None,
         "audit": AuditTrail,
     }
 

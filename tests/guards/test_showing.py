@@ -58,7 +58,9 @@ def test_guards_show_each_guard_and_its_limits(overrides: Mapping[str, object]) 
     assert text_of(html).startswith(f"Guards, {guards.tier}")
     assert rows["steps"] == "StepLimit(steps=50, total=500)"
     assert rows["loop"].startswith("LoopDetector(window=5, threshold=3")
-    assert rows["velocity"] == rows["gates"] == "off"
+    assert rows["gates"] == rows["interrupt_on"] == "off"
+    is_regulated = guards.tier == "regulated"
+    assert (rows["velocity"] == "off") is is_regulated
     assert rows["audit"] == repr(guards.audit)
     assert "object at 0x" not in html
 

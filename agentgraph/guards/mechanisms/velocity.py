@@ -22,6 +22,8 @@ _ALLOW = Decision("allow", _GUARD)
 _ZERO = Decimal(0)
 _BUCKETS = 10
 _MAX_SCOPES = 32
+_MIN_CALLS = 3
+"""So few calls tell no velocity."""
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
@@ -38,15 +40,18 @@ class _Bucket:
 class _Window:
     """A sliding window, in a bounded number of buckets."""
 
-    __slots__ = ("_width_ms", "buckets", "length_ms")
+    __slots__ = ("_width_ms", "buckets", "calls", "length_ms")
 
     def __init__(self, seconds: float) -> None:
         self.length_ms = _milliseconds(seconds)
         self._width_ms = self.length_ms / _BUCKETS
         self.buckets: list[_Bucket] = []
+        self.calls = 0
+        """How many calls it has counted since it was made or loaded."""
 
     def add(self, now: int, tokens: int, usd: Decimal) -> None:
         buckets = self.buckets
+        self.calls += 1
         if buckets and now - buckets[0].start_ms >= self.length_ms:
             self.buckets = buckets = [x for x in buckets if now - x.start_ms < self.length_ms]
         if buckets and now - (last := buckets[-1]).start_ms < self._width_ms:
@@ -71,6 +76,7 @@ class _Window:
             _Bucket(min(start - offset_ms, now), tokens, Decimal(usd))
             for start, tokens, usd in rows
         ]
+        self.calls = len(rows)
 
 
 @dataclass(slots=True)
@@ -78,8 +84,11 @@ class CostVelocity:
     """Deny when tokens per minute or dollars per hour pass their ceiling, in both windows.
 
     Each window is averaged over its whole length, so a run may spend at once what is allowed in
-    `slow_s`. Nothing is denied in the first `min_elapsed_s` of spending. `scope` names a part of
-    the run, such as an agent: its share of the spending is in the evidence of a denial.
+    `slow_s`. Nothing is denied in the first `min_elapsed_s` of spending, or before the third call.
+
+    One agent, or one visit to an agent (a stage), may spend the part `share` of the ceilings within
+    `fast_s`, as soon as the run has spent as much within `slow_s`. With `alert` the run goes on:
+    the decision is recorded and streamed, and counting begins anew.
     """
 
     tokens_per_min: float | None = None
@@ -87,6 +96,8 @@ class CostVelocity:
     fast_s: float = 60
     slow_s: float = 600
     min_elapsed_s: float = 30
+    share: float = 1.0
+    alert: bool = False
     _fast: _Window = field(init=False, repr=False, compare=False)
     _slow: _Window = field(init=False, repr=False, compare=False)
     """The spending of all scopes, in the two windows that decide."""
@@ -106,6 +117,10 @@ class CostVelocity:
         ]
         if not _is_positive(self.min_elapsed_s) and not _is_zero(self.min_elapsed_s):
             faults.append(f"CostVelocity(min_elapsed_s={self.min_elapsed_s!r}): give 0 or more")
+        if not _is_positive(self.share) or self.share > 1:
+            faults.append(f"CostVelocity(share={self.share!r}): give a number above 0, at most 1")
+        if not isinstance(self.alert, bool):
+            faults.append(f"CostVelocity(alert={self.alert!r}): give True or False")
         if not faults and not self.fast_s < self.slow_s:
             faults.append(
                 f"CostVelocity(slow_s={self.slow_s}): give more than fast_s={self.fast_s}"
@@ -120,8 +135,13 @@ class CostVelocity:
         self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
         self._min_elapsed_ms = _milliseconds(self.min_elapsed_s)
 
-    def record(self, *, tokens: int, usd: Decimal | None = None, scope: str = "") -> Decision:
-        """Count what was spent, in its scope and in the whole, and decide whether to go on."""
+    def record(
+        self, *, tokens: int, usd: Decimal | None = None, scope: str = "", stage: str = ""
+    ) -> Decision:
+        """Count what was spent, in the whole run and in its scopes, and decide whether to go on.
+
+        `scope` is the agent; `stage` the visit to it, where there are several.
+        """
         if self.tokens_per_min is None and self.usd_per_hour is None:
             return _ALLOW
         now = _milliseconds(clock().monotonic())
@@ -130,11 +150,13 @@ class CostVelocity:
             self._rows = None
             self._fast.add(now, tokens, usd)
             self._slow.add(now, tokens, usd)
-            if scope:
-                self._window(scope).add(now, tokens, usd)
-            if now - self._slow.buckets[0].start_ms < self._min_elapsed_ms:
+            scopes = (scope, stage) if stage and stage != scope else (scope,)
+            for name in scopes if scope else ():
+                self._window(name).add(now, tokens, usd)
+            is_young = now - self._slow.buckets[0].start_ms < self._min_elapsed_ms
+            if is_young or self._slow.calls < _MIN_CALLS:
                 return _ALLOW
-            return next(self._denials(scope), _ALLOW)
+            return next(self._denials(scopes), _ALLOW)
 
     def _window(self, scope: str) -> _Window:
         window = self._scopes.pop(scope, None) or _Window(self.fast_s)
@@ -143,24 +165,39 @@ class CostVelocity:
             del self._scopes[next(iter(self._scopes))]
         return window
 
-    def _denials(self, scope: str) -> Iterator[Decision]:
+    def _denials(self, scopes: tuple[str, ...]) -> Iterator[Decision]:
         for unit in ("tokens_per_min", "usd_per_hour"):
             limit = getattr(self, unit)
-            rates = (getattr(self._fast, unit)(), getattr(self._slow, unit)())
-            if limit is not None and min(rates) > limit:
-                part = getattr(self._scopes[scope], unit)() if scope else rates[0]
-                yield self._denial(unit, limit, rates, scope, part)
+            if limit is None:
+                continue
+            fast, slow = getattr(self._fast, unit)(), getattr(self._slow, unit)()
+            name = scopes[0]
+            if min(fast, slow) > limit:
+                part = getattr(self._scopes[name], unit)() if name else fast
+                yield self._denial(unit, limit, (fast, slow), name, part)
+            for name in scopes if scopes[0] and slow > self.share * limit else ():
+                window = self._scopes[name]
+                part = getattr(window, unit)()
+                if window.calls >= _MIN_CALLS and part > self.share * limit:
+                    yield self._denial(unit, self.share * limit, (fast, slow), name, part, True)
 
     def _denial(
-        self, unit: str, limit: float, rates: tuple[float, float], scope: str, part: float
+        self,
+        unit: str,
+        limit: float,
+        rates: tuple[float, float],
+        scope: str,
+        part: float,
+        is_share: bool = False,
     ) -> Decision:
         fast, slow = (round(rate, 6) for rate in rates)
         words = unit.replace("_", " ")
+        whose = f"{part:g} of them by {scope!r}, whose ceiling is" if is_share else "the ceiling is"
         return Decision(
             "deny",
             _GUARD,
             f"{fast:g} {words} over {self.fast_s:g} s and {slow:g} over {self.slow_s:g} s were "
-            f"spent; the ceiling is {limit:g}",
+            f"spent; {whose} {limit:g}",
             "cost_overrun",
             {
                 "unit": unit,
@@ -185,7 +222,8 @@ class CostVelocity:
 
     def _clear(self) -> None:
         self._rows = None
-        self._fast.buckets, self._slow.buckets = [], []
+        for window in (self._fast, self._slow):
+            window.buckets, window.calls = [], 0
         self._scopes.clear()
 
     def dump(self) -> dict[str, object]:

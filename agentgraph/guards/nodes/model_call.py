@@ -316,6 +316,12 @@ class GuardedModelCall:
     async def _slow_down(self, name: str, decision: Decision) -> None:
         """React to a spending velocity that is too high: the fallback model takes over."""
         site, policy, breaker = self._site, self._site.policy, self._site.policy.breaker
+        velocity = site.account.velocity
+        if velocity is not None and velocity.alert:
+            velocity.forget()
+            evidence = {**decision.evidence, "alert": True}
+            await site.decide(replace(decision, action="allow", evidence=evidence))
+            return
         swaps = policy.decisions.cell("provider_error", policy.tier).action == "fallback"
         has_another = breaker is not None and breaker.fallback is not None and name == self._name
         if breaker is not None and has_another and swaps:
@@ -324,8 +330,8 @@ class GuardedModelCall:
             # A breaker for this input only: other inputs have not spent too fast.
             throttle = site.account.throttles.setdefault(key, breaker.fresh(key))
             throttle.acquire(site.account.run_id).failure("cost")
-            if site.account.velocity is not None:
-                site.account.velocity.forget()  # the fallback's velocity is not known yet
+            if velocity is not None:
+                velocity.forget()  # the fallback's velocity is not known yet
         elif ANYWHERE not in site.account.pending:
             site.account.postpone(ANYWHERE, await site.decide_by_table(decision))
 

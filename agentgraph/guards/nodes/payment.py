@@ -148,7 +148,8 @@ def settle(site: Site, name: str, message: AIMessage, payment: Payment) -> Decis
         return None
     tokens = usage["total_tokens"] if usage is not None else payment.tokens
     scope = f"{account.path_prefix}{site.place.path}"
-    decision = velocity.record(tokens=tokens, usd=usd, scope=scope)
+    stage = f"{account.path_prefix}{site.place.visit_key}"
+    decision = velocity.record(tokens=tokens, usd=usd, scope=scope, stage=stage)
     return None if decision.allows else decision
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -220,7 +221,7 @@ def test_the_memory_does_not_grow_with_the_run(every: float, scopes: int) -> Non
         {"usd_per_hour": "5"},
     ],
 )
-def test_a_wrong_configuration_says_what_to_give(wrong: dict[str, float]) -> None:
+def test_a_wrong_configuration_says_what_to_give(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         CostVelocity(**wrong)
 
@@ -236,3 +237,40 @@ def test_fresh_ceilings_have_no_memory(clock: FakeClock) -> None:
     spend(clock, velocity, 7, 1_000)
     assert velocity.fresh() == velocity
     assert velocity.fresh().record(tokens=1).allows
+
+
+def test_three_calls_are_needed_for_a_velocity(clock: FakeClock) -> None:
+    velocity = CostVelocity(tokens_per_min=1, min_elapsed_s=0)
+    actions = [velocity.record(tokens=10**9).action for _ in range(4)]
+    assert actions == ["allow", "allow", "deny", "deny"]
+
+
+def test_an_agent_and_a_visit_to_it_may_spend_their_share(clock: FakeClock) -> None:
+    velocity = CostVelocity(tokens_per_min=600, share=0.25)
+    denials = []
+    for turn in range(40):
+        other = {"scope": f"b{turn % 4}", "tokens": 10}
+        own = {"scope": "a", "stage": "a#1", "tokens": 60}
+        denials += [velocity.record(**part) for part in (other, own)]  # type: ignore[arg-type]
+        clock.advance(10)
+    denials = [decision for decision in denials if not decision.allows]
+    assert {decision.evidence["scope"] for decision in denials} == {"a"}
+    assert denials[0].evidence["ceiling"] == 150
+    assert "by 'a', whose ceiling is 150" in denials[0].cause
+
+
+def test_visits_side_by_side_have_a_share_each(clock: FakeClock) -> None:
+    velocity = CostVelocity(tokens_per_min=600, share=0.25)
+    scopes = set()
+    for turn in range(80):
+        decision = velocity.record(tokens=60, scope="a" if turn % 8 else "b", stage=f"#{turn % 8}")
+        if not decision.allows:
+            scopes.add(decision.evidence["scope"])
+        clock.advance(10)
+    assert scopes == {"a"}, "no visit alone is too fast"
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, None, True, float("nan")])
+def test_a_share_is_a_part_of_the_ceilings(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="share"):
+        CostVelocity(1, share=share)

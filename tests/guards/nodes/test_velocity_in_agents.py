@@ -86,3 +86,54 @@ async def test_workers_who_are_fast_together_end_the_run_of_whoever_asked_them()
         end, decisions = await clock.drive(told(boss, "go"))
     assert (end.close_reason, words_of(end)) == ("cost_velocity", "")
     assert (asked(boss), actions(decisions)) == (1, [("cost_velocity", "abort")])
+
+
+# The defaults.
+
+CALLS = 50
+
+
+def big(calls: int, every_s: float = 0, tokens: int = 10_000, **fields: Any) -> Agent:
+    """Return an agent that reads much and writes little, each time something new."""
+    turns = [paid(call("look", number=n), read=tokens) for n in range(calls - 1)]
+    last = paid("Done.", read=tokens)
+    delayed: list[Scripted] = [Fault.delay(every_s, turn) for turn in (*turns, last)]
+    return worker("a", delayed if every_s else [*turns, last], tools=[look], **fields)
+
+
+@pytest.mark.parametrize("tier", ["interactive", "batch"])
+@pytest.mark.parametrize("every_s", [0, 1, 5])
+async def test_healthy_work_is_not_too_fast_for_the_defaults(tier: Tier, every_s: float) -> None:
+    agent = big(CALLS, every_s, guards=Guards(tier))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.text, end.close_reason, decisions) == ("Done.", None, [])
+    assert asked(agent) == CALLS
+
+
+async def test_by_default_a_run_ends_that_burns_more_than_anybody_needs() -> None:
+    agent = big(CALLS, 5, 100_000, guards=Guards(budget=10**9))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.close_reason, actions(decisions)) == ("cost_velocity", [("cost_velocity", "abort")])
+    assert 3 < asked(agent) < 20
+
+
+async def test_by_default_work_in_the_background_goes_on_after_an_alert() -> None:
+    agent = big(CALLS, 5, 500_000, guards=Guards.batch(budget=10**9))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert (end.text, end.close_reason) == ("Done.", None)
+    assert {*actions(decisions)} == {("cost_velocity", "allow")}
+    assert all(decision["evidence"]["alert"] for decision in decisions)
+    assert 1 <= len(decisions) < 10, "not at each call"
+
+
+async def test_one_agent_may_spend_its_share_alone() -> None:
+    shared = CostVelocity(1_000, slow_s=120, share=0.5)
+    agent = big(9, 20, 220, guards=Guards(velocity=shared))
+    with Driven().installed() as clock:
+        end, decisions = await clock.drive(told(agent, "go"))
+    assert end.close_reason == "cost_velocity"
+    assert decisions[0]["evidence"]["ceiling"] == 500
+    assert "by 'a', whose ceiling is 500" in decisions[0]["cause"]
