@@ -22,8 +22,9 @@ demo: .venv/.stamp  ## Hold a conversation with the example support desk, withou
 test: .venv/.stamp .venv/.langgraph  ## Run the tests; with CI=true the random ones repeat exactly
 	$(BIN)/pytest -q -n 2
 
-soak: .venv/.stamp  ## Kill processes a thousand times while they hold sessions: ten minutes
+soak: .venv/.stamp  ## Kill processes two thousand times, in sessions and while they act and undo
 	$(BIN)/python -m tests.sessions.soak
+	$(BIN)/python -m tests.guards.processes.soak
 
 check: .venv/.stamp  ## Check format, lint, types, import directions and public names
 	$(BIN)/ruff format --check .

@@ -44,7 +44,12 @@ from agentgraph.graphs.task import with_saver
 from agentgraph.guards import AuditTrail, Decision, Effect, Guards
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
+from agentgraph.guards.records.audit_trail import (
+    run_began,
+    run_continued,
+    run_ended,
+    run_took_over,
+)
 from agentgraph.guards.records.pauses import note_actions
 from agentgraph.guards.records.pending_writes import PendingWrites
 from agentgraph.interception import outer_call
@@ -72,6 +77,8 @@ class _Start:
     """The id of a turn that has begun already."""
     checkpoint: CheckpointTuple | None = None
     """The thread's last checkpoint, which the run need not load once more."""
+    effects: CutOffEffects | None = None
+    """What an earlier run has done that was cut off."""
 
 
 class Runner:
@@ -236,10 +243,11 @@ class Runner:
         """Begin a turn after what an unfinished run has left, with its effects."""
         recovery = await self._threads.recovery(run.thread_id, latest, effects)
         start = _start_of_turn(run, recovery, messages, latest)
-        if effects is not None:
-            start.graph_input["guarded"] = effects.account(run.id)
-            await self._threads.log_again(run, effects)
-        return start
+        if effects is None:
+            return start
+        start.graph_input["guarded"] = effects.account(run.id)
+        await self._threads.log_again(run, effects)
+        return replace(start, effects=effects)
 
     async def _start_from_cut_off_run(self, run: Run) -> _Start:
         """Go on with a run that was cut off, from its last checkpoint.
@@ -324,6 +332,8 @@ class Runner:
         else:
             last = start.graph_input["messages"][-1:]
             run_began(self._audit, turn, thread, str(last[0].text) if last else "")
+        if start.effects is not None:
+            run_took_over(self._audit, turn, thread, start.effects.entries.values())
         try:
             outcome = await self._run(start, context, config)
         except BaseException as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, GuardStopped, kind_of
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.records.record import Record, RecordKind, Sink
 from agentgraph.guards.records.sinks import MemorySink
 from agentgraph.guards.records.trail import Trail, folded
@@ -175,6 +176,15 @@ def run_continued(audit: AuditTrail | None, run: str) -> None:
             audit.resume(run)
 
 
+def run_took_over(
+    audit: AuditTrail | None, run: str, thread: str, entries: Iterable[Entry]
+) -> None:
+    """Record the actions of an earlier run that was cut off, which this run has in its saga."""
+    for entry in entries:
+        data = {"tool": entry.tool, "key": entry.key, "state": entry.state, "taken_over": True}
+        _record(audit, run, "effect", thread, data)
+
+
 def run_ended(audit: AuditTrail | None, run: str, thread: str, reason: str, **data: object) -> None:
     """Record that a run is over, and why."""
     _record(audit, run, "end", thread, {"reason": reason, **data})
@@ -183,7 +193,7 @@ def run_ended(audit: AuditTrail | None, run: str, thread: str, reason: str, **da
 def _record(
     audit: AuditTrail | None,
     run: str,
-    kind: Literal["input", "end"],
+    kind: Literal["input", "effect", "end"],
     thread: str,
     data: Mapping[str, object],
 ) -> None:

@@ -126,12 +126,12 @@ def clerk(
 def tree(place: str, worker: Agent, **fields: Any) -> Agent:
     """Return a tree in which the worker has its place."""
 
-    def passing(tool: str, **args: Any) -> ScriptedModel:
+    def passing(tool: str, argument: str = "") -> ScriptedModel:
         def turn(messages: list[Any]) -> Any:
             last = messages[-1]
             is_handed_over = str(last.text).startswith(TRANSFER_MADE) and last.name != tool
             if last.type == "human" or is_handed_over:
-                return call(tool, **args)
+                return call(tool, **({argument: str(last.text)} if argument else {}))
             return f"The clerk: {last.text}"
 
         return ScriptedModel(turn)
@@ -146,7 +146,7 @@ def tree(place: str, worker: Agent, **fields: Any) -> Agent:
             model = passing("transfer_to_clerk")
             return Agent("boss", model=model, agents=[worker], handoff="delegate", **fields)
         case _:
-            model = passing("clerk", request="pay")
+            model = passing("clerk", "request")
             return Agent("boss", model=model, agents=[worker.as_tool()], **fields)
 
 
