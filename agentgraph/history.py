@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -128,6 +128,14 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[ToolCall | InvalidToolCal
 def unknown_outcomes(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     """Answer every open call: its outcome is unknown, or it was malformed and never executed."""
     return [_answer_to_open(call) for call in open_calls(messages)]
+
+
+def with_known_answers(
+    messages: Sequence[AnyMessage], answers: Mapping[str, ToolMessage]
+) -> list[AnyMessage]:
+    """Return messages with the answers to those of their open calls that have one, by its id."""
+    open_ids = [call["id"] or "" for call in open_calls(messages)]
+    return [*messages, *(answers[call_id] for call_id in open_ids if call_id in answers)]
 
 
 def settled_before_input(

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
@@ -172,10 +173,12 @@ class HasMemory(Protocol):
         journal: Mapping[str | None, Sequence[AnyMessage]],
         *,
         is_over: bool,
+        answers: Mapping[str, ToolMessage] = MappingProxyType({}),
     ) -> Remains:
         """Return what an unfinished run leaves, from the state of its graph and its journal.
 
-        Of a run that is over, all open calls are answered.
+        Of a run that is over, all open calls are answered: with those of the `answers` by the ids
+        of the calls, else that their outcome is unknown.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from langchain_core.messages import AnyMessage
@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from agentgraph.agents.build import PRIVATE_CHANNELS, compile_in_team, compile_root
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of, visible_graph
 from agentgraph.agents.run.inputs import Input
-from agentgraph.agents.run.recovery import Journal
+from agentgraph.agents.run.recovery import Answers, Journal
 from agentgraph.agents.run.remains import remains_of_run
 from agentgraph.agents.run.reply import Output, Reply, output_of
 from agentgraph.agents.run.runner import Continuation, Runner
@@ -347,9 +347,16 @@ class Agent(AgentSpec, Generic[Output]):
         """Return the object of a stored answer, in the form of the agent at a path below this."""
         return output_of(self, cast(StoredAnswer, answer), path)
 
-    def remains_of(self, snapshot: StateSnapshot, journal: Journal, *, is_over: bool) -> Remains:
+    def remains_of(
+        self,
+        snapshot: StateSnapshot,
+        journal: Journal,
+        *,
+        is_over: bool,
+        answers: Answers = MappingProxyType({}),
+    ) -> Remains:
         """Return what an unfinished run leaves to the next one of its session."""
-        return remains_of_run(self, snapshot, journal, is_over=is_over)
+        return remains_of_run(self, snapshot, journal, is_over=is_over, answers=answers)
 
     @property
     def agent_names(self) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ rejected, they are undone with its own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -17,22 +16,13 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
 from agentgraph.agents.run.recovery import is_finished, stored_ids
-from agentgraph.clock import clock
-from agentgraph.errors import kind_of
 from agentgraph.guards import Effect
-from agentgraph.guards.mechanisms.saga_entry import Entry, EntryState
-from agentgraph.guards.records.account import Snapshot
+from agentgraph.guards.mechanisms.saga_entry import Entry
+from agentgraph.guards.nodes.cut_off_actions import answers_to, look_up
+from agentgraph.guards.records.account import Account, Snapshot
 from agentgraph.guards.records.effect_log import LoggedEffects
-from agentgraph.history import OUTCOME_UNKNOWN
-from agentgraph.running import Journal
+from agentgraph.running import Journal, Run
 
-log = logging.getLogger("agentgraph")
-
-_TEXTS: Mapping[EntryState, str] = {
-    "failed": "Not executed: the run was cut off before it was done.",
-    "compensated": "It was done, and undone again: a guard has ended the run.",
-}
-_LONGEST_LOOKUP_S = 60.0
 _MAY_HAVE_HAPPENED = frozenset({"started", "waiting", "done"})
 
 
@@ -47,11 +37,7 @@ class CutOffEffects:
     @property
     def answers(self) -> Mapping[str, ToolMessage]:
         """The answers to the calls that were under way, by the ids of the calls."""
-        return {
-            entry.call_id: _answer_of(entry, _TEXTS.get(entry.state, OUTCOME_UNKNOWN))
-            for entry in self.entries.values()
-            if entry.call_id
-        }
+        return answers_to(self.entries.values())
 
     @property
     def journal(self) -> Journal:
@@ -101,37 +87,19 @@ def is_cut_off(record: LoggedEffects, latest: CheckpointTuple | None, turn: str 
     return turn in record.before
 
 
-async def look_up(record: LoggedEffects, effects: Mapping[str, Effect]) -> CutOffEffects:
-    """Look up the actions of unknown outcome whose tools have a `lookup`."""
-    entries = {}
-    for key, entry in record.by_key.items():
-        effect = effects.get(entry.tool)
-        is_unknown = entry.state == "started" and effect is not None and effect.lookup is not None
-        entries[key] = await _looked_up(entry, effect) if is_unknown and effect else entry
+async def look_up_all(
+    record: LoggedEffects, effects: Mapping[str, Effect], earlier: Run | None
+) -> CutOffEffects:
+    """Look up the actions of unknown outcome whose tools have a `lookup`.
+
+    `earlier` is the run that was cut off, if that was in this process.
+    """
+    account = None if earlier is None else earlier.account
+    running_keys = account.in_flight.running_keys if isinstance(account, Account) else ()
+    entries = {
+        key: await look_up(entry, effects, running_keys) for key, entry in record.by_key.items()
+    }
     return CutOffEffects(record, entries)
-
-
-async def _looked_up(entry: Entry, effect: Effect) -> Entry:
-    try:
-        with clock().timeout(_LONGEST_LOOKUP_S):
-            result = await effect.look_up(entry.args, key=entry.key)
-    except Exception as error:  # then its outcome stays unknown, which is told
-        log.warning("the lookup of %s failed: %s", entry.tool, kind_of(error))
-        return entry
-    if result is None:
-        return replace(entry, state="failed")
-    return replace(entry, state="done", result=str(result))
-
-
-def _answer_of(entry: Entry, text: str) -> ToolMessage:
-    is_done = entry.state == "done"
-    return ToolMessage(
-        str(entry.result or "") if is_done else text,
-        id=f"answer_{entry.call_id}",
-        tool_call_id=entry.call_id,
-        name=entry.tool.rpartition(":")[2],
-        status="success" if is_done else "error",
-    )
 
 
 def _account(turn: str, entries: Mapping[str, Any]) -> Snapshot:

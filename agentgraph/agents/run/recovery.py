@@ -18,7 +18,14 @@ from agentgraph.graphs.public_graph import whole_state
 from agentgraph.graphs.task import with_saver
 from agentgraph.guards.records.pauses import left_to_undo
 from agentgraph.guards.records.pending_writes import PAUSE_CHANNEL, PendingWrites
-from agentgraph.history import OUTCOME_UNKNOWN, calls_of, open_calls, unknown_outcomes, work_done
+from agentgraph.history import (
+    OUTCOME_UNKNOWN,
+    calls_of,
+    open_calls,
+    unknown_outcomes,
+    with_known_answers,
+    work_done,
+)
 
 Journal: TypeAlias = Mapping[str | None, Sequence[AnyMessage]]
 """The messages of a run in this process, by the id of the call that a delegate serves."""
@@ -60,7 +67,7 @@ def recover(
     new_messages = left_messages(snapshot, journal, answers=answers)
     open_ids = {call["id"] for call in open_calls([*stored_messages, *new_messages])}
     new_messages += [
-        _delegate_report(call_id, "it", _with_answers(merge_messages([], [work]), answers))
+        _delegate_report(call_id, "it", with_known_answers(merge_messages([], [work]), answers))
         for call_id, work in journal.items()
         if call_id and call_id in open_ids
     ]
@@ -292,7 +299,7 @@ def task_messages(
                 yield from messages
             elif reports:
                 later = list(journal.get(call_id, ()))
-                work = _with_answers(merge_messages(messages, [later]), answers)
+                work = with_known_answers(merge_messages(messages, [later]), answers)
                 yield _delegate_report(call_id, task.name, work)
 
 
@@ -305,12 +312,6 @@ def stored_ids(snapshot: StateSnapshot) -> set[str | None]:
         if (state := _state_below(task)) is not None and isinstance(state.values, Mapping):
             ids |= stored_ids(state)
     return ids
-
-
-def _with_answers(messages: Sequence[AnyMessage], answers: Answers) -> list[AnyMessage]:
-    """Return messages with the answers to those of their open calls that have one."""
-    open_ids = [call["id"] or "" for call in open_calls(messages)]
-    return [*messages, *(answers[call_id] for call_id in open_ids if call_id in answers)]
 
 
 def _state_below(task: PregelTask) -> StateSnapshot | None:

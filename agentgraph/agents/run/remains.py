@@ -8,6 +8,7 @@ from langgraph.types import StateSnapshot
 from agentgraph.agents.nodes.state import merge_messages
 from agentgraph.agents.run.decisions import reachable_questions
 from agentgraph.agents.run.recovery import (
+    Answers,
     Journal,
     active_path,
     left_messages,
@@ -20,7 +21,12 @@ from agentgraph.participant import Remains
 
 
 def remains_of_run(
-    agent: AgentSpec, snapshot: StateSnapshot, journal: Journal, *, is_over: bool
+    agent: AgentSpec,
+    snapshot: StateSnapshot,
+    journal: Journal,
+    *,
+    is_over: bool,
+    answers: Answers,
 ) -> Remains:
     """Return what a run leaves, from the state of its graph and from its journal.
 
@@ -31,7 +37,7 @@ def remains_of_run(
         askers = {question.id: path for path, question in questions}
         messages = messages_so_far(snapshot, journal)
         return Remains(messages, active_path(snapshot), snapshot.values, askers)
-    recovery = recover(snapshot, journal)
+    recovery = recover(snapshot, journal, answers)
     messages = merge_messages(snapshot.values.get("messages") or [], [recovery.messages])
     return Remains(messages, recovery.active, {**snapshot.values, **recovery.values})
 

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Command, StateSnapshot
 from langgraph.types import Interrupt as RawInterrupt
 
-from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up
+from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up_all
 from agentgraph.agents.run.decisions import reachable_questions
 from agentgraph.agents.run.recovery import (
     Recovery,
@@ -179,7 +179,7 @@ class Threads:
         record = await EffectLog(self.saver, thread_id).read()
         if record is None or not is_cut_off(record, latest, turn_id_of(latest)):
             return None
-        return await look_up(record, self._effects)
+        return await look_up_all(record, self._effects, self.queues.unfinished_runs.get(thread_id))
 
     async def recovery(
         self, thread_id: str, latest: CheckpointTuple | None, effects: CutOffEffects | None = None

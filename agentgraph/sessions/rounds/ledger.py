@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from langchain_core.messages import ToolMessage
+
 from agentgraph.errors import ConfigurationError, kind_of
 from agentgraph.guards import SHARE
+from agentgraph.guards.mechanisms.saga_entry import entries_of
+from agentgraph.guards.nodes.cut_off_actions import answers_to, look_up
 from agentgraph.guards.nodes.site import Site
 from agentgraph.guards.nodes.undo import undo_last
 from agentgraph.guards.place import Place
@@ -154,6 +158,22 @@ async def roll_back(ledger: RoundLedger, reason: str) -> None:
         async with account.undo_lock:
             while await undo_last(site, session.effects):
                 pass
+
+
+async def look_up_actions(ledger: RoundLedger) -> dict[str, ToolMessage]:
+    """Find out what came of the actions that were cut off with a round, and write that to the log.
+
+    Returns the answers to the calls of the input's actions, by the ids of the calls.
+    """
+    session, account = ledger.session, ledger.own_account
+    running_keys = () if account is None else account.in_flight.running_keys
+    entries = entries_of({"entries": thaw(session.state.effects)})
+    for key, entry in entries.items():
+        entries[key] = latest = await look_up(entry, session.effects, running_keys)
+        if latest is not entry:
+            agent = entry.tool.rpartition(":")[0]
+            await ledger.write({"kind": "effect", "agent": agent, "entry": latest.to_dict()})
+    return answers_to(entries.values())
 
 
 def _account_to_undo(ledger: RoundLedger) -> Account | None:

@@ -14,9 +14,10 @@ from langgraph.types import StateSnapshot
 
 from agentgraph.guards import SHARE
 from agentgraph.guards.records.audit_trail import run_ended
-from agentgraph.history import OUTCOME_UNKNOWN, open_calls, work_done
+from agentgraph.history import OUTCOME_UNKNOWN, open_calls, with_known_answers, work_done
 from agentgraph.running import Journal
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
+from agentgraph.sessions.rounds.ledger import look_up_actions
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 
@@ -35,7 +36,10 @@ async def unfinished_turn(
     usage = session.unfinished_usage.get(speaker, {})
     # Without counts the process that ran the round is dead: what it spent is not known.
     fields = round.ledger().take_packet_fields() or {"lost": SHARE * (attempt - 1)}
-    return UnfinishedTurn(_whole(journal, snapshot, speaker), usage, fields)
+    # What a session of one leaves is found by its speaker.
+    has_actions = session.state.effects and not session.state.is_single
+    answers = await look_up_actions(round.ledger()) if has_actions else {}
+    return UnfinishedTurn(_whole(journal, snapshot, speaker, answers), usage, fields)
 
 
 def end_cancelled_input(session: OwnedSession, input: int) -> None:
@@ -46,10 +50,16 @@ def end_cancelled_input(session: OwnedSession, input: int) -> None:
         run_ended(guards.audit, input_id, session.id, "cancelled")
 
 
-def _whole(messages: Journal, snapshot: StateSnapshot | None, speaker: str) -> list[AnyMessage]:
+def _whole(
+    messages: Journal,
+    snapshot: StateSnapshot | None,
+    speaker: str,
+    answers: Mapping[str, ToolMessage],
+) -> list[AnyMessage]:
     """Return the messages of a turn in order, also those that its checkpoint has.
 
-    What delegates have done until now answers the calls that they serve.
+    What delegates have done until now answers the calls that they serve; `answers` has what is
+    known of actions that were cut off, by the ids of the calls.
     """
     journal: Journal = {}
     for task in snapshot.tasks if snapshot is not None else ():
@@ -58,6 +68,8 @@ def _whole(messages: Journal, snapshot: StateSnapshot | None, speaker: str) -> l
                 journal.setdefault(call_id, []).append(message)
     for call_id, later in messages.items():
         journal.setdefault(call_id, []).extend(later)
+    for call_id, part in journal.items():
+        journal[call_id] = with_known_answers(part, answers)
     whole = _once(journal.get(None, []))
     return [*whole, *_reports(whole, journal)]
 

@@ -16,11 +16,12 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.memory import LastingChannels, NestedMemories, StoredValue
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.run_context import inherited_context
-from agentgraph.history import repair
+from agentgraph.history import repair, with_known_answers
 from agentgraph.outcomes import NOTES
 from agentgraph.participant import HasMemory, Participant, Remains, sentence_of_stop, split_stop
 from agentgraph.running import Run, current_run, handed_over
 from agentgraph.sessions.envelopes.packet import MAX_OUTPUT_BYTES, TurnOutput, packet_of
+from agentgraph.sessions.rounds.ledger import look_up_actions
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
 from agentgraph.sessions.single.memory import Memory, read_memory
@@ -151,7 +152,12 @@ class SingleSpeaker(Speaker):
         `snapshot` is the state of the speaker's graph, None where no checkpoint has it. `is_over`
         tells whether the run will not go on.
         """
-        remains = self._remains_of(snapshot, current_run(), is_over=is_over)
+        answers: Mapping[str, ToolMessage] = {}
+        if is_over and session.state.effects:
+            attempt = max(session.attempts, 1)
+            round = Round(session, self.name, session.state.round, attempt, session.state)
+            answers = await look_up_actions(round.ledger())
+        remains = self._remains_of(snapshot, current_run(), is_over=is_over, answers=answers)
         memory = await self._memory_of(session, session.state)
         messages = (
             remains.messages
@@ -164,13 +170,18 @@ class SingleSpeaker(Speaker):
         return data | {"active": remains.active}
 
     def _remains_of(
-        self, snapshot: StateSnapshot | None, run: Run | None, *, is_over: bool
+        self,
+        snapshot: StateSnapshot | None,
+        run: Run | None,
+        *,
+        is_over: bool,
+        answers: Mapping[str, ToolMessage],
     ) -> Remains:
         journal = run.journal if run is not None else {}
         if snapshot is None or not isinstance(snapshot.values, Mapping) or not snapshot.values:
-            return Remains(list(journal.get(None, ())))
+            return Remains(with_known_answers(journal.get(None, ()), answers))
         if isinstance(self.participant, HasMemory):
-            return self.participant.remains_of(snapshot, journal, is_over=is_over)
+            return self.participant.remains_of(snapshot, journal, is_over=is_over, answers=answers)
         results = [task.result or {} for task in snapshot.tasks]
         batches = [values.get("messages") or [] for values in (snapshot.values, *results)]
         return Remains(conversation_of(batches), None, snapshot.values)

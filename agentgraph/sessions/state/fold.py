@@ -16,11 +16,11 @@ from agentgraph.routing import TransitionDecision
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
-    answered,
     apply_audit,
     begin_input,
     charge_turn,
     cut_off,
+    without_marks,
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.rewind import apply_rewind
@@ -229,7 +229,7 @@ def _end_turn(
         if active is not None
         else _without_active(state, sender),
         "turns": turns,
-        **(answered(state) if is_answer else {}),
+        **(without_marks(state) if is_answer else {}),
     }
 
 

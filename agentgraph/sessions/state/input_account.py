@@ -99,7 +99,7 @@ def cut_off(state: SessionState) -> Mapping[str, Any]:
     return {"effects": effects}
 
 
-def answered(state: SessionState) -> Mapping[str, Any]:
+def without_marks(state: SessionState) -> Mapping[str, Any]:
     """Return the changes to the account when an input of which a part was cut off is answered."""
     if not any(_CUT_OFF in entry for entry in state.effects.values()):
         return {}

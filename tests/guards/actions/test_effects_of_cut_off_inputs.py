@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph import Agent, Hub, Session, Team, TransitionGraph
+from agentgraph import Agent, Hub, Session, Team, TransitionGraph, effect, idempotency_key
 from agentgraph.errors import AgentGraphError
 from agentgraph.guards import AuditTrail, Escalation, MemorySink
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition
@@ -101,12 +101,14 @@ async def test_rejection_undoes_what_the_input_before_has_done_on_a_thread(
     assert (desk.till.left, len(desk.till.tries)) == ([], 6)
 
 
-def desk_team(clerk: Agent) -> Team:
-    rules = TransitionGraph(
-        "clerk",
-        [Transition(FromSpeaker("user"), "clerk"), Transition(FromSpeaker("clerk"), HumanTarget())],
-    )
-    return Team([clerk], rules, name="desk", guards=doubtful(), expectations=())
+def team_of(agent: Agent, **fields: Any) -> Team:
+    """Return a team in which an agent answers the user."""
+    rules = [
+        Transition(FromSpeaker("user"), agent.name),
+        Transition(FromSpeaker(agent.name), HumanTarget()),
+    ]
+    graph = TransitionGraph(agent.name, rules)
+    return Team([agent], graph, name="desk", expectations=(), **fields)
 
 
 @both_ways
@@ -132,14 +134,14 @@ async def test_rejection_undoes_what_a_cancelled_input_has_done_in_a_team(
     is_elsewhere: bool, tmp_path: Path
 ) -> None:
     desk, url = Desk("cancelled"), f"sqlite:///{tmp_path / 'sessions.db'}"
-    team = desk_team(desk.clerk())
+    team = team_of(desk.clerk(), guards=doubtful())
     async with await Hub.open(url, serve=[team]) as hub:
         session = await hub.session(team, id="s", ttl=None)
         await cut_off(session, desk)
         if not is_elsewhere:
             await rejected(session)
     if is_elsewhere:
-        team = desk_team(desk.clerk())
+        team = team_of(desk.clerk(), guards=doubtful())
         async with await Hub.open(url, serve=[team]) as hub:
             await rejected(await hub.session(team, id="s", ttl=None))
     assert desk.till.tries[-3:] == ["give back jam", "give back milk", "give back tea"]
@@ -163,3 +165,84 @@ async def rejected(session: Session) -> None:
     [key] = [key for key, question in state.interrupts.items() if "decision" not in question]
     await session.decide(key, "reject")
     await settled(session)
+
+
+# What was under way is looked up
+
+
+class Courier:
+    """Brings a parcel, and is cut off before or after that, or goes on without regard to that."""
+
+    def __init__(self, when: str) -> None:
+        self.keys: list[str] = []
+        self.begun = asyncio.Event()
+        self._when = when
+
+    def agent(self, **fields: Any) -> Agent:
+        @effect(lookup=self.find)
+        async def bring(item: str) -> str:
+            """Bring something."""
+            key = idempotency_key()
+            if self._when == "after":
+                self.keys.append(key)
+            self.begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        def turn(messages: list[Any]) -> Any:
+            asks = messages[-1].type == "human" and not self.begun.is_set()
+            return call("bring", item="tea") if asks else ANSWER
+
+        model = ScriptedModel(turn)
+        return Agent("courier", model=model, tools=[bring], default_tools=False, **fields)
+
+    def find(self, key: str) -> str | None:
+        return "brought tea" if key in self.keys else None
+
+
+EXPECTED = {
+    # In the same process it may still be done: a thread cannot be cut off.
+    ("before", False): "Outcome unknown",
+    ("before", True): "Not executed",
+    ("after", False): "brought tea",
+    ("after", True): "brought tea",
+}
+
+
+@pytest.mark.parametrize(("when", "is_elsewhere"), EXPECTED)
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_new_message_is_told_what_the_lookup_says_on_a_thread(
+    durability: Any, when: str, is_elsewhere: bool
+) -> None:
+    courier, saver = Courier(when), InMemorySaver()
+    agent = courier.agent(checkpointer=saver, durability=durability)
+    run = asyncio.create_task(agent.ainvoke("go", thread_id="t"))
+    await courier.begun.wait()
+    run.cancel()
+    with suppress(asyncio.CancelledError):
+        await run
+    if is_elsewhere:
+        agent = courier.agent(checkpointer=another_process(saver), durability=durability)
+    await agent.ainvoke("And?", thread_id="t")
+    [answer] = [m for m in await agent.ahistory("t") if isinstance(m, ToolMessage)]
+    assert EXPECTED[when, is_elsewhere] in str(answer.text)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["single", "team"])
+async def test_new_message_is_told_what_the_lookup_says_in_a_session(kind: str, when: str) -> None:
+    courier = Courier(when)
+    agent = courier.agent()
+    team: Any = agent if kind == "single" else team_of(agent)
+    async with await Hub.open("memory", serve=[team]) as hub:
+        session = await hub.session(team.name, id="s", ttl=None)
+        await session.send("user", "go")
+        await courier.begun.wait()
+        await session.cancel()
+        await settled(session)
+        model = agent.model
+        await session.send("user", "And?")
+        await settled(session)
+    assert isinstance(model, ScriptedModel)
+    answers = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
+    assert [EXPECTED[when, False] in str(answer.text) for answer in answers] == [True]
