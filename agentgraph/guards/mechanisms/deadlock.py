@@ -10,13 +10,16 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.canonical import digest as digest_of
 from agentgraph.guards.mechanisms.canonical import exact_digest
+from agentgraph.guards.mechanisms.repeats.answer import answer_in
+from agentgraph.guards.mechanisms.repeats.wording import compare, words_of_brief
 from agentgraph.guards.mechanisms.settings import whole_number_faults
 
 _GUARD = "deadlock_monitor"
 _ALLOW = Decision("allow", _GUARD)
-_LENIENCE = 5
-"""How many equal replies to different briefs count as much as one more to the same brief."""
+_SAME_BRIEFS = 3
+"""How often a worker may get one brief before its supervisor is corrected, whatever the replies."""
 _MAX_KEYS = 64
+_MAX_RESULTS = 16
 _MINIMUMS = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
 
 
@@ -35,10 +38,11 @@ class DeadlockMonitor:
     A circle is a deadlock if it has at most `cycle` agents and is made `occurrences` times in the
     same state: where the digest has changed there was progress, and a new circle begins.
 
-    When a worker gives the same reply for the `stuck_correct`th time, its supervisor is corrected;
-    at the `stuck`th time the run ends. Equal replies to the briefs of one message count once, as
-    all were sent before any was answered. To different briefs a worker may give the same reply much
-    more often.
+    When a worker gives the same reply to the same brief for the `stuck_correct`th time, its
+    supervisor is corrected; at the `stuck`th time the run ends. For a brief in other words it is
+    one time more, and twice as often. Equal replies to the briefs of one message count once, as all
+    were sent before any was answered. To different briefs a worker may always reply the same. A
+    brief that is sent for the third time is corrected whatever the worker replies.
     """
 
     cycle: int = 3
@@ -50,7 +54,11 @@ class DeadlockMonitor:
     )
     """The last handoffs that closed no cycle, by branch."""
     _cycles: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _refused: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The handoffs that were refused once, to correct the agents."""
     _replies: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _briefs: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The wordings of the last briefs with one reply."""
     _messages: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,23 +76,33 @@ class DeadlockMonitor:
 
         `branch` names the part of a run whose handoffs follow each other.
         """
-        cycle = self._take_cycle(_Edge(source, target, digest), branch)
+        edge = _Edge(source, target, digest)
+        if self._refused and _edge_key(edge, branch) in self._refused:
+            names, count = sorted([source, target]), self.occurrences + 1
+            return _deadlock(names, count, branch)
+        cycle = self._take_cycle(edge, branch)
         if not cycle:
             return _ALLOW
         edges = _canonical_cycle(cycle)
         count = _increment(self._cycles, exact_digest((branch, edges))[:32])
         if count != self.occurrences:
             return _ALLOW
-        names = [edge.source for edge in edges]
-        arrows = " → ".join([*names, names[0]])
-        return Decision(
-            "escalate",
-            _GUARD,
-            f"the handoffs {arrows} were made {count} times without progress: "
-            "somebody else has to decide",
-            "deadlock",
-            {"cycle": names, "count": count, "branch": branch},
-        )
+        return _deadlock([edge.source for edge in edges], count, branch)
+
+    def correct(
+        self, decision: Decision, *, source: str, target: str, digest: str, branch: str = ""
+    ) -> Decision:
+        """Make a decision on a handoff a correction, if none was made of this handoff yet.
+
+        The caller then refuses the handoff. Who insists on it in the same state is in a deadlock.
+        """
+        key = _edge_key(_Edge(source, target, digest), branch)
+        if key in self._refused:
+            return decision
+        self._refused[key] = 1
+        _trim(self._refused)
+        cause = f"{decision.cause}. Do the work, or answer with what is there."
+        return replace(decision, action="correct", cause=cause)
 
     def dispatch(
         self,
@@ -100,41 +118,53 @@ class DeadlockMonitor:
 
         `work` is a digest of what the worker found out or did before it replied, "" for nothing.
         """
-        reply_digest, brief_digest = digest_of(reply)[:32], digest_of(brief)[:32]
-        key = exact_digest((branch, worker, reply_digest))[:32]
-        if message and self._messages.get(key) == message:
+        reply_digest, brief_digest = digest_of(answer_in(reply))[:32], digest_of(brief)[:32]
+        if self._is_in_message(message, _key(branch, worker, "reply", reply_digest)):
             return _ALLOW
-        self._messages.pop(key, None)
-        self._messages[key] = message
-        _trim(self._messages)
-        count = _increment(
-            self._replies, exact_digest((branch, worker, reply_digest, brief_digest))[:32]
-        )
-        # A worker that did different work for each brief may answer "Done." to all of them.
-        result = (branch, worker, reply_digest, work) if work else (branch, worker, reply_digest)
-        loose = _increment(self._replies, exact_digest(result)[:32])
-        count, loose = max(count, self._weight(loose)), max(count, loose)
-        if count < self.stuck_correct:
-            return _ALLOW
-        cause = f"{worker!r} has given the same reply {loose} times"
+        times = _increment(self._replies, _key(branch, worker, reply_digest, brief_digest))
+        result = _key(branch, worker, reply_digest, work)
+        times_reworded = self._times_worded(result, brief)
+        sent = _key(branch, worker, brief_digest)
+        is_counted = self._is_in_message(message, sent)
+        times_sent = 0 if is_counted else _increment(self._replies, sent)
         evidence: dict[str, object] = {
             "worker": worker,
             "reply": reply_digest,
             "brief": brief_digest,
-            "count": loose,
+            "count": max(times, times_reworded),
             "branch": branch,
         }
-        if count >= self.stuck:
+        cause = f"{worker!r} has given the same reply {max(times, times_reworded)} times"
+        if times >= self.stuck or times_reworded >= 2 * self.stuck:
             return Decision("abort", _GUARD, f"{cause}: it is stuck", "deadlock", evidence)
+        if times < self.stuck_correct and times_reworded != self.stuck_correct + 1:
+            if is_counted or times_sent % _SAME_BRIEFS:
+                return _ALLOW
+            cause = f"{worker!r} has got the same brief {times_sent} times"
+            evidence["count"] = times_sent
         cause += ". Give it what it lacks, send the work to another, or answer with what is there."
         return Decision("correct", _GUARD, cause, "deadlock", evidence)
 
-    def _weight(self, times: int) -> int:
-        """Convert a number of replies to different briefs into one of replies to the same brief."""
-        # A worker may well give one answer to ten items of a kind. A supervisor that rewords one
-        # brief again and again looks the same, and only the number of replies tells them apart.
-        weight, rest = divmod(times - 1, _LENIENCE)
-        return weight if rest == 0 or weight >= self.stuck else 0
+    def _is_in_message(self, message: str, key: str) -> bool:
+        """Tell whether a brief, or a reply, was counted for the same message already."""
+        if message and self._messages.get(key) == message:
+            return True
+        self._messages.pop(key, None)
+        self._messages[key] = message
+        _trim(self._messages)
+        return False
+
+    def _times_worded(self, result: str, brief: str) -> int:
+        """Count the briefs with one result that ask for the same as this one, in whatever words.
+
+        A worker that did different work for each brief has other results, though it may answer
+        "Done." to all of them.
+        """
+        earlier = self._briefs.pop(result, "|")
+        wordings = [*earlier.split("/"), words_of_brief(brief)]
+        self._briefs[result] = "/".join(wordings[-2 * self.stuck :])
+        _trim(self._briefs, _MAX_RESULTS)
+        return compare(wordings[-1], wordings).alike
 
     def _take_cycle(self, edge: _Edge, branch: str) -> list[_Edge]:
         """Add an edge to the path; return the cycle that it closes, and remove it from the path.
@@ -158,13 +188,15 @@ class DeadlockMonitor:
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
-        if not (self._paths or self._cycles or self._replies or self._messages):
+        if not (self._paths or self._cycles or self._replies):
             return {}
         return {
             "paths": [
                 [branch, [list(edge) for edge in path]] for branch, path in self._paths.items()
             ],
             "cycles": [list(item) for item in self._cycles.items()],
+            "refused": [*self._refused],
+            "briefs": [list(item) for item in self._briefs.items()],
             "replies": [list(item) for item in self._replies.items()],
             "messages": [list(item) for item in self._messages.items()],
         }
@@ -174,8 +206,30 @@ class DeadlockMonitor:
         paths = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("paths", ()))
         self._paths = {branch: [_Edge(*edge) for edge in path] for branch, path in paths}
         self._cycles = dict(cast(Sequence[tuple[str, int]], state.get("cycles", ())))
+        self._refused = dict.fromkeys(cast(Sequence[str], state.get("refused", ())), 1)
+        self._briefs = dict(cast(Sequence[tuple[str, str]], state.get("briefs", ())))
         self._replies = dict(cast(Sequence[tuple[str, int]], state.get("replies", ())))
         self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))
+
+
+def _deadlock(names: list[str], count: int, branch: str) -> Decision:
+    arrows = " → ".join([*names, names[0]])
+    return Decision(
+        "escalate",
+        _GUARD,
+        f"the handoffs {arrows} were made {count} times without progress: "
+        "somebody else has to decide",
+        "deadlock",
+        {"cycle": names, "count": count, "branch": branch},
+    )
+
+
+def _edge_key(edge: _Edge, branch: str) -> str:
+    return _key(branch, *edge)
+
+
+def _key(*parts: str) -> str:
+    return exact_digest(parts)[:32]
 
 
 def _canonical_cycle(cycle: list[_Edge]) -> list[_Edge]:
@@ -191,6 +245,8 @@ def _increment(counts: dict[str, int], key: str) -> int:
     return count
 
 
-def _trim(memory: dict[str, int] | dict[str, str] | dict[str, list[_Edge]]) -> None:
-    if len(memory) > _MAX_KEYS:
+def _trim(
+    memory: dict[str, int] | dict[str, str] | dict[str, list[_Edge]], most: int = _MAX_KEYS
+) -> None:
+    if len(memory) > most:
         del memory[next(iter(memory))]

@@ -223,13 +223,15 @@ class NodeInterceptor:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)
         if account.deadlock is not None:
-            decision = account.deadlock.handoff(
-                source=site.place.name, target=target, digest=digest, branch=site.place.visit
-            )
+            edge = {"source": site.place.name, "target": target, "digest": digest}
+            decision = account.deadlock.handoff(**edge, branch=site.place.visit)
             if not decision.allows:
-                await self._correct_or_postpone(decision)
-                if decision.action != "correct":
-                    return Refusal(decision.guard, decision.cause)
+                decision = account.deadlock.correct(decision, **edge, branch=site.place.visit)
+                if decision.action == "correct":  # the refusal tells the model
+                    await site.decide(decision)
+                else:
+                    await self._correct_or_postpone(decision)
+                return Refusal(decision.guard, decision.cause)
         if is_return:
             progress.handoffs = 0
         else:

@@ -112,19 +112,61 @@ def test_a_worker_that_always_says_the_same_is_nudged_and_then_stopped() -> None
     assert "'coder'" in stopped.cause
 
 
-LENIENT = ["allow"] * 10 + ["correct"] + ["allow"] * 4 + ["abort"]
-"""What is decided on one reply to other briefs: ten of them may be answered alike."""
+def test_a_worker_may_say_the_same_to_any_number_of_other_briefs() -> None:
+    assert set(replies(DeadlockMonitor(), *["not spam"] * 100)) == {"allow"}
 
 
-def test_one_that_says_the_same_to_other_briefs_is_given_longer() -> None:
-    assert replies(DeadlockMonitor(), *["Done."] * 17) == [*LENIENT, "abort"]
+REWORDED = [
+    "Find the sales figures of spring.",
+    "find the sales figures of spring, please",
+    "The sales figures of spring: find!",
+    "Please find the sales figures of spring",
+    "sales figures of spring, please find the",
+    "please, find the figures of spring sales",
+]
 
 
-def test_who_may_say_the_same_more_often_may_so_to_other_briefs() -> None:
-    lenient = DeadlockMonitor(stuck_correct=3, stuck=5)
-    decided = replies(lenient, *["Done."] * 26)
-    assert [at for at, one in enumerate(decided, 1) if one != "allow"] == [16, 21, 26]
-    assert [decided[15], decided[20], decided[25]] == ["correct", "correct", "abort"]
+def test_a_worker_that_says_the_same_to_a_brief_in_other_words_is_stuck() -> None:
+    monitor = DeadlockMonitor()
+    decided = [
+        monitor.dispatch(worker="coder", brief=brief, reply=f"I cannot do that ({n:02}:00:00).")
+        for n, brief in enumerate(REWORDED)
+    ]
+    assert actions(decided) == ["allow", "allow", "correct", "allow", "allow", "abort"]
+    assert "has given the same reply 6 times" in decided[-1].cause
+
+
+def test_a_general_brief_and_many_special_ones_are_no_wordings_of_one() -> None:
+    monitor = DeadlockMonitor()
+    topics = ["rome", "oslo", "bonn", "lima", "riga", "bern", "kiev", "nice", "bari", "graz"]
+    for brief in ["check the mail", *(f"check the mail from {topic}" for topic in topics)]:
+        assert monitor.dispatch(worker="coder", brief=brief, reply="Nothing.").allows
+
+
+def test_the_same_brief_is_a_nudge_every_third_time_and_never_ends_the_run() -> None:
+    monitor = DeadlockMonitor()
+    decided = [monitor.dispatch(worker="w", brief="go on", reply=f"part {n}") for n in range(9)]
+    assert [n for n, one in enumerate(decided, 1) if not one.allows] == [3, 6, 9]
+    assert {one.action for one in decided} == {"allow", "correct"}
+    assert decided[2].cause.startswith("'w' has got the same brief 3 times.")
+
+
+def test_the_briefs_of_one_message_are_one_brief() -> None:
+    monitor = DeadlockMonitor()
+    for message in ("m1", "m2"):
+        for n in range(4):
+            texts = {"brief": "go on", "reply": f"part {n} {message}", "message": message}
+            assert monitor.dispatch(worker="w", **texts).allows
+
+
+def test_a_handoff_may_be_refused_once_and_who_insists_is_in_a_deadlock() -> None:
+    monitor, edge = DeadlockMonitor(), {"source": "B", "target": "A", "digest": "same"}
+    trip = walk(monitor, "AB", "BA", "AB", "BA")[-1]
+    corrected = monitor.correct(trip, **edge)
+    assert (corrected.action, corrected.evidence["cycle"]) == ("correct", ["A", "B"])
+    again = monitor.handoff(**edge)
+    assert (again.action, monitor.correct(again, **edge)) == ("escalate", again)
+    assert monitor.handoff(**{**edge, "digest": "new"}).allows
 
 
 def test_a_supervisor_may_dispatch_ten_times_to_one_worker() -> None:
@@ -205,7 +247,9 @@ class Restarted(RuleBasedStateMachine):
         decided = self._whole.dispatch(**said)
         assert self.resumed().dispatch(**said) == decided
         times = self._said[branch, worker, reply]
-        assert decided.action == {1: "allow", 2: "correct"}.get(times, "abort")
+        sent = sum(n for key, n in self._said.items() if key[:2] == (branch, worker))
+        first = "correct" if sent % 3 == 0 else "allow"
+        assert decided.action == {1: first, 2: "correct"}.get(times, "abort")
 
 
 TestRestarted = Restarted.TestCase
@@ -219,5 +263,6 @@ def test_other_work_excuses_the_same_reply_to_another_brief_and_not_to_the_same_
     again = [monitor.dispatch(**said, brief="row 0", work=f"try {n}").action for n in range(2)]
     assert again == ["correct", "abort"]
     monitor = DeadlockMonitor()
-    same = [monitor.dispatch(**said, brief=f"{n}", work="nothing found").action for n in range(16)]
-    assert same == LENIENT
+    for wording in REWORDED:
+        same = monitor.dispatch(**said, brief=wording, work="nothing found").action
+    assert same == "abort"

@@ -74,12 +74,26 @@ async def test_two_who_only_hand_over_to_each_other_end(kind: str) -> None:
     async with held(team) as session:
         state = await after(session, "user", "help me")
         assert (state.status, state.pending_close_reason) == ("closed", "deadlock_monitor")
-        # The second time round is one too many, and nobody is asked again.
+        # The second time round is one too many: who insists on it is not asked again.
         assert await moved(session) == 3
-        [decided] = await decisions(session)
-        assert (decided["action"], decided["evidence"]["cycle"]) == ("abort", ["a", "b"])
-        assert decided["agent"] == "b"
-    assert sum(asked(one) for one in team.agents if isinstance(one, Agent)) == 4
+        corrected, ended = await decisions(session)
+        assert (corrected["action"], corrected["evidence"]["cycle"]) == ("correct", ["a", "b"])
+        assert (ended["action"], ended["evidence"]["cycle"]) == ("abort", ["a", "b"])
+        assert corrected["agent"] == ended["agent"] == "b"
+    assert sum(asked(one) for one in team.agents if isinstance(one, Agent)) == 5
+
+
+async def test_who_is_refused_such_a_handoff_and_answers_goes_on() -> None:
+    def turn(messages: Any) -> Scripted:
+        is_told = "without progress" in str(messages[-1].text)
+        return "I answer with what is there." if is_told else over("a")
+
+    agents = [worker("a", again(lambda: over("b"))), worker("b", turn)]
+    router = ConversationRouter([], default_agent_id="a")
+    async with held(Team(agents, router, guards=guards(), expectations=())) as session:
+        state = await after(session, "user", "help me")
+        assert (state.status, state.last_speaker_id) == ("waiting_human", "b")
+        assert actions(await decisions(session)) == [("deadlock_monitor", "correct")]
 
 
 async def test_a_circle_of_three_ends_too() -> None:
@@ -87,7 +101,7 @@ async def test_a_circle_of_three_ends_too() -> None:
     async with held(team) as session:
         state = await after(session, "user", "help me")
         assert state.pending_close_reason == "deadlock_monitor"
-        [decided] = await decisions(session)
+        decided = (await decisions(session))[0]
         assert (await moved(session), decided["evidence"]["cycle"]) == (5, ["a", "b", "c"])
 
 
@@ -160,7 +174,7 @@ async def test_a_batch_of_them_ends_with_an_alert() -> None:
     team = among(lambda: over("b"), lambda: over("a"), guards=guards("batch"))
     async with held(team) as session:
         state = await after(session, "user", "help me")
-        [decided] = await decisions(session)
+        _, decided = await decisions(session)
     assert state.pending_close_reason == "deadlock_monitor"
     assert (decided["action"], decided["evidence"]["alert"]) == ("abort", True)
 
@@ -210,7 +224,7 @@ async def test_a_supervisor_and_a_sub_agent_who_give_it_to_and_fro_end(tier: Tie
     boss = boss_of(again(help_me), tier)
     end, decided = await told(boss, "help me")
     assert (end.close_reason, words_of(end)) == ("deadlock_monitor", "")
-    assert actions(decided) == [("deadlock_monitor", "abort")]
+    assert actions(decided) == [("deadlock_monitor", "correct"), ("deadlock_monitor", "abort")]
     assert decided[0]["evidence"]["cycle"] == ["boss", "sub"]
     assert asked(boss) == 3
 
@@ -273,7 +287,7 @@ async def test_a_supervisor_who_only_words_its_brief_anew_is_nudged_and_ended(ki
     boss = boss.replace(model=worker("boss", again(worded)).model)
     end, decided = await told(boss, "how much?")
     assert actions(decided) == [("deadlock_monitor", "correct"), ("deadlock_monitor", "abort")]
-    assert (end.close_reason, asked(boss), asked(below)) == ("deadlock_monitor", 16, 16)
+    assert (end.close_reason, asked(boss), asked(below)) == ("deadlock_monitor", 6, 6)
 
 
 @pytest.mark.parametrize("kind", ["delegate", "tool"])
@@ -297,7 +311,8 @@ async def test_a_worker_whose_replies_differ_is_asked_on(kind: str) -> None:
     policy = guards(loop=None, steps=StepLimit(20, total=20))
     end, decided = await told(boss.replace(guards=policy), "how much?")
     assert (end.close_reason, asked(below)) == ("max_steps", 10)
-    assert actions(decided) == [("max_steps", "abort")]
+    # The brief is the same each time, which is worth a word and no more.
+    assert actions(decided) == [*[("deadlock_monitor", "correct")] * 3, ("max_steps", "abort")]
 
 
 async def test_where_stakes_are_high_a_human_decides_on_a_stuck_supervisor() -> None:
