@@ -10,7 +10,7 @@ COMPILE := CUSTOM_COMPILE_COMMAND="make pins" $(BIN)/pip-compile --quiet --strip
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
 SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test soak check format bench pins clean
+.PHONY: help demo test soak check format tables bench pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -36,6 +36,9 @@ check: .venv/.stamp  ## Check format, lint, types, import directions and public 
 format: .venv/.stamp  ## Format, and mend what can be mended
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+
+tables: .venv/.stamp  ## Write the pages of docs/ that are made of the code
+	$(BIN)/python -m tests.defaults
 
 bench: .venv/.bench  ## Run the benchmarks, beside the peers they compare with
 	$(BIN)/python -m benchmarks

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.guards import JSONLSink, SQLiteSink
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import Log, MemoryLog, StoredSession, open_log
 from agentgraph.storage import lasting_url
 
 _BATCH = 200
 _SQLITE = "sqlite:///"
+_SQLITE_HEAD = b"SQLite format 3\0"
+_URL = re.compile(r"\w+://")
 _DURABLE_PREFIXES = (_SQLITE, "postgresql://", "postgres://")
 _POSTGRES = re.compile(
     r"(postgres(?:ql)?://)(?:[^@/?#]*@)?([\w.,:\[\]-]*(?:/[\w.-]*)?)(?:\?[^@]*)?"
@@ -68,6 +71,21 @@ async def envelopes_of(
             yield envelope
 
 
+def audit_sink(url: str) -> JSONLSink | SQLiteSink | None:
+    """Return the sink of audit records at the path of a file, or at a SQLite URL; else None.
+
+    None too for a SQLite file without the table of a sink.
+    """
+    path = Path(url.removeprefix(_SQLITE))
+    if not path.is_file() or (_URL.match(url) and not url.startswith(_SQLITE)):
+        return None
+    with path.open("rb") as file:
+        is_sqlite = file.read(len(_SQLITE_HEAD)) == _SQLITE_HEAD
+    if not is_sqlite:
+        return None if url.startswith(_SQLITE) else JSONLSink(path)
+    return SQLiteSink(path) if _has_table(str(path), "agentgraph_audit") else None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredAgent:
     """An agent with a store, and the store's name, without the password of its URL."""
@@ -114,12 +132,18 @@ def _has_sessions(path: str) -> bool:
 
     if not Path(path).is_file():
         raise ConfigurationError(f"there is no file {path!r}")
-    query = "SELECT 1 FROM sqlite_master WHERE name = 'agentgraph_sessions'"
     try:
-        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)) as file:
-            return file.execute(query).fetchone() is not None
+        return _has_table(path, "agentgraph_sessions")
     except sqlite3.Error:
         return True  # the log reports the error when it opens the file
+
+
+def _has_table(path: str, name: str) -> bool:
+    import sqlite3
+
+    query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True)) as file:
+        return file.execute(query, (name,)).fetchone() is not None
 
 
 def _name_of(checkpointer: object) -> str:

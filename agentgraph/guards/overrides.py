@@ -126,6 +126,11 @@ def guard_of(name: str, value: object, policy: type[P], tier: Tier, faults: list
         return None
 
 
+def kind_of_guard(name: str) -> type[Any]:
+    """Return the class of the guard that has this name."""
+    return _KINDS[name]
+
+
 def _hint(name: str) -> str:
     """Say what may be given for a guard."""
     short_form = SHORT_FORMS.get(name)

@@ -59,6 +59,14 @@ def audit_of(record: SessionRecord, envelopes: Iterable[Envelope]) -> Audit:
     return Audit(records, Usage.of_records(reader.usages), tuple(reader.path))
 
 
+def audit_of_records(records: Iterable[Record]) -> Audit:
+    """Read the audit of runs from the records of a sink."""
+    own = tuple(records)
+    spend = [record for record in own if record.kind == "settled"]
+    usages = [{record.agent: dict(record.data)} for record in spend]
+    return Audit(own, Usage.of_records(usages), folded(own).path)
+
+
 class _Reader:
     """Turns each envelope in turn into records, and folds the envelope into the state."""
 

@@ -41,7 +41,7 @@ from agentgraph.errors import (
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole
 from agentgraph.graphs.task import with_saver
-from agentgraph.guards import AuditTrail, Decision, Effect, Guards
+from agentgraph.guards import AuditTrail, Decision, Effect
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.audit_trail import (
@@ -95,7 +95,7 @@ class Runner:
         self._graph = graph
         self._effects = effects
         self._threads = Threads(agent, graph, saver, effects)
-        self._own_audit = agent.guards.audit if isinstance(agent.guards, Guards) else None
+        self._own_audit = None if agent.policy is None else agent.policy.audit
 
     @property
     def _audit(self) -> AuditTrail | None:

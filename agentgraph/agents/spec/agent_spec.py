@@ -24,6 +24,7 @@ from agentgraph.agents.spec.values import (
     member_fault,
     value_faults,
 )
+from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.guards import DEFAULT, Default, Guards
 from agentgraph.history import HistoryPolicy
 from agentgraph.participant import Graph, Participant, as_participant
@@ -107,6 +108,29 @@ class AgentSpec:
     def policy(self) -> Guards | None:
         """The guards in force where this agent is the root of its tree, None without any."""
         return Guards.interactive() if isinstance(self.guards, Default) else self.guards
+
+    def policy_at(self, path: str) -> Guards | None:
+        """Return the guards in force at an agent of this tree, by its name or its path.
+
+            desk.policy_at("billing")  # the desk's guards, tightened by those of billing
+
+        Raises `ConfigurationError` where the tree has no such agent.
+        """
+        policies = dict(self._policies(self.policy, self.name))
+        for place, policy in policies.items():
+            if f"/{place}".lower().endswith(f"/{path.lower()}"):
+                return None if policy is None else policy.at(place)
+        raise ConfigurationError(f"there is no agent {path!r} here: {suggestion(path, policies)}")
+
+    def _policies(self, guards: Guards | None, path: str) -> Iterator[tuple[str, Guards | None]]:
+        """Yield the paths of all agents of the tree with the policies that hold there."""
+        yield path, guards
+        for child in self.children:
+            below = f"{path}/{child.name}"
+            if isinstance(child, AgentSpec):
+                yield from child._policies(child.guards_within(guards, below), below)
+            else:
+                yield below, guards
 
     @cached_property
     def patchers(self) -> tuple[Patch, ...]:

@@ -1,18 +1,20 @@
-"""`agentgraph audit`: who acted in a session, what it cost, what was decided and done.
+"""`agentgraph audit`: who acted in a session or a run, what it cost, what was decided and done.
 
-The audit is made from the session's log, without agents or a hub. The table `_WORDS` has, for each
+The audit is made from the session's log, or from the records of a sink, without agents or a hub.
+The table `_WORDS` has, for each
 kind of audit record, the function that writes it in words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agentgraph.cli.exits import errors_reported
+from agentgraph.errors import ConfigurationError, SessionError
 
 if TYPE_CHECKING:
     from agentgraph.guards import Record
@@ -20,22 +22,30 @@ if TYPE_CHECKING:
 
 
 def audit(
-    url: Annotated[str, typer.Argument(metavar="URL", show_default=False)],
-    session: Annotated[str, typer.Argument(metavar="SESSION", show_default=False)],
+    url: Annotated[str, typer.Argument(metavar="URL|FILE", show_default=False)],
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION|RUN|THREAD", show_default=False)
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: a record in each line, then their sum.")
     ] = False,
 ) -> None:
-    """Print the audit of a session: path, spend, decisions, effects.
+    """Print the audit of a session or of runs: path, spend, decisions, effects.
 
-    The store is sqlite:///file.db or postgresql://…; the agents' code is not needed.
+    The store of sessions is sqlite:///file.db or postgresql://…; a file is that of a JSONLSink or a
+    SQLiteSink, whose runs are selected by their id or their thread. Without SESSION, RUN or THREAD
+    the runs of the file are listed. The agents' code is not needed.
     """
     import asyncio
 
     from agentgraph.cli.terminal.text import clean
 
     with errors_reported():
-        audit = asyncio.run(_audit_of(url, session))
+        if session is None:
+            for line in _listed_runs(url):
+                typer.echo(clean(line).rstrip())
+            return
+        audit = _audit_of_runs(url, session) or asyncio.run(_audit_of(url, session))
         if as_json:
             for record in audit.records:
                 typer.echo(json.dumps(record.to_dict()))
@@ -59,6 +69,46 @@ async def _audit_of(url: str, session_id: str) -> Audit:
     return audit_of(snapshot.record, envelopes)
 
 
+def _audit_of_runs(url: str, name: str) -> Audit | None:
+    """Return the audit of the runs of a sink with this id or thread; None where there are none."""
+    from agentgraph.cli.stores import audit_sink
+    from agentgraph.sessions.audit import audit_of_records
+
+    sink = audit_sink(url)
+    if sink is None:
+        return None
+    runs = {run: sink.read(run) for run in sink.runs()}
+    own = [name] if name in runs else [run for run in runs if _thread_of(runs[run]) == name]
+    if not own and not url.startswith("sqlite:///"):  # else it may be a session of that file
+        raise SessionError(
+            f"there is no run and no thread {name!r}: `agentgraph audit {url}` lists them",
+            code="unknown_run",
+        )
+    return audit_of_records(record for run in own for record in runs[run]) if own else None
+
+
+def _listed_runs(url: str) -> Iterator[str]:
+    """Yield a line for each run of a sink: its id, its thread, when it began and how it ended."""
+    from agentgraph.cli.stores import audit_sink
+    from agentgraph.cli.terminal.text import instant
+    from agentgraph.guards import folded
+
+    sink = audit_sink(url)
+    if sink is None:
+        raise ConfigurationError(
+            "give the session beside its store, or the file of a JSONLSink or SQLiteSink"
+        )
+    for run in sink.runs():
+        records = sink.read(run)
+        trail = folded(records)
+        began = "" if trail.began_at is None else instant(trail.began_at)
+        yield f"{run}  {_thread_of(records)}  {began}  {trail.end}"
+
+
+def _thread_of(records: Sequence[Record]) -> str:
+    return next((record.thread for record in records if record.thread), "")
+
+
 def _lines(record: Record) -> Iterator[str]:
     """Yield a record as a line, under its envelope's number, then the evidence of a decision."""
     from agentgraph.cli.terminal.text import clip
@@ -67,7 +117,7 @@ def _lines(record: Record) -> Iterator[str]:
     text = words(record.data, record.decision or {}) if words is not None else ""
     line = clip(" ".join(text.split()))
     if line:
-        number = f"{record.data.get('sequence', 0):4} "
+        number = f"{record.data.get('sequence') or record.seq:4} "
         yield f"{number}{record.agent + ' ' if record.agent else ''}{line}"
         if evidence := _evidence(record.decision or {}):
             yield f"{' ' * len(number)}  {clip(evidence)}"
@@ -81,14 +131,17 @@ def _human(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
         payload = data.get("payload")
         cause = payload.get("cause") if isinstance(payload, Mapping) else None
         return f"asks a human: {clip(cause or _plain(payload))}"
-    return f"{data.get('reviewer')} decides: {clip(_plain(data.get('decision')))}"
+    message = f": {data['message']}" if data.get("message") else ""
+    who = data.get("reviewer") or "a human"
+    return f"{who} decides: {clip(_plain(data.get('decision')))}{message}"
 
 
 def _tool(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     from agentgraph.cli.terminal.text import clip
 
     failed = ", which fails" if data.get("status") == "error" else ""
-    return f"calls {data.get('tool')}({clip(_plain(data.get('args')))}){failed}"
+    args = clip(_plain(data["args"])) if "args" in data else "…"
+    return f"calls {data.get('tool')}({args}){failed}"
 
 
 def _usage(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
@@ -110,7 +163,7 @@ def _effect(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
 
 # Model calls have no entry: the summary has their number.
 _WORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
-    "input": lambda data, decision: f"{data.get('from')} says: {data.get('text')}",
+    "input": lambda data, decision: f"{data.get('from') or 'user'} says: {data.get('text', '…')}",
     "tool": _tool,
     "settled": _usage,
     "handoff": _handoff,
@@ -140,9 +193,13 @@ def _summary(audit: Audit) -> Iterator[str]:
     yield f"spend      {trail.spend.total_tokens:,} tokens{cost}"
     for path, part in usage.by_agent.items():
         yield f"             {path}: {part.total_tokens:,}"
-    yield f"decisions  {len(trail.decisions)}"
+    yield f"decisions  {len(trail.decisions)} by guards, {_count_human(audit.records)} by humans"
     effects = [f"{tool} {state}" for tool, state in trail.effects]
     yield f"effects    {', '.join(effects) or 'none'}"
+
+
+def _count_human(records: Iterable[Record]) -> int:
+    return sum(record.kind == "human" and "decision" in record.data for record in records)
 
 
 def _evidence(decision: Mapping[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -118,6 +118,27 @@ class AuditTrail:
             counter = self._counter(run)
             counter.seq = max(counter.seq, last)
             return counter.seq
+
+    def runs(self, thread: str | None = None) -> list[str]:
+        """Return the ids of the runs in the sink, the first first; those of one thread, if given.
+
+            [*_, last] = agent.policy.audit.runs("42")
+            print(agent.policy.audit.trail(last))
+
+        Raises `ConfigurationError` for a sink that cannot list its runs.
+        """
+        list_runs: Callable[[], list[str]] | None = getattr(self.sink, "runs", None)
+        if list_runs is None:
+            raise ConfigurationError(f"{type(self.sink).__name__} has no runs(): it lists no runs")
+        runs = list_runs()
+        return runs if thread is None else [run for run in runs if self._is_of(thread, run)]
+
+    def _is_of(self, thread: str, run: str) -> bool:
+        return any(record.thread == thread for record in self.sink.read(run))
+
+    def records(self, run: str) -> list[Record]:
+        """Return the records of a run, by their numbers."""
+        return self.sink.read(run)
 
     def trail(self, run: str) -> Trail:
         """Return the fold of a run's records: its path, spend, decisions and end."""

@@ -88,7 +88,7 @@ def test_run_is_told_with_its_decisions_and_what_was_undone(url: str) -> None:
         "steps      5 model calls, 0 hops",
         f"spend      {audited(url)[1]['spend']['total_tokens']:,} tokens",
         f"             host: {audited(url)[1]['spend']['total_tokens']:,}",
-        "decisions  2",
+        "decisions  2 by guards, 1 by humans",
         "effects    host:book compensated",
     ]
 
@@ -116,7 +116,7 @@ def test_audit_comes_to_what_the_models_have_used(url: str) -> None:
 
 def test_decision_is_told_with_what_it_rests_on(url: str) -> None:
     fast = CostVelocity(tokens_per_min=1, fast_s=1, slow_s=2, min_elapsed_s=0)
-    model = ScriptedModel([call("look", order="A"), "never"])
+    model = ScriptedModel([*(call("look", order=name) for name in "ABC"), "never"])
     policy = Guards.interactive(velocity=fast)
     desk = Agent("desk", model=model, tools=[look])
     hold(url, Team([desk], sequence(["desk"]), guards=policy), ask)
