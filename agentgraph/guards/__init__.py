@@ -27,6 +27,7 @@ from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
 from agentgraph.guards.mechanisms.spending.input_spend import SHARE
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.patcher import DEFAULT, Default, Guards
 from agentgraph.guards.place import Place
@@ -82,6 +83,7 @@ __all__ = [
     "Subject",
     "Tier",
     "ToolApproval",
+    "ToolLimit",
     "Trail",
     "ValidationResult",
     "classify",

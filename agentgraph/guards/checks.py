@@ -19,10 +19,11 @@ from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.overrides import unused_fallback
 from agentgraph.guards.policy import Policy
 
-GateAt: TypeAlias = tuple[Gate | ToolApproval, Collection[str] | None]
+GateAt: TypeAlias = tuple[Gate | ToolApproval | ToolLimit, Collection[str] | None]
 """A guard that names tools, and the names of an agent's tools; None where they are unknown."""
 
 _INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
@@ -131,8 +132,10 @@ def gated_at(
     `tools` is called only where there is such a guard.
     """
     level = policy.at(path)
-    guards: list[Gate | ToolApproval] = [gate for gate in level.gates if gate.tools is not None]
-    guards += [] if level.interrupt_on is None else [level.interrupt_on]
+    guards: list[Gate | ToolApproval | ToolLimit] = [
+        gate for gate in level.gates if gate.tools is not None
+    ]
+    guards += [guard for guard in (level.interrupt_on, level.tool_limit) if guard is not None]
     names = tools() if guards else ()
     return [(guard, names) for guard in guards]
 
@@ -142,7 +145,7 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
 
     A name without a similar one may be the tool of another agent with the same policy.
     """
-    gates: dict[int, Gate | ToolApproval] = {}
+    gates: dict[int, Gate | ToolApproval | ToolLimit] = {}
     tools_by_gate: dict[int, set[str] | None] = {}
     for gate, names in gates_with_tools:
         gates[id(gate)] = gate
@@ -156,11 +159,19 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         for name in (name for name in forms if name not in tools):
             match = similar_name(name, tools)
             if match is not None and match not in forms:
-                setting = "Gate(schema=" if isinstance(gate, Gate) else "Guards(interrupt_on="
+                setting = _SETTINGS[type(gate)]
                 yield (
                     f"guards: {setting}{{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"
                 )
+
+
+_SETTINGS: Mapping[type, str] = {
+    Gate: "Gate(schema=",
+    ToolApproval: "Guards(interrupt_on=",
+    ToolLimit: "Guards(tool_limit=",
+}
+"""How a user writes the setting of each guard that names tools."""
 
 
 # Warnings.

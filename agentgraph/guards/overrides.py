@@ -31,6 +31,7 @@ from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.records.record import Sink
@@ -62,6 +63,7 @@ class Overrides(TypedDict, Generic[P], total=False):
     velocity: CostVelocity | float | None
     gates: Gate | Schema | Sequence[Gate | Schema] | None
     interrupt_on: ToolApproval | Mapping[str, VerbChoice] | None
+    tool_limit: ToolLimit | Mapping[str, int] | None
     escalation: Escalation | float
     decisions: DecisionTable | Mapping[tuple[FailureClass, Tier], Cell]
     saga: Saga | int | None
@@ -87,6 +89,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "budget": CostBudget,
     "velocity": CostVelocity,
     "interrupt_on": ToolApproval,
+    "tool_limit": ToolLimit,
     "escalation": Escalation,
     "decisions": DecisionTable,
     "saga": Saga,

@@ -53,6 +53,7 @@ class Guards(Policy):
     retry       RetryBudget(): how many of all calls may be repetitions
     backoff     Backoff(): how often a call is tried, and how long it waits before
     gates       None, a Gate or several: schema, policy, invariants, grounding
+    tool_limit  None, or {tool: 1}: how many calls of single tools
     interrupt_on  None, or {tool: True}: the tools that run only after a human has decided
     escalation  Escalation(0.5): the score below which a human is asked, whose it is, how long
     decisions   DecisionTable(): what is done about each class of failure

@@ -31,6 +31,7 @@ from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of, unused_fallback
 from agentgraph.guards.records.audit_trail import AuditTrail
@@ -60,6 +61,7 @@ class Policy:
     velocity: CostVelocity | None
     gates: tuple[Gate, ...]
     interrupt_on: ToolApproval | None
+    tool_limit: ToolLimit | None
     escalation: Escalation
     decisions: DecisionTable
     saga: Saga | None

@@ -24,6 +24,7 @@ from agentgraph.guards.mechanisms.loop import LoopDetector
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.settings import is_finite, is_positive, is_whole
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.table import DecisionTable
@@ -96,6 +97,11 @@ SHORT_FORMS: Mapping[str, ShortForm] = {
         "{tool name: True, or the answers that are allowed}",
         lambda value: isinstance(value, Mapping),
         lambda tools, _: ToolApproval(tools),
+    ),
+    "tool_limit": ShortForm(
+        "{tool name: how many calls}",
+        lambda value: isinstance(value, Mapping),
+        lambda calls, _: ToolLimit(calls),
     ),
     "escalation": ShortForm(
         "the score from 0 to 1 below which a human is asked",

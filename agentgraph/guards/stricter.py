@@ -123,6 +123,7 @@ _COMBINATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "backoff": _backoff,
     "escalation": _escalation,
     "interrupt_on": lambda own, outer: own.combine(outer),
+    "tool_limit": lambda own, outer: own.combine(outer),
     "decisions": _decisions,
     # A run has one trail: split over two, neither would show what happened in it.
     "audit": lambda own, outer: outer,

@@ -45,6 +45,7 @@ _IN_ALL_TIERS: Defaults = {
     "backoff": Backoff,
     "gates": tuple,
     "interrupt_on": lambda: None,
+    "tool_limit": lambda: None,
     "decisions": DecisionTable,
     "saga": Saga,
     "stages": lambda: MappingProxyType({}),

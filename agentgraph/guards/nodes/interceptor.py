@@ -258,11 +258,30 @@ class NodeInterceptor:
                 await site.decide(decision)
                 left = policy.fan_out.left(progress.workers, grants) or 0
                 refusals = dict.fromkeys(range(left, len(workers)), decision.cause)
+        refusals |= await self._beyond_tool_limit(workers, most_at_once, refusals)
         begins = [worker for at, worker in enumerate(workers) if at not in refusals]
         for worker in begins[:most_at_once]:
             progress.workers += 1
             site.record("dispatch", source=site.place.path, target=worker)
         return Admission(refusals, most_at_once)
+
+    async def _beyond_tool_limit(
+        self, workers: Sequence[str], most_at_once: int | None, refused: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        """Count the agents that begin as tools, and refuse those beyond the limit of their tool."""
+        limit, refusals = self.site.policy.tool_limit, {}
+        if limit is None:
+            return {}
+        begun = 0
+        for at, worker in enumerate(workers):
+            if at in refused or begun == most_at_once:
+                continue
+            decision = limit.ask(worker, "", self.account.spending.tool_calls)
+            begun += decision.allows
+            if not decision.allows:
+                await self.site.decide(decision)
+                refusals[at] = decision.cause
+        return refusals
 
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""

@@ -21,6 +21,7 @@ from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.mechanisms.loop import INSTEAD, attempts_beyond_patience
 from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.nodes.site import Overdue, Site, run_or_leave
 from agentgraph.interception import ControlFlow, LedgerUnavailable, SkippedCall, ToolUse
 from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
@@ -67,15 +68,20 @@ class GuardedToolCall:
     async def _run(self) -> object:
         """Run the tool within its time limit, and observe its answer."""
         site, use, effect = self._site, self._use, self._effect
+        limit = site.policy.tool_limit
         try:
             result = await self._run_in_time()
         except ControlFlow:
             raise
         except Exception as error:
+            if limit is not None:
+                limit.end(use.name, use.key, site.account.spending.tool_calls)
             if effect is not None and not is_cut_off(error):
                 site.account.in_flight.failed_keys.add(use.key)
             await _observe(site, use, effect, kind_of(error), failed=True)
             raise
+        if limit is not None:
+            limit.end(use.name, use.key, site.account.spending.tool_calls)
         # A handoff, or a goto to another node, has no result yet that could be observed.
         is_handoff = isinstance(getattr(result, "artifact", None), Handoff)
         if isinstance(result, ToolMessage) and not is_handoff:
@@ -267,7 +273,24 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
     if late is not None and not late.allows:
         # The next model node makes the same decision, and acts on it.
         return _answer(use, f"Not executed: {late.cause}.", failed=True)
-    return await _refused_by_gate(site, use) if site.policy.gates else None
+    denial = await _refused_by_gate(site, use) if site.policy.gates else None
+    if denial is None and site.policy.tool_limit is not None:
+        return await _refused_by_limit(site, use, site.policy.tool_limit)
+    return denial
+
+
+async def _refused_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> ToolMessage | None:
+    """Return the answer to a call beyond the limit of its tool, else None and count the call."""
+    if use.name not in limit.tools:
+        return None
+    account = site.account
+    decision = limit.ask(use.name, use.key, account.spending.tool_calls)
+    if decision.allows:
+        account.has_acted = True  # the count is stored with this node
+        return None
+    await site.decide(decision)
+    await _observe(site, use, effect_of(use.tool), "", failed=True)
+    return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
 
 async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:

@@ -412,6 +412,8 @@ class Account:
             **self.spending.progress.dump(),
             "granted": self.spending.grants,
         }
+        if called := self.spending.tool_calls.dump():
+            values["called"] = called
         self._dump_memories(values)
         for name, attribute in _PLAIN.items():
             if value := getattr(self, attribute):
@@ -447,6 +449,8 @@ class Account:
             **self.spending.progress.counts(),
             "spends": self.spending.dump(),
         }
+        if called := self.spending.tool_calls.dump():
+            values["called"] = called
         if self.spending.grants > 1:
             values["granted"] = self.spending.grants
         if self.deadline is not None:
@@ -492,6 +496,8 @@ class Account:
     def load_counts(self, counts: Mapping[str, Any]) -> None:
         """Adopt the progress and the grants that another process has counted."""
         spending = self.spending
+        if "called" in counts:
+            spending.tool_calls.merge(counts["called"])
         spending.progress.merge(counts, is_latest=self.parent is None)
         spending.grants = max(spending.grants, counts.get("granted", 1))
 

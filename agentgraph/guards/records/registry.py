@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.guards.mechanisms.deadlines import Deadline
 from agentgraph.guards.mechanisms.saga_entry import merge_entries
+from agentgraph.guards.mechanisms.spending.tool_limit import earlier_calls
 from agentgraph.guards.place import of_other_trees, of_tree
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import (
@@ -56,13 +57,16 @@ def account_of(
     """
     accounts = _accounts_in(_NO_STORE if id_scope is None else id_scope)
     account = accounts.get(input_id)
+    earlier: Snapshot = {}
     if snapshot is not None and snapshot.get("input") != input_id:
-        snapshot = None
+        earlier, snapshot = snapshot, None
     is_new = account is None
     if account is None:
         account = accounts[input_id] = _new_account(policy, input_id)
         if id_scope is None:
             _recent_without_store.append(account)
+    if is_new and account.parent is None and "called" in earlier:  # the thread's earlier inputs
+        account.spending.tool_calls.merge({"earlier": earlier_calls(earlier["called"])})
     if ledger is not None:
         ledger.retain(account)
     if snapshot is not None and snapshot is not account.snapshot:

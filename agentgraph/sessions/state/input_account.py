@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
+from agentgraph.guards.mechanisms.spending.tool_limit import earlier_calls
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState, with_fields
@@ -24,7 +25,10 @@ def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
     Effects of the present round stay if its agents run again, as they must not happen a second
     time. Effects of an input that was cut off stay too: they are undone with those of this one.
     """
-    empty: dict[str, Any] = {"used": {}, "account": {}, "held": {}, **_effects_of_round(state)}
+    called = state.account.get("called")
+    earlier = earlier_calls(called) if isinstance(called, Mapping) else {}
+    account = {"called": {"earlier": earlier}} if earlier else {}
+    empty: dict[str, Any] = {"used": {}, "account": account, "held": {}, **_effects_of_round(state)}
     return {**empty, "hops": 0, "input": envelope.sequence}
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from agentgraph.clock import SystemClock
 from agentgraph.guards.mechanisms.limits import Progress
 from agentgraph.guards.mechanisms.spending.budget import CostBudget, Spend
+from agentgraph.guards.mechanisms.spending.tool_limit import ToolCalls
 
 SHARE = 0.1
 """The share of a budget that an attempt at a round may spend before it writes to the log."""
@@ -56,6 +57,7 @@ class InputSpend:
         self._payer = SystemClock().new_id()[:12]
         self._snapshots = 0
         self.progress = Progress()
+        self.tool_calls = ToolCalls()
         self.grants = 1
         """How often the limits were granted: once at first, once more by each human who agrees."""
         self.log_lock = asyncio.Lock()
