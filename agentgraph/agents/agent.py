@@ -34,6 +34,7 @@ from agentgraph.guards import Effect, Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.enclosure import current_enclosure
+from agentgraph.interception import outer_call
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import Membership, Remains, ToolNames, provide_agents
 from agentgraph.storage import default_saver, open_saver, with_async_methods
@@ -404,7 +405,9 @@ class Agent(AgentSpec, Generic[Output]):
     @property
     def _runner(self) -> Runner:
         """The runner; in a tool of a guarded agent, an agent without guards is under its guards."""
-        enclosure = current_enclosure() if self.guards is None else None
+        if self.guards is not None or outer_call() is None:
+            return self._own_runner
+        enclosure = current_enclosure()
         return self._own_runner if enclosure is None else self._runner_under(enclosure.policy)
 
     @cached_property

@@ -129,11 +129,11 @@ def _open_calls(level: Level, pending: PendingCalls, move: str | None) -> Destin
     if not pending.has_open:
         return level.entry
     tools, work = level.toolset, pending.work(level)
-    if (begun := workers_of(move)) is not None:  # the guards have admitted the first ones
+    if (count := workers_of(move)) is not None:  # the guards have admitted the first ones
         delegations = [c for c in pending.open_calls if c["name"] in tools.transfers]
         workers = [c for c in work if c["name"] in tools.agents] if work else delegations
-        waiting = workers[begun:]
-        return [_send(level, pending, c) for c in work or delegations if c not in waiting]
+        later_calls = workers[count:]
+        return [_send(level, pending, c) for c in work or delegations if c not in later_calls]
     has_agents = any(call["name"] in tools.agents for call in work)
     if len(work) < 2 or has_agents or pending.malformed_calls:
         return "call_tools"

@@ -100,7 +100,8 @@ class Runner:
     @property
     def _audit(self) -> AuditTrail | None:
         """The trail of this agent's inputs; what a tool of another agent runs is no input."""
-        return None if outer_call() is not None else self._own_audit
+        is_own = self._own_audit is not None and outer_call() is None
+        return self._own_audit if is_own else None
 
     async def answer(
         self,
@@ -326,24 +327,25 @@ class Runner:
         self, start: _Start, run: Run, context: Any, config: RunnableConfig
     ) -> Outcome:
         """Run a turn, and record its begin and its end in the audit trail."""
+        audit = self._audit
         turn, thread = start.turn or run.id, run.thread_id
         if start.turn:
-            run_continued(self._audit, turn)
+            run_continued(audit, turn)
         else:
             last = start.graph_input["messages"][-1:]
-            run_began(self._audit, turn, thread, str(last[0].text) if last else "")
+            run_began(audit, turn, thread, str(last[0].text) if last else "")
         if start.effects is not None:
-            run_took_over(self._audit, turn, thread, start.effects.entries.values())
+            run_took_over(audit, turn, thread, start.effects.entries.values())
         try:
             outcome = await self._run(start, context, config)
         except BaseException as error:
             is_failure = isinstance(error, Exception)
             reason = "failed" if is_failure else "cancelled"
-            run_ended(self._audit, turn, thread, reason, error=kind_of(error))
+            run_ended(audit, turn, thread, reason, error=kind_of(error))
             raise
         if not outcome.interrupts:
             guard = (outcome.values.get("turn") or {}).get("closed")
-            run_ended(self._audit, turn, thread, guard or "answered")
+            run_ended(audit, turn, thread, guard or "answered")
         return outcome
 
     async def _run(self, start: _Start, context: Any, config: RunnableConfig) -> Outcome:

@@ -33,7 +33,7 @@ class Progress:
     old ones, and none the other way round.
     """
 
-    __slots__ = ("_seen", "handoffs", "learned_at", "steps", "workers")
+    __slots__ = ("_results", "handoffs", "learned_at", "steps", "workers")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -43,8 +43,8 @@ class Progress:
         self.handoffs = 0
         """How many handoffs models have made in a row, without a tool's work between them."""
         self.workers = 0
-        """How many workers have begun."""
-        self._seen = 0
+        """How many workers have earlier."""
+        self._results = 0
 
     @property
     def idle_steps(self) -> int:
@@ -54,13 +54,13 @@ class Progress:
     def learn(self, result: object) -> None:
         """Note a result; one that was not seen before starts the count of model calls anew."""
         mask = _mask_of(result)
-        if self._seen & mask != mask:
-            self._seen |= mask
+        if self._results & mask != mask:
+            self._results |= mask
             self.learned_at = max(self.steps - 1, self.learned_at)
 
     def dump(self) -> dict[str, Any]:
         """Return the memory as JSON-able values."""
-        return {**self.counts(), "seen": f"{self._seen:x}"} if self._seen else self.counts()
+        return {**self.counts(), "seen": f"{self._results:x}"} if self._results else self.counts()
 
     def counts(self) -> dict[str, Any]:
         """Return the counts alone: for a session's log, of which each byte is kept."""
@@ -78,7 +78,7 @@ class Progress:
         self.steps = max(self.steps, values.get("steps", 0))
         self.learned_at = max(self.learned_at, values.get("learned_at", 0))
         self.workers = max(self.workers, values.get("workers", 0))
-        self._seen |= int(values.get("seen", "0"), 16)
+        self._results |= int(values.get("seen", "0"), 16)
         if is_latest:
             self.handoffs = values.get("in_a_row", 0)
 
@@ -123,15 +123,15 @@ class StepLimit:
         if count < self.steps * grants and (most is None or total < most):
             return STEP_ALLOWED
         if most is not None and total >= most:
-            taken, limit, cause = total, most, "for one input"
+            count, limit, cause = total, most, "for one input"
         else:
-            taken, limit, cause = count, self.steps * grants, "since the last new result"
+            limit, cause = self.steps * grants, "since the last new result"
         return Decision(
             "abort",
             "max_steps",
-            f"{taken} model calls were made {cause}; {limit} are allowed",
+            f"{count} model calls were made {cause}; {limit} are allowed",
             "infinite_loop",
-            {"taken": taken, "limit": limit},
+            {"taken": count, "limit": limit},
         )
 
 
@@ -216,29 +216,29 @@ class FanOutLimit:
             {"asked": asked, "limit": self.children},
         )
 
-    def ask(self, asked: int, begun: int, grants: int = 1) -> Decision:
-        """Decide on `asked` workers in turn, after `begun` of them for the same input.
+    def ask(self, asked: int, earlier: int, grants: int = 1) -> Decision:
+        """Decide on `asked` workers in turn, after `earlier` of them for the same input.
 
         For grants see `StepLimit.check`.
         """
-        left = self.left(begun, grants)
-        if left is None or asked <= left:
+        room = self.room(earlier, grants)
+        if room is None or asked <= room:
             return Decision("allow", "fan_out_limit")
         limit = 0 if not self.children else (self.total or 0) * grants
         return Decision(
             "deny",
             "fan_out_limit",
-            f"{asked} workers were asked for after {begun} others; {limit} are allowed for one "
+            f"{asked} workers were asked for after {earlier} others; {limit} are allowed for one "
             "input: do the rest of the work here",
             "cost_overrun",
-            {"asked": asked, "made": begun, "limit": limit},
+            {"asked": asked, "made": earlier, "limit": limit},
         )
 
-    def left(self, begun: int, grants: int = 1) -> int | None:
-        """Return how many more workers may begin after `begun` of them, None without a limit."""
+    def room(self, earlier: int, grants: int = 1) -> int | None:
+        """Return how many more workers may begin after `earlier` of them, None without a limit."""
         if not self.children:
             return 0
-        return None if self.total is None else max(0, self.total * grants - begun)
+        return None if self.total is None else max(0, self.total * grants - earlier)
 
 
 @dataclass(slots=True)

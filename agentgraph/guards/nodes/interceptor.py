@@ -256,8 +256,8 @@ class NodeInterceptor:
             decision = policy.fan_out.ask(len(workers), progress.workers, grants)
             if not decision.allows:
                 await site.decide(decision)
-                left = policy.fan_out.left(progress.workers, grants) or 0
-                refusals = dict.fromkeys(range(left, len(workers)), decision.cause)
+                room = policy.fan_out.room(progress.workers, grants) or 0
+                refusals = dict.fromkeys(range(room, len(workers)), decision.cause)
         refusals |= await self._beyond_tool_limit(workers, most_at_once, refusals)
         begins = [worker for at, worker in enumerate(workers) if at not in refusals]
         for worker in begins[:most_at_once]:
@@ -266,22 +266,22 @@ class NodeInterceptor:
         return Admission(refusals, most_at_once)
 
     async def _beyond_tool_limit(
-        self, workers: Sequence[str], most_at_once: int | None, refused: Mapping[int, str]
+        self, workers: Sequence[str], most_at_once: int | None, refusals: Mapping[int, str]
     ) -> Mapping[int, str]:
         """Count the agents that begin as tools, and refuse those beyond the limit of their tool."""
-        limit, refusals = self.site.policy.tool_limit, {}
+        limit, denials = self.site.policy.tool_limit, {}
         if limit is None:
             return {}
-        begun = 0
+        count = 0
         for at, worker in enumerate(workers):
-            if at in refused or begun == most_at_once:
+            if at in refusals or count == most_at_once:
                 continue
             decision = limit.ask(worker, "", self.account.spending.tool_calls)
-            begun += decision.allows
+            count += decision.allows
             if not decision.allows:
                 await self.site.decide(decision)
-                refusals[at] = decision.cause
-        return refusals
+                denials[at] = decision.cause
+        return denials
 
     async def report(
         self, worker: str, brief: str, reply: str, message_id: str, work: str = ""

@@ -412,8 +412,8 @@ class Account:
             **self.spending.progress.dump(),
             "granted": self.spending.grants,
         }
-        if called := self.spending.tool_calls.dump():
-            values["called"] = called
+        if tool_calls := self.spending.tool_calls.dump():
+            values["called"] = tool_calls
         self._dump_memories(values)
         for name, attribute in _PLAIN.items():
             if value := getattr(self, attribute):
@@ -449,8 +449,8 @@ class Account:
             **self.spending.progress.counts(),
             "spends": self.spending.dump(),
         }
-        if called := self.spending.tool_calls.dump():
-            values["called"] = called
+        if tool_calls := self.spending.tool_calls.dump():
+            values["called"] = tool_calls
         if self.spending.grants > 1:
             values["granted"] = self.spending.grants
         if self.deadline is not None:

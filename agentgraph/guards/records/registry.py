@@ -28,7 +28,7 @@ from agentgraph.guards.records.account import (
     pending_of,
 )
 from agentgraph.guards.records.enclosure import current_enclosure
-from agentgraph.interception import Ledger
+from agentgraph.interception import Ledger, outer_call
 
 
 class _NoStore:
@@ -84,7 +84,7 @@ def account_of(
 
 def _new_account(policy: Policy, input_id: str) -> Account:
     """Return the account of a new input, or of a run that begins in a tool of another input."""
-    enclosure = current_enclosure()
+    enclosure = None if outer_call() is None else current_enclosure()
     if enclosure is None:
         # A stage may open the account first: the account is under the policy of the whole input.
         return Account(policy.outermost, input_id)

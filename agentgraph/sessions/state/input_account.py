@@ -25,8 +25,8 @@ def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
     Effects of the present round stay if its agents run again, as they must not happen a second
     time. Effects of an input that was cut off stay too: they are undone with those of this one.
     """
-    called = state.account.get("called")
-    earlier = earlier_calls(called) if isinstance(called, Mapping) else {}
+    tool_calls = state.account.get("called")
+    earlier = earlier_calls(tool_calls) if isinstance(tool_calls, Mapping) else {}
     account = {"called": {"earlier": earlier}} if earlier else {}
     empty: dict[str, Any] = {"used": {}, "account": account, "held": {}, **_effects_of_round(state)}
     return {**empty, "hops": 0, "input": envelope.sequence}

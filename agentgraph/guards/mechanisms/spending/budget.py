@@ -248,13 +248,13 @@ class Spend:
         """Return the amounts without what is assumed beyond the rest of the budget."""
         limit, dollars = self._limit, self._dollars
         if limit is not None and assumed_tokens:
-            left = limit - self.tokens - self.reserved_tokens
-            tokens = min(tokens, max(left, tokens - assumed_tokens + 1))
+            rest = limit - self.tokens - self.reserved_tokens
+            tokens = min(tokens, max(rest, tokens - assumed_tokens + 1))
         if dollars is not None and usd is not None and assumed_usd:
-            left_usd = dollars - self.usd - self.reserved_usd
+            rest_usd = dollars - self.usd - self.reserved_usd
             # Something must be left for the answer, or the call would be refused only after it.
-            if left_usd > usd - assumed_usd:
-                usd = min(usd, left_usd)
+            if rest_usd > usd - assumed_usd:
+                usd = min(usd, rest_usd)
         return tokens, usd
 
     def _denial_of(self, tokens: int, usd: Decimal | None) -> Decision | None:

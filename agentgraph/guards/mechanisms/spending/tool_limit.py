@@ -28,7 +28,7 @@ class ToolLimit:
 
     calls: Mapping[str, int]
     per: Scope = "input"
-    _others: tuple[ToolLimit, ...] = field(default=(), init=False, repr=False)
+    _outer_limits: tuple[ToolLimit, ...] = field(default=(), init=False, repr=False)
     """The limits of policies around this one."""
 
     def __post_init__(self) -> None:
@@ -39,44 +39,46 @@ class ToolLimit:
     @property
     def tools(self) -> frozenset[str]:
         """Return the names of the tools whose calls are limited."""
-        return frozenset(chain(self.calls, *(other.calls for other in self._others)))
+        return frozenset(chain(self.calls, *(limit.calls for limit in self._outer_limits)))
 
-    def ask(self, tool: str, key: str, made: ToolCalls) -> Decision:
+    def ask(self, tool: str, key: str, memory: ToolCalls) -> Decision:
         """Decide on a call, and count it where it may run; `key` is the same when it runs again."""
-        if tool not in self.tools or made.is_under_way(tool, key):
+        if tool not in self.tools or memory.is_under_way(tool, key):
             return _ALLOW
-        for limit in (self, *self._others):
-            most, count = limit.calls.get(tool), made.count(tool, limit.per)
+        for limit in (self, *self._outer_limits):
+            most, count = limit.calls.get(tool), memory.count(tool, limit.per)
             if most is not None and count >= most:
                 return _denial(tool, count, most, limit.per)
-        made.begin(tool, key)
+        memory.begin(tool, key)
         return _ALLOW
 
-    def end(self, tool: str, key: str, made: ToolCalls) -> None:
+    def end(self, tool: str, key: str, memory: ToolCalls) -> None:
         """Note that a call has ended."""
         if tool in self.tools:
-            made.end(key)
+            memory.end(key)
 
     def combine(self, outer: ToolLimit) -> ToolLimit:
         """Return a limit that applies both."""
         if self == outer:
             return self
         limit = ToolLimit(self.calls, self.per)
-        object.__setattr__(limit, "_others", (*self._others, outer, *outer._others))
+        object.__setattr__(
+            limit, "_outer_limits", (*self._outer_limits, outer, *outer._outer_limits)
+        )
         return limit
 
 
 class ToolCalls:
     """The calls of limited tools: those of an input, and how many its thread had made before."""
 
-    __slots__ = ("_ended", "earlier", "keys")
+    __slots__ = ("_ended_keys", "earlier", "keys")
 
     def __init__(self) -> None:
         self.keys: dict[str, list[str]] = {}
         """A short digest of each call's key, by tool."""
         self.earlier: dict[str, int] = {}
         """The number of calls of the thread's earlier inputs, by tool."""
-        self._ended: set[str] = set()
+        self._ended_keys: set[str] = set()
 
     def count(self, tool: str, per: Scope) -> int:
         """Return how many calls of a tool were made."""
@@ -86,16 +88,16 @@ class ToolCalls:
     def is_under_way(self, tool: str, key: str) -> bool:
         """Tell whether a call has begun and has not ended, as far as this process knows."""
         short = _short(key)
-        return bool(key) and short in self.keys.get(tool, ()) and short not in self._ended
+        return bool(key) and short in self.keys.get(tool, ()) and short not in self._ended_keys
 
     def begin(self, tool: str, key: str) -> None:
         """Count a call that begins."""
-        self._ended.discard(_short(key))
+        self._ended_keys.discard(_short(key))
         self.keys.setdefault(tool, []).append(_short(key))
 
     def end(self, key: str) -> None:
         """Note that a call has ended: if it is made again, it counts again."""
-        self._ended.add(_short(key))
+        self._ended_keys.add(_short(key))
 
     def dump(self) -> dict[str, Any]:
         """Return the memory as JSON-able values, empty where no such tool was called."""
