@@ -91,7 +91,7 @@ async def test_a_tool_may_hand_over_no_deeper_either() -> None:
 async def test_agents_in_a_team_within_an_agent_are_deeper_than_the_team() -> None:
     sink = MemorySink()
     leaf = solo(ScriptedModel(["leaf"]), name="leaf")
-    turns = [call("leaf", request="go"), "mid"]
+    turns: list[Any] = [call("leaf", request="go"), "mid"]
     mid = Agent("mid", model=ScriptedModel(turns), agents=[leaf.as_tool()])
     crew = Team([mid], sequence(["mid"]), name="crew")
     boss = ScriptedModel([call("transfer_to_crew"), "Done."])
@@ -122,7 +122,7 @@ class Crowd:
         ]
         members: Any = [worker.as_tool() for worker in workers] if is_tool else workers
         given: dict[str, Any] = {"handoff": "sticky" if is_tool else "delegate", **fields}
-        said: list[Scripted] = [[*self.asks], *turns, "All done."]
+        said: list[Any] = [[*self.asks], *turns, "All done."]
         self.model = ScriptedModel(said)
         self.agent = solo(self.model, name="boss", agents=members, **given)
 
