@@ -135,7 +135,10 @@ def test_every_public_method_says_what_it_does(name: str) -> None:
         (StepLimit, {"steps": 50, "total": 500}),
         (ReplanLimit, {"replans": 2}),
         (RetryBudget, {"ratio": 0.1, "reserve": 3, "cap": 10, "ttl_s": 60}),
-        (Deadlines, {"step_s": 60, "stage_s": 180, "workflow_s": 600}),
+        (
+            Deadlines,
+            {"step_s": 60, "stage_s": 180, "workflow_s": 600, "tool_s": None},
+        ),
         (
             effect,
             {"target": None, "compensate": None, "lookup": None, "volatile": (), "poll": False},

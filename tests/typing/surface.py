@@ -250,6 +250,22 @@ guards = Guards.interactive(
 assert_type(guards, Guards)
 assert_type(book("12"), str)
 Agent("a", tools=[decide, book], guards=guards)
+Guards.batch(
+    hops=3,
+    loop=4,
+    retry=0.2,
+    budget=1000,
+    deadlines=30,
+    velocity=50_000,
+    escalation=0.7,
+    audit=MemorySink(),
+    gates={"type": "object"},
+    breaker=AIMessage("Please call us."),
+    interrupt_on={"pay": True, "mail": ["approve", "reject"]},
+)
+Guards(gates=Gate(input=about_rooms, schema={"book": {"type": "object"}}))
+Guards(deadlines=Deadlines(tool_s=5))
+Guards.batch(budget="much")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 Guards.batch(step=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
