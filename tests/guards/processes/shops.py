@@ -7,6 +7,7 @@ script it forks a child per order, as `tests.sessions.crashing` does.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sqlite3
@@ -144,7 +145,7 @@ async def _bought(agent: Agent, *, resends: bool) -> None:
     for _ in range(9):
         if waiting := await agent.ainterrupts("t"):
             reply = await agent.aresume("t", {question.id: "approve" for question in waiting})
-        elif BOUGHT in str([m.text for m in (await agent.ahistory("t"))[-1:]]):
+        elif _is_answered(await agent.ahistory("t")):
             return
         elif resends:
             reply = await agent.ainvoke("buy it", thread_id="t")
@@ -228,4 +229,5 @@ async def _decided(session: Session, decision: str) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # where does it hang?
     serve({"thread": on_thread, "session": in_session})

@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from json import loads
@@ -241,20 +241,28 @@ class Tally:
 
 def work(tally: Tally, seed: str, folder: Path) -> None:
     """Play shops of all kinds until there are enough kills, in a process of one's own."""
-    random, length_s = Random(seed), dict[str, float]()
-    with pen(MODULE) as child:
-        for number in count():
-            if tally.is_done:
-                return
-            kind = KINDS[number % len(KINDS)]
-            shop = Shop.drawn(random, kind, folder / f"{seed}-{number}")
-            try:
-                played(child, shop, random, length_s)
-                wrong = list(faults(shop))
-            except AssertionError as error:
-                tally.add(shop, [str(error)])
-                return
-            tally.add(shop, wrong)
+    random, length_s, numbers = Random(seed), dict[str, float](), count()
+    while not tally.is_done:
+        with pen(MODULE) as child:
+            wrong: list[str] = []
+            while not tally.is_done and not wrong:
+                number = next(numbers)
+                kind = KINDS[number % len(KINDS)]
+                shop = Shop.drawn(random, kind, folder / f"{seed}-{number}")
+                try:
+                    played(child, shop, random, length_s)
+                    wrong = list(faults(shop))
+                except AssertionError as error:
+                    wrong = [f"{error}\n{_stacks(child)}"]  # it may have broken the process
+                tally.add(shop, wrong)
+
+
+def _stacks(child: Pen) -> str:
+    """Return where a child is that tells nothing."""
+    with suppress(ProcessLookupError):
+        child.signal(signal.SIGUSR1)
+        child.told(1.0)
+    return child.complaints()
 
 
 def main(kills: int, seed: int) -> int:
