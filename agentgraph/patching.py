@@ -19,13 +19,14 @@ from agentgraph.graphs.compiled import (
     add_state,
     compile_graph,
     copy_of,
+    functional_fault,
     has_sync,
 )
 from agentgraph.graphs.private import CONF, CONFIG_KEY_READ, RunnableCallable
 from agentgraph.graphs.run_value import RUN_VALUE
 
 Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]
-NodeWrapper: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+NodeWrapper: TypeAlias = Callable[[Any, Callable[..., Awaitable[Any]]], Awaitable[Any]]
 Names: TypeAlias = str | Collection[str] | None
 
 
@@ -80,6 +81,7 @@ def insert_node(
 def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> Patcher:
     """Run `await wrapper(state, call)` for a node; `await call(state)` runs the node itself.
 
+    `await call(state, config=…)` runs it with another config than its own.
     Interrupts and other control flow pass through `call` as exceptions of type `GraphBubbleUp`:
     let them through.
     """
@@ -101,7 +103,7 @@ def wrap_node(name: str, wrapper: NodeWrapper, *, state: type | None = None) -> 
             if CONFIG_KEY_READ not in config.get(CONF, {}):
                 return inner.invoke(state, config)
 
-            async def call(state: Any) -> Any:
+            async def call(state: Any, config: RunnableConfig = config) -> Any:
                 if has_sync(inner):
                     return await in_caller(inner.invoke, state, config)
                 return await inner.ainvoke(state, config)
@@ -132,6 +134,17 @@ def updates_of(result: Any) -> Iterator[Mapping[str, Any]]:
             yield from updates_of(part)
 
 
+def with_values(result: Any, change: Callable[[Any], Any]) -> Any:
+    """Return what a node returns with `change(value)` in the place of each value in its updates."""
+    if isinstance(result, Command):
+        return replace(result, update=with_values(result.update, change))
+    if isinstance(result, Mapping):
+        return {key: with_values(value, change) for key, value in result.items()}
+    if isinstance(result, list):
+        return [with_values(value, change) for value in result]
+    return change(result)
+
+
 def written_by(result: Any) -> list[Mapping[str, Any]] | None:
     """Return the updates of a command without a goto, None for any other result."""
     return [*updates_of(result)] if isinstance(result, Command) and not result.goto else None
@@ -148,6 +161,8 @@ def patched(
     level, that guards cannot find themselves. Raises `ConfigurationError` where a patcher does not
     fit the graph.
     """
+    if fault := functional_fault(compiled, str(getattr(compiled, "name", ""))):
+        raise ConfigurationError(fault)
     builder = copy_of(compiled.builder)
     for extra in states_of(patchers):
         add_state(builder, extra)

@@ -20,6 +20,7 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 """The names of tools that providers accept."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
+_TEXTS = ("text", "output_text", "plaintext")
 _CALL_BLOCKS = ("tool_use", "tool_call", "invalid_tool_call", "tool_call_chunk", "function_call")
 """The types of content blocks that repeat a call: Anthropic's, LangChain's and OpenAI's."""
 
@@ -55,6 +56,13 @@ def legal_name(name: str | None) -> str:
     if name and LEGAL_NAME.fullmatch(name):
         return name
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name or "")[:128] or "unknown_tool"
+
+
+def without_text(message: AIMessage) -> AIMessage:
+    """Return a message that has calls without the text beside them."""
+    content = message.content
+    blocks = content if isinstance(content, list) else []
+    return message.model_copy(update={"content": [b for b in blocks if not _is_text(b)] or ""})
 
 
 def with_call_ids(message: AIMessage, new_ids: Mapping[int, str]) -> AIMessage:
@@ -109,6 +117,10 @@ def is_blank_block(block: str | dict[Any, Any]) -> bool:
 def is_thought(block: str | dict[Any, Any]) -> bool:
     """Tell whether a content block is a thought: thoughts alone are no answer to a provider."""
     return isinstance(block, dict) and block.get("type") in _THOUGHTS
+
+
+def _is_text(block: str | dict[Any, Any]) -> bool:
+    return isinstance(block, str) or block.get("type") in _TEXTS
 
 
 def _encodable(text: str) -> str:

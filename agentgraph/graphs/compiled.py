@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from typing_extensions import TypedDict, is_typeddict
 
 from agentgraph.blocking import LoopedGraph, run_node
@@ -21,6 +22,17 @@ from agentgraph.graphs.private import DEFAULT_ERROR_HANDLER, RunnableCallable, R
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
+
+
+def functional_fault(graph: object, name: str) -> str:
+    """Return why a graph cannot be patched or guarded: it was not compiled from a StateGraph."""
+    if not isinstance(graph, Pregel) or isinstance(graph, CompiledStateGraph):
+        return ""
+    return (
+        f"{name!r} is made with LangGraph's functional API (@entrypoint) or is a bare Pregel: it "
+        "has no nodes that guards could hold for. Build it as a StateGraph or as an Agent, or "
+        "run it without guards, guards=None"
+    )
 
 
 def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGraph:

@@ -183,9 +183,13 @@ def warn_of_ineffective_guards(policy: Policy, path: str, tools: Mapping[str, An
         warnings.warn(f"guards: {warning}", UserWarning, stacklevel=2)
 
 
-def warn_of_no_guards(path: str) -> None:
-    """Warn of a foreign graph that runs without guards, as its state cannot hold their channels."""
-    text = f"{path!r} runs without guards: declare its state as a TypedDict, in which they keep it"
+def warn_of_unseen_calls(path: str) -> None:
+    """Warn of a foreign graph that asks a model in a node which guards do not know."""
+    text = (
+        f"{path!r} asks a model in a node that guards cannot find, and so it runs without guards "
+        "that try again, correct or find loops: its calls are only counted, limited and judged. "
+        "Name the node, patched(graph, Guards(…), model='<node>')"
+    )
     warnings.warn(f"guards: {text}", UserWarning, stacklevel=2)
 
 

@@ -27,6 +27,8 @@ class Place:
     """Reads an answer in a form, which the model gives by a tool call."""
     fits: Callable[[str], bool] | None = None
     """Tells whether a text is in that form."""
+    read: Callable[[AIMessage], str | None] | None = None
+    """Reads the answer in a message of a graph whose answers are not in its messages alone."""
     name: str = field(init=False, repr=False, compare=False)
     """The agent's own name."""
     visit_key: str = field(init=False, repr=False, compare=False)
@@ -43,6 +45,8 @@ class Place:
 
     def answer_of(self, message: AIMessage) -> str | None:
         """Return the answer in a message, None where the message calls tools instead."""
+        if self.read is not None:
+            return self.read(message)
         if not message.tool_calls and not message.invalid_tool_calls:
             return str(message.text)
         return None if self.form is None else self.form(message)

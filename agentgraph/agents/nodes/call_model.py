@@ -20,7 +20,6 @@ from langchain_core.messages import (
     SystemMessage,
     ToolCall,
 )
-from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -41,7 +40,7 @@ from agentgraph.history import (
     repair,
     split_system,
 )
-from agentgraph.interception import Answerer, ask_model, current_interceptor
+from agentgraph.interception import Answerer, ask_model
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.running import current_run
 from agentgraph.sendable import with_call_ids
@@ -198,11 +197,7 @@ class _Binding:
             model = self._bind(attempting_once(resolve_model(answerer)), choice)
         elif choice != self.choice:
             model = self._bind(self._model, choice)
-        interceptor = current_interceptor()
-        # A text that guards may refuse must not be in LangGraph's stream of tokens either.
-        is_judged = interceptor is not None and interceptor.judges_answers
-        tags = [TAG_NOSTREAM] if is_judged else []
-        answer: AIMessage = await model.ainvoke(list(messages), {"tags": tags})
+        answer: AIMessage = await model.ainvoke(list(messages))
         return answer
 
 

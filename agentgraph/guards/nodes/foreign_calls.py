@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -29,6 +29,7 @@ from agentgraph.clock import new_id
 from agentgraph.errors import ModelError
 from agentgraph.guards.records.registry import latest
 from agentgraph.interception import Answerer, ModelCall, ToolUse
+from agentgraph.patching import with_values
 
 FORM = "structured_response"
 """The channel in which agents of LangChain keep an answer in a form."""
@@ -81,11 +82,17 @@ class ModelNode:
     """Runs the node."""
     updates: Callable[[Any], Updates]
     """Reads the updates in the result of the node."""
+    heard: Callable[[], AIMessage | None]
+    """Returns the last message of a model that the node has asked."""
+    answers_in_texts: bool = False
+    """Whether a text in any channel is an answer, and not only a message."""
     result: Any = None
     message: AIMessage | None = None
     form: Any = None
     """The model's answer in a form; the node has answered that call itself."""
     messages: Sequence[BaseMessage] = ()
+    is_text: bool = False
+    """Whether the node's result has no message of a model."""
     replacement_id: str = ""
     """The id of the message that has replaced the model's answer, "" where none has."""
 
@@ -103,18 +110,41 @@ class ModelNode:
         if answerer is not None:
             raise ModelError("a graph of others takes no other model: give an AIMessage")
         is_changed = list(map(id, messages)) != list(map(id, self.messages))
-        state = with_messages(self.state, messages, self._key) if is_changed else self.state
+        is_told = is_changed and value_in(self.state, self._key) is not None
+        state = with_messages(self.state, messages, self._key) if is_told else self.state
         self.result = await self.call(state)
         updates = [*self.updates(self.result)]
-        answers = [m for m in _messages(updates) if isinstance(m, AIMessage)]
-        self.message = answers[-1] if answers else AIMessage("")
+        self.message = self._message_in(updates)
         forms = (update[FORM] for update in updates if update.get(FORM) is not None)
         self.form = next(forms, None)
         return self.message
 
+    def _message_in(self, updates: Sequence[Mapping[str, Any]]) -> AIMessage:
+        """Return the node's answer; where it is no message, one with the text and the usage."""
+        answers = [m for m in (_messages(updates) or all_messages(updates)) if _is_answer(m)]
+        self.is_text = not answers
+        if answers:
+            return cast(AIMessage, answers[-1])
+        heard = self.heard() or AIMessage("")
+        text = str(heard.text)
+        is_shown = self.answers_in_texts and bool(text) and has_text(updates, text)
+        return heard.model_copy(
+            update={"content": text if is_shown else "", "tool_calls": [], "invalid_tool_calls": []}
+        )
+
     def text_of(self, message: AIMessage) -> str | None:
         """Return a message's answer, in a form as JSON; None where it contains no answer yet."""
-        return as_text(self.form) if message is self.message and self.form is not None else None
+        is_own = message is self.message
+        if is_own and self.form is not None:
+            return as_text(self.form)
+        if message.tool_calls or message.invalid_tool_calls or (is_own and self.is_text):
+            return str(message.text) or None if is_own and self.is_text else None
+        return str(message.text)
+
+    def answered_ids(self) -> set[str]:
+        """Return the ids of the calls that the node has answered itself."""
+        updates = self.updates(self.result)
+        return {m.tool_call_id for m in all_messages(updates) if isinstance(m, ToolMessage)}
 
     def result_for(self, message: AIMessage, withheld: Any) -> Any:
         """Return the node's result: its own, unless `message` replaces the model's answer.
@@ -124,6 +154,13 @@ class ModelNode:
         """
         if message is self.message:
             return self.result
+        own = self.message
+        if own is not None and own.tool_calls and own.tool_calls == message.tool_calls:
+            return swap_message(self.result, own, message)  # only its text is another
+        if own is not None and self.is_text and own.text:
+            return swap_text(self.result, str(own.text), str(message.text))
+        if value_in(self.state, "messages") is None:
+            return None
         message = message if message.id else message.model_copy(update={"id": new_id()})
         self.replacement_id = str(message.id)
         update: dict[str, Any] = {"messages": [message]}
@@ -258,9 +295,46 @@ def input_message_id(messages: Sequence[AnyMessage]) -> str:
     return str(humans[-1].id) if humans else "input"
 
 
+def has_tool_answers(updates: Updates) -> bool:
+    """Tell whether updates have answers to calls of tools."""
+    return any(isinstance(message, ToolMessage) for message in all_messages(updates))
+
+
 def last_message_id(updates: Updates) -> str | None:
     """Return the id of the last message in a node's updates, None without messages."""
     return next((message.id for message in reversed(_messages(updates))), None)
+
+
+def all_messages(updates: Updates) -> list[BaseMessage]:
+    """Return the messages in all channels."""
+    values = (value for update in updates for value in update.values())
+    parts = (value if isinstance(value, list) else [value] for value in values)
+    return [message for part in parts for message in part if isinstance(message, BaseMessage)]
+
+
+def _is_answer(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage)
+
+
+def swap_message(result: Any, old: AIMessage, new: AIMessage) -> Any:
+    """Return a node's result with another message in the place of one."""
+    return with_values(result, lambda value: new if _is_same(value, old) else value)
+
+
+def _is_same(value: object, message: AIMessage) -> bool:
+    is_same_id = isinstance(value, AIMessage) and value.id is not None and value.id == message.id
+    return value is message or is_same_id
+
+
+def swap_text(result: Any, old: str, new: str) -> Any:
+    """Return a node's result with another text in the place of one, in all of its channels."""
+    return with_values(result, lambda value: new if value == old else value)
+
+
+def has_text(updates: Updates, text: str) -> bool:
+    """Tell whether a text stands in a channel."""
+    values = (value for update in updates for value in update.values())
+    return any(text in value if isinstance(value, list) else text == value for value in values)
 
 
 def _messages(updates: Updates) -> list[BaseMessage]:

@@ -14,7 +14,7 @@ from langgraph.graph import END
 from langgraph.graph.state import CompiledStateGraph
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, functional_fault
 from agentgraph.graphs.nested import with_graphs
 from agentgraph.graphs.routes import hold_edges
 from agentgraph.graphs.run_value import add_run_value
@@ -25,7 +25,6 @@ from agentgraph.guards.checks import (
     unseen_price_faults,
     unused_fallback_faults,
     warn_of_ineffective_guards,
-    warn_of_no_guards,
 )
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to, is_agent_graph
 from agentgraph.guards.nodes.foreign_calls import (
@@ -58,20 +57,16 @@ def guarded_copy(graph: Graph, policy: Policy, path: str) -> Graph:
     of models are still counted and limited, wherever in the graph they are made.
     """
     if not isinstance(graph, CompiledStateGraph):
-        if not _is_remote(graph):
-            warn_of_no_guards(path)
-        return graph
+        return graph  # a remote one; any other was refused
     if is_guarded(graph.builder):
         return graph
     return patched(graph, _patcher(policy, Place(path), _NO_NAMES))
 
 
-def _is_remote(graph: object) -> bool:
-    return not hasattr(graph, "nodes")
-
-
 def faults_in(graph: object, policy: Policy, path: str) -> Iterator[str]:
     """Yield what is wrong with a policy for a foreign graph."""
+    if fault := functional_fault(graph, path):
+        yield fault
     if not isinstance(graph, CompiledStateGraph) or is_guarded(graph.builder):
         return
     if asks_a_model(graph.builder, _NO_NAMES):
@@ -130,6 +125,8 @@ def _patcher(policy: Policy, place: Place, names: Names, suffix: str = "") -> Pa
             has_form=FORM in graph.channels,
             has_messages="messages" in graph.channels,
             sees_models=bool(parts.models or parts.graphs),
+            has_tools=bool(parts.tools),
+            named_models=names.model,
             is_agent=is_agent_graph(graph),
         )
         for node in parts.models:

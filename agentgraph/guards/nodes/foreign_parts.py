@@ -42,7 +42,7 @@ class Parts(NamedTuple):
 
 def parts_of(graph: AnyGraph, names: Names) -> Parts:
     """Return the parts of a graph that is not guarded yet."""
-    models = _models_of(graph, names) if "messages" in graph.channels else ()
+    models = _models_of(graph, names)
     tools = tuple(
         node
         for node in graph.nodes

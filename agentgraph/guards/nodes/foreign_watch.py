@@ -1,12 +1,12 @@
-"""Model calls in a foreign graph that no guarded node makes: they are counted, and limited.
+"""Calls in a foreign graph that no guarded node makes: they are counted, limited and judged.
 
-A hook, a tool or a node of any kind may ask a model, which tells its callbacks. A watch is such a
-callback: it cannot retry a call or judge its answer, but it can forbid the call.
+A hook, a tool or a node of any kind may ask a model or run a tool, which tells its callbacks. A
+watch is such a callback: it cannot repeat a call or answer in its place, but it can forbid it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
@@ -17,25 +17,50 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
+from agentgraph.blocking import run_sync
+from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.nodes.site import Site, stop_error
+from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.records.account import Account
+from agentgraph.interception import current_interceptor
+
+
+class Forbidden(GuardStopped):
+    """A watch has forbidden a call; the decision is not recorded yet."""
 
 
 class Watch(BaseCallbackHandler):
-    """Counts the model calls that are made while it is installed; raises where a limit is reached.
+    """Counts the calls that are made while it is installed; raises `Forbidden` for one too many.
 
-    `site` is opened with the first call.
+    `site` is opened with the first call. With `is_model` the node stands for a model: its guards
+    have admitted the first call, and pay for the last one.
     """
 
     raise_error = True
     run_inline = True
 
     def __init__(
-        self, site: Site | Callable[[], Site], on_first: Callable[[], object] | None = None
+        self,
+        site: Site | Callable[[], Site],
+        on_first: Callable[[], object] | None = None,
+        *,
+        is_model: bool = False,
     ) -> None:
         self._open = site
         self._on_first = on_first
+        self._is_model = is_model
         self._site: Site | None = None
+        self._calls = 0
+        self._unpaid: LLMResult | None = None
+        self._judged: dict[str, tuple[str, Mapping[str, object]]] = {}
+        self.message: AIMessage | None = None
+        """The last message that a model has given."""
+        self.has_run_tools = False
+
+    def knows(self, call_id: str, tool: str, args: Mapping[str, object]) -> None:
+        """Note a tool call that was judged already: it may run, unless it is changed."""
+        self._judged[call_id] = tool, args
 
     def on_chat_model_start(self, *args: Any, **fields: Any) -> None:
         """Count a call of a chat model, or forbid it."""
@@ -43,26 +68,72 @@ class Watch(BaseCallbackHandler):
 
     def on_llm_start(self, *args: Any, **fields: Any) -> None:
         """Count a call of a model, or forbid it."""
-        if _current.get() is not self:
+        if not self._sees():
             return  # a guarded node within asks its model
+        self._calls += 1
+        if self._is_model and self._calls == 1:
+            return
+        site = self._open_site()
+        decision = _denial_at(site)
+        if decision is not None:
+            raise _forbidden(decision)
+        site.account.step()
+        site.record("model", model=site.place.path)
+
+    def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
+        """Count the tokens of a call."""
+        if not self._sees():
+            return
+        messages = [m for m in _messages_of(response) if isinstance(m, AIMessage)]
+        self.message = messages[-1] if messages else self.message
+        paid, self._unpaid = (self._unpaid, response) if self._is_model else (response, None)
+        if paid is None:
+            return
+        site = self._open_site()
+        for spend in site.account.spends_under(site.policy):
+            _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
+            if reservation is not None:
+                reservation.settle(tokens=_tokens_of(paid), usd=Decimal(0))
+
+    def on_tool_start(
+        self,
+        serialized: Mapping[str, Any],
+        input_str: str,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        tool_call_id: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Let a tool run that its gates allow, and forbid any other."""
+        if not self._sees():
+            return
+        name = str(serialized.get("name") or "")
+        args = dict(inputs) if isinstance(inputs, Mapping) else {"input": input_str}
+        self.has_run_tools = True
+        if self._judged.get(tool_call_id or "") == (name, args):
+            return
+        site = self._open_site()
+        decision = _tool_denial(site, name, args)
+        if decision is not None:
+            raise _forbidden(decision)
+        site.record("tool", tool=name)
+
+    def _sees(self) -> bool:
+        """Tell whether a call is no other guard's: neither of a watch within, nor of an agent."""
+        if _current.get() is not self:
+            return False
+        interceptor = current_interceptor()
+        if interceptor is None or not isinstance(interceptor.account, Account):
+            return True
+        # An agent with guards of its own may still be none of this input's.
+        return interceptor.account.root is not self._open_site().account.root
+
+    def _open_site(self) -> Site:
         if self._site is None:
             self._site = self._open if isinstance(self._open, Site) else self._open()
             if self._on_first is not None:
                 self._on_first()
-        decision = _denial_at(self._site)
-        if decision is not None:
-            raise stop_error(decision)
-        self._site.account.step()
-        self._site.record("model", model=self._site.place.path)
-
-    def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
-        """Count the tokens of a call."""
-        if self._site is None or _current.get() is not self:
-            return
-        for spend in self._site.account.spends_under(self._site.policy):
-            _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
-            if reservation is not None:
-                reservation.settle(tokens=_tokens_of(response), usd=Decimal(0))
+        return self._site
 
 
 _current: ContextVar[Watch | None] = ContextVar("agentgraph_foreign_watch", default=None)
@@ -79,6 +150,10 @@ def watched_by(watch: Watch | None) -> Iterator[None]:
         _current.reset(token)
 
 
+def _forbidden(decision: Decision) -> Forbidden:
+    return Forbidden(decision, f"{decision.guard}: {decision.cause}")
+
+
 def _denial_at(site: Site) -> Decision | None:
     """Return the denial of the limit that one more call would exceed, None where it may be made."""
     account, policy, deadline = site.account, site.policy, site.deadline()
@@ -90,7 +165,25 @@ def _denial_at(site: Site) -> Decision | None:
     return next((decision for decision in exhausted if decision is not None), None)
 
 
+def _tool_denial(site: Site, tool: str, args: Mapping[str, object]) -> Decision | None:
+    """Return the denial of the first gate that a call of a tool fails, None where it may run."""
+    place = site.place
+    context = {"agent": place.path, "steps": site.account.spending.progress.steps}
+    subject = Subject(place.name, tool, args, context=context)
+    for gate in site.policy.gates:
+        result = run_sync(gate.check_call(subject, place.path))  # a callback cannot await it
+        if result.checks:
+            site.record("gate", tool=tool, **result.to_dict())
+        if not result.passed:
+            evidence: Mapping[str, object] = {"validation": result.to_dict()}
+            return Decision("abort", "gate", result.cause, result.failure_class, evidence)
+    return None
+
+
+def _messages_of(response: LLMResult) -> list[object]:
+    return [getattr(one, "message", None) for many in response.generations for one in many]
+
+
 def _tokens_of(response: LLMResult) -> int:
-    messages = (getattr(one, "message", None) for many in response.generations for one in many)
-    usages = (m.usage_metadata for m in messages if isinstance(m, AIMessage))
+    usages = (m.usage_metadata for m in _messages_of(response) if isinstance(m, AIMessage))
     return sum(usage["total_tokens"] for usage in usages if usage is not None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
@@ -22,9 +23,10 @@ from agentgraph.clock import new_id
 from agentgraph.errors import GuardStopped
 from agentgraph.graphs.routes import Halt
 from agentgraph.graphs.run_value import read_run_value, write_run_value
+from agentgraph.graphs.silence import without_tokens
 from agentgraph.graphs.task import read_state
 from agentgraph.guards.checks import (
-    warn_of_no_guards,
+    warn_of_unseen_calls,
 )
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.escalation import Answer
@@ -34,16 +36,21 @@ from agentgraph.guards.nodes.approval import (
     args_of,
     needs_approval,
 )
+from agentgraph.guards.nodes.foreign_answers import (
+    WatchedNode,
+    with_allowed_calls,
+    with_passing_texts,
+)
 from agentgraph.guards.nodes.foreign_calls import (
     FORM,
     ModelNode,
     ToolsNode,
+    has_tool_answers,
     input_message_id,
     last_message_id,
     messages_of,
-    value_in,
 )
-from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
+from agentgraph.guards.nodes.foreign_watch import Forbidden, Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
@@ -59,7 +66,7 @@ from agentgraph.patching import updates_of
 from agentgraph.running import current_run
 from agentgraph.telling import AGENT_TAG
 
-Call: TypeAlias = Callable[[Any], Awaitable[Any]]
+Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @dataclass(slots=True)
@@ -69,6 +76,27 @@ class _Level:
     account: Account
     last_word: AIMessage | None = None
     """The message with which a guard has ended the input on a level below."""
+
+
+class _Opened:
+    """The interceptor of a node that is opened with its first call, if there is any."""
+
+    def __init__(self, make: Callable[[], NodeInterceptor]) -> None:
+        self._make = make
+        self._interceptor: NodeInterceptor | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._interceptor is not None
+
+    @property
+    def interceptor(self) -> NodeInterceptor:
+        if self._interceptor is None:
+            self._interceptor = self._make()
+        return self._interceptor
+
+    def site(self) -> Site:
+        return self.interceptor.site
 
 
 _above: ContextVar[_Level | None] = ContextVar("agentgraph_foreign_level", default=None)
@@ -85,16 +113,18 @@ class ForeignWrappers:
     has_form: bool
     has_messages: bool
     sees_models: bool
+    has_tools: bool
+    """Whether it has nodes that are known to run tools."""
     is_agent: bool
     """Whether it is the graph of an agent without guards: it ends its turn once that is closed."""
+    named_models: tuple[str, ...] = ()
+    """The nodes that their user has named as those of models."""
     tools: Mapping[str, Any] = field(default_factory=dict)
 
     def around_model(self, node: str) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper that guards the model's node as if it were a model."""
 
         async def node_call(state: Any, call: Call) -> Any:
-            if value_in(state, "messages") is None:  # a `Send` passed something else
-                return await call(state)
             if (end := await self._refuse_input(state)) is not None:
                 return end
             interceptor = self._interceptor()
@@ -105,34 +135,47 @@ class ForeignWrappers:
             decision = await interceptor.open_model_call()
             if not decision.allows:
                 return self._act(interceptor, decision, "", node)
-            return await self._ask(interceptor, ModelNode(state, call, updates_of), node)
+            return await self._ask(interceptor, state, call, node)
 
         return node_call
 
-    async def _ask(self, interceptor: NodeInterceptor, node: ModelNode, name: str) -> Any:
+    async def _ask(self, interceptor: NodeInterceptor, state: Any, call: Call, name: str) -> Any:
         """Ask the model's node under guard; return its result, or the one that replaces it."""
         site = interceptor.site
-        site = replace(site, place=replace(site.place, form=node.text_of))
-        interceptor.site = site
+        run = WatchedNode(call, partial(Watch, site, is_model=True), judges=site.policy.judges)
+        in_texts = name in self.named_models or not self.has_messages
+        node = ModelNode(state, run.run, updates_of, run.message, in_texts)
+        interceptor.site = site = replace(site, place=replace(site.place, read=node.text_of))
         has_human = interceptor.values.get("human")
         replacement = interceptor.values.get("replacement") or {}
         withheld = replacement.get("form") if has_human else None
         try:
-            with intercepted_by(None), watched_by(None):
-                message = await interceptor.ask_model(
-                    node.model_call(self._priced_name(site.place))
-                )
+            with intercepted_by(None):
+                model_call = node.model_call(self._priced_name(site.place))
+                message = await interceptor.ask_model(model_call)
+                if message.tool_calls and site.policy.gates and not self.has_tools:
+                    message = await with_allowed_calls(interceptor, node, model_call, message)
+            result = node.result_for(message, withheld)
+            if site.policy.judges and not node.replacement_id:
+                result = await with_passing_texts(site, result, node.messages, judged=message)
+                await run.show(message, self._tag())
         except GuardStopped as stop:
-            if not isinstance(stop.decision, Decision):
-                raise
+            decision = await self._decision_of(interceptor, stop)
             text = stop.text if isinstance(stop, AnswerWithheld) else ""
             form = withheld if node.message is None else node.form
-            return self._act(interceptor, stop.decision, text, name, form)
-        result = node.result_for(message, withheld)
+            return self._act(interceptor, decision, text, name, form)
         self._store(
             interceptor, replacement={"id": node.replacement_id} if node.replacement_id else {}
         )
         return result
+
+    async def _decision_of(self, interceptor: NodeInterceptor, stop: GuardStopped) -> Decision:
+        """Return the decision of a stop, once it is recorded; raise a stop of others again."""
+        if not isinstance(stop.decision, Decision):
+            raise stop
+        if not isinstance(stop, Forbidden):
+            return stop.decision
+        return await interceptor.site.decide_by_table(stop.decision, possible=False)
 
     def _priced_name(self, place: Place) -> str:
         """Return the name that prices have for the model: the graph's, or the one at patching."""
@@ -146,18 +189,18 @@ class ForeignWrappers:
         async def node_call(state: Any, call: Call) -> Any:
             interceptor = self._interceptor()
             site = interceptor.site
-            messages = read_state(get_config(), ("messages",)).get("messages") or ()
-            tools_node = ToolsNode(state, messages)
+            tools_node, watch = ToolsNode(state, self._messages()), Watch(site)
             await self._admit_calls(site, tools_node)
-            watch = Watch(site)
+            for tool_call in tools_node.open_calls:
+                watch.knows(str(tool_call["id"]), tool_call["name"], tool_call["args"])
             try:
                 with intercepted_by(interceptor), inside_tool("tools"), watched_by(watch):
                     result = await self._run_tools(site, tools_node, call)
             except GuardStopped as stop:
-                if not isinstance(stop.decision, Decision):
-                    raise
+                if not tools_node.calls:  # they are in another channel: none can be answered
+                    return await self._end(interceptor, stop)
+                decision = await self._decision_of(interceptor, stop)
                 result = tools_node.stop(str(stop))
-                decision = await site.decide_by_table(stop.decision, possible=False)
                 site.account.postpone(site.place.visit_key, decision)
             for tool_call, answer in tools_node.answers(updates_of(result)):
                 if tool_call["id"] in tools_node.edits:
@@ -190,9 +233,11 @@ class ForeignWrappers:
         if node_input is None:  # all its calls were refused
             return []
         if limit_s is None:
-            return await call(node_input)
+            return await call(node_input, config=self._config())
         try:
-            return await run_or_leave(call(node_input), site.time_limit(limit_s, "tool"))
+            return await run_or_leave(
+                call(node_input, config=self._config()), site.time_limit(limit_s, "tool")
+            )
         except Overdue as error:
             if not is_cut_off(error):
                 raise
@@ -209,9 +254,15 @@ class ForeignWrappers:
                 return end
             interceptor, above = self._interceptor(), _above.get()
             level = _Level(interceptor.account)
+            watch = Watch(interceptor.site)
             token = _above.set(level)
             try:
-                result = await call(state)
+                with intercepted_by(None), watched_by(watch):
+                    result = await call(state, config=self._config())
+                if level.last_word is None and watch.message is not None:
+                    result = await self._judged(interceptor, watch.message, result)
+            except GuardStopped as stop:
+                return await self._end(interceptor, stop)
             finally:
                 _above.reset(token)
                 self._store(interceptor)
@@ -229,31 +280,66 @@ class ForeignWrappers:
         async def node_call(state: Any, call: Call) -> Any:
             if (end := await self._refuse_input(state)) is not None:
                 return end
-            interceptors: list[NodeInterceptor] = []
-            config = get_config()  # a model may be asked by a graph that the node runs
-
-            def site() -> Any:
-                interceptors.append(self._interceptor(config))
-                return interceptors[0].site
-
+            # A model may be asked by a graph that the node runs, whose config is another.
+            opened = _Opened(partial(self._interceptor, get_config()))
+            watch = partial(Watch, opened.site, self._warn)
+            run = WatchedNode(call, watch, judges=self.policy.judges)
             try:
-                with watched_by(Watch(site, self._warn)):
-                    result = await call(state)
+                with intercepted_by(None):
+                    result = await run.run(state)
+                if run.watch.message is not None:
+                    result = await self._judged(opened.interceptor, run.watch.message, result)
+                await run.show(run.watch.message, self._tag())
             except GuardStopped as stop:
-                if not isinstance(stop.decision, Decision) or not interceptors:
+                if not opened.is_open:
                     raise
-                await interceptors[0].site.decide_by_table(stop.decision, possible=False)
-                close(interceptors[0].account, stop.decision.reason, stop.decision.cause)
-                return self._close(interceptors[0])
-            if interceptors:
-                self._store(interceptors[0])
+                return await self._end(opened.interceptor, stop)
+            if not self.has_tools:
+                await self._observe(opened, state, result)
+            if opened.is_open:
+                self._store(opened.interceptor)
             return result
 
         return node_call
 
+    async def _judged(self, interceptor: NodeInterceptor, heard: AIMessage, result: Any) -> Any:
+        """Return the result of a node that has asked a model, with texts that pass."""
+        if not interceptor.site.policy.judges:
+            return result
+        text = "" if self.has_messages else str(heard.text)
+        return await with_passing_texts(interceptor.site, result, self._messages(), text=text)
+
+    async def _observe(self, opened: _Opened, state: Any, result: Any) -> None:
+        """Observe the answers of tools that run in a node which is not known to run any."""
+        updates = [*updates_of(result)]
+        if not self.has_messages or not has_tool_answers(updates):
+            return
+        tools_node = ToolsNode(state, self._messages())
+        for tool_call, answer in tools_node.answers(updates):
+            site = opened.interceptor.site
+            await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
+
+    async def _end(self, interceptor: NodeInterceptor, stop: GuardStopped) -> Any:
+        """End the run of the graph by a stop in a node that cannot be run again."""
+        decision = await self._decision_of(interceptor, stop)
+        close(interceptor.account, decision.reason, decision.cause)
+        return self._close(interceptor)
+
+    def _messages(self) -> list[Any]:
+        values = read_state(get_config(), ("messages",)) if self.has_messages else {}
+        return [*(values.get("messages") or ())]
+
+    def _config(self) -> RunnableConfig:
+        """Return the config of a node whose models may say what is judged later."""
+        return without_tokens() if self.policy.judges else get_config()
+
+    def _tag(self) -> str:
+        """Return the path of the agent for which the graph runs, "" for a graph alone."""
+        return str((get_config().get("metadata") or {}).get(AGENT_TAG) or "")
+
     def _warn(self) -> None:
         if not self.sees_models:
-            warn_of_no_guards(f"{self.place.path}{self.suffix}")
+            warn_of_unseen_calls(f"{self.place.path}{self.suffix}")
 
     def around_question(self) -> Callable[[Any, Call], Awaitable[Any]]:
         """Return the wrapper of the node that asks a human, and does nothing before that."""

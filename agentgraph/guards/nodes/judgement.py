@@ -99,6 +99,51 @@ def input_of(messages: Sequence[BaseMessage]) -> list[HumanMessage]:
     return humans
 
 
+async def judge_once(site: Site, text: str, messages: Sequence[BaseMessage]) -> AIMessage | None:
+    """Return None for an answer that passes, else the safe answer; its model is not asked again.
+
+    Raises as `judge` does.
+    """
+    subject = _subject(site, text, messages)
+    failure = await _failed_gate(site, subject)
+    if failure is None:
+        if site.policy.escalation.critic is not None:
+            await _criticize(site, subject, text)
+        return None
+    failure_class = failure.failure_class or "schema_failure"
+    cell = site.policy.table.cell(failure_class, site.policy.tier)
+    safe_answer = _safe_answer(site.policy) if cell.action == "fallback" else None
+    evidence = {"validation": failure.to_dict()}
+    denial = Decision("deny", "gate", failure.cause, failure_class, evidence)
+    decision = await site.decide_by_table(denial, possible=safe_answer is not None)
+    if decision.action == "escalate":
+        raise AnswerWithheld(decision, text)
+    if safe_answer is None or decision.action != "fallback":
+        raise GuardStopped(decision, f"gate: {failure.cause}")
+    return safe_answer.model_copy()
+
+
+async def passes_beside_calls(site: Site, text: str, messages: Sequence[BaseMessage]) -> bool:
+    """Tell whether a text may be shown that a model has written beside calls of tools.
+
+    It is no answer: the calls may run without it, and nobody is asked about it.
+    """
+    subject = _subject(site, text, messages)
+    failure = await _failed_gate(site, subject)
+    if failure is not None:
+        evidence: Mapping[str, object] = {"validation": failure.to_dict()}
+        decision = Decision("deny", "gate", failure.cause, failure.failure_class, evidence)
+    elif site.policy.escalation.critic is not None:
+        score = await site.policy.escalation.score(subject)
+        if score.allows:
+            return True
+        decision = Decision("deny", score.guard, score.cause, score.failure_class, score.evidence)
+    else:
+        return True
+    await site.decide(decision)
+    return False
+
+
 async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> None:
     """Check a human's edit by the gates; raise `AnswerWithheld`, to ask again, where it fails."""
     if site.place.fits is not None and not site.place.fits(text):

@@ -19,11 +19,12 @@ from langchain_core.messages import (
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
+from agentgraph.graphs.silence import Silence
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
 from agentgraph.guards.mechanisms.spending.prices import attributes_of, model_name_of
-from agentgraph.guards.nodes.judgement import judge
+from agentgraph.guards.nodes.judgement import judge, passes_beside_calls
 from agentgraph.guards.nodes.payment import fail, reserve, settle
 from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
@@ -31,7 +32,7 @@ from agentgraph.guards.records.account import ANYWHERE
 from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
-from agentgraph.sendable import with_whole_calls
+from agentgraph.sendable import with_whole_calls, without_text
 
 _ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
@@ -96,6 +97,8 @@ class GuardedModelCall:
                     # No other layer may ask again what was given up here.
                     self.failure = error if self._has_given_up else None
                     raise
+            if self._site.policy.judges and calls_of(answer.message) and answer.message.text:
+                answer = await self._without_refused_text(answer, messages)
             correction = await self._judge(answer, messages)
             if correction is None:
                 if not answer.message.tool_calls:
@@ -147,6 +150,22 @@ class GuardedModelCall:
             if not passes:
                 _record_usage(site.place, answer.message)
         return correction
+
+    async def _without_refused_text(
+        self, answer: Answer, messages: Sequence[BaseMessage]
+    ) -> Answer:
+        """Return an answer that calls tools without its text, where that may not be shown."""
+        message, permit = answer
+        try:
+            with self._site.time_limit():
+                if await passes_beside_calls(self._site, str(message.text), messages):
+                    return answer
+        except BaseException:
+            if permit is not None:
+                permit.release()
+            raise
+        message = self.model_message = without_text(message)
+        return Answer(message, permit)
 
     async def _attempts(self, messages: Sequence[BaseMessage]) -> Answer:
         """Ask the model, retry after transient failures, and ask its fallback at the end."""
@@ -287,7 +306,10 @@ class GuardedModelCall:
     ) -> AIMessage:
         try:
             with self._site.time_limit(self._site.policy.deadlines.step_s):
-                return await self._call.ask(answerer, messages)
+                if self._call.is_foreign or not self._site.policy.judges:
+                    return await self._call.ask(answerer, messages)
+                with Silence():  # no stream shows a text that may be refused
+                    return await self._call.ask(answerer, messages)
         except Overdue as error:
             if (decision := self._overdue()) is not None:
                 raise await self._late(decision) from error

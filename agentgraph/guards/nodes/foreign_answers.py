@@ -1,0 +1,163 @@
+"""What the nodes of a foreign graph say: judged before any stream, caller or next node sees it.
+
+A node that stands for a model may be asked again. Any other node has done its work when its text is
+judged: the text passes, or a safe answer takes its place, or the run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, TypeAlias
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ToolCall,
+    ToolMessage,
+)
+
+from agentgraph.errors import GuardStopped, ModelError
+from agentgraph.graphs.silence import Silence
+from agentgraph.guards.decision import Decision
+from agentgraph.guards.nodes.foreign_calls import (
+    ModelNode,
+    all_messages,
+    has_text,
+    swap_message,
+    swap_text,
+)
+from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
+from agentgraph.guards.nodes.interceptor import NodeInterceptor
+from agentgraph.guards.nodes.judgement import judge_once, passes_beside_calls
+from agentgraph.guards.nodes.site import Site, stop_error
+from agentgraph.guards.nodes.tool_call import refusal
+from agentgraph.history import calls_of
+from agentgraph.interception import ControlFlow, ModelCall, ToolUse
+from agentgraph.patching import updates_of
+from agentgraph.sendable import without_text
+from agentgraph.stream import AIMessageEvent, emit, media_of
+
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+class WatchedNode:
+    """The runs of one node under a watch; no stream shows what may still be refused."""
+
+    def __init__(self, call: Call, watch: Callable[[], Watch], *, judges: bool) -> None:
+        self._call = call
+        self._make = watch
+        self._judges = judges
+        self._silence: Silence | None = None
+        self.watch = watch()
+
+    def message(self) -> AIMessage | None:
+        """Return the last message of a model that the node has asked."""
+        return self.watch.message
+
+    async def run(self, state: Any) -> Any:
+        """Run the node."""
+        watch = self.watch = self._make()
+        with watched_by(watch):
+            try:
+                if not self._judges:
+                    return await self._call(state)
+                with Silence(lambda: watch.message is not None) as silence:
+                    self._silence = silence
+                    return await self._call(state, config=silence.config)
+            except (ControlFlow, GuardStopped):
+                raise
+            except Exception as error:
+                if not watch.has_run_tools:
+                    raise
+                # Without its cause, which might be one to try again after: tools have run.
+                raise ModelError.of("a node that has run tools", error) from None
+
+    async def show(self, message: AIMessage | None, agent: str) -> None:
+        """Show what has passed: a message of the node's model, and its custom stream."""
+        if self._silence is None:
+            return
+        self._silence.release()
+        if message is not None and agent and (message.text or media_of(message)):
+            text, blocks = str(message.text), media_of(message)
+            message_id = message.id or ""
+            await emit(AIMessageEvent(agent=agent, text=text, message_id=message_id, blocks=blocks))
+
+
+async def with_passing_texts(
+    site: Site,
+    result: Any,
+    messages: Collection[BaseMessage],
+    *,
+    text: str = "",
+    judged: AIMessage | None = None,
+) -> Any:
+    """Return a node's result in which each text passes; raise where the run must end.
+
+    `messages` are those that the node has seen, and `judged` is one that was judged. `text` may be
+    an answer too, where it stands in the result.
+    """
+    known_ids = {message.id for message in messages}
+    for message in all_messages(updates_of(result)):
+        if not isinstance(message, AIMessage) or message is judged:
+            continue
+        is_new = message.id is None or message.id not in known_ids
+        if is_new and message.text:
+            passing = await _passing(site, message, [*messages])
+            result = result if passing is message else swap_message(result, message, passing)
+    if text and has_text(updates_of(result), text):
+        safe = await judge_once(site, text, [*messages])
+        result = result if safe is None else swap_text(result, text, str(safe.text))
+    return result
+
+
+async def _passing(site: Site, message: AIMessage, messages: list[BaseMessage]) -> AIMessage:
+    text = str(message.text)
+    if calls_of(message):
+        passes = await passes_beside_calls(site, text, messages)
+        return message if passes else without_text(message)
+    safe = await judge_once(site, text, messages)
+    return message if safe is None else safe.model_copy(update={"id": message.id})
+
+
+# The calls of a model whose tools run in no node that is known.
+
+
+async def with_allowed_calls(
+    interceptor: NodeInterceptor, node: ModelNode, call: ModelCall, message: AIMessage
+) -> AIMessage:
+    """Return a message whose calls may all run; the model is told once which of them may not."""
+    refusals = await _refusals(interceptor.site, node, message)
+    if refusals:
+        answers = [refusals.get(str(c["id"])) or _unrun(c) for c in message.tool_calls]
+        message = await interceptor.ask_model(
+            call._replace(messages=[*call.messages, message, *answers])
+        )
+        refusals = await _refusals(interceptor.site, node, message)
+    for answer in refusals.values():
+        denial = Decision("abort", "gate", str(answer.text), "unsafe_output")
+        raise stop_error(await interceptor.site.decide_by_table(denial, possible=False))
+    return message
+
+
+async def _refusals(site: Site, node: ModelNode, message: AIMessage) -> Mapping[str, ToolMessage]:
+    """Return the answers to the calls that may not run, by their ids."""
+    refusals: dict[str, ToolMessage] = {}
+    answered_ids = node.answered_ids()
+    for call in message.tool_calls:
+        call_id = str(call["id"])
+        if call_id in answered_ids:
+            continue
+        use = ToolUse(None, call["name"], call["args"], "", str(message.id), _never_run)
+        answer = await refusal(site, use)
+        if answer is not None:
+            refusals[call_id] = answer.model_copy(update={"tool_call_id": call_id})
+    return refusals
+
+
+def _unrun(call: ToolCall) -> ToolMessage:
+    text = "Not executed: another call of this message may not run."
+    return ToolMessage(text, tool_call_id=call["id"] or "", name=call["name"], status="error")
+
+
+async def _never_run(args: Mapping[str, object] | None = None) -> object:
+    raise AssertionError("the graph runs its tools itself")
