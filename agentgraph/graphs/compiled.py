@@ -30,8 +30,7 @@ def functional_fault(graph: object, name: str) -> str:
         return ""
     return (
         f"{name!r} is made with LangGraph's functional API (@entrypoint) or is a bare Pregel: it "
-        "has no nodes that guards could hold for. Build it as a StateGraph or as an Agent, or "
-        "run it without guards, guards=None"
+        "has no nodes that guards could hold for. Build it as a StateGraph or as an Agent"
     )
 
 

@@ -6,7 +6,7 @@ judged: the text passes, or a safe answer takes its place, or the run ends.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from langchain_core.messages import (
@@ -61,7 +61,7 @@ class WatchedNode:
             try:
                 if not self._judges:
                     return await self._call(state)
-                with Silence(lambda: watch.message is not None) as silence:
+                with Silence(lambda: watch.calls > 0) as silence:
                     self._silence = silence
                     return await self._call(state, config=silence.config)
             except (ControlFlow, GuardStopped):
@@ -72,15 +72,19 @@ class WatchedNode:
                 # Without its cause, which might be one to try again after: tools have run.
                 raise ModelError.of("a node that has run tools", error) from None
 
-    async def show(self, message: AIMessage | None, agent: str) -> None:
-        """Show what has passed: a message of the node's model, and its custom stream."""
+    async def show(self, messages: Iterable[BaseMessage], agent: str, *, is_whole: bool) -> None:
+        """Show messages that have passed; the custom stream too, if nothing was refused."""
         if self._silence is None:
             return
-        self._silence.release()
-        if message is not None and agent and (message.text or media_of(message)):
+        if is_whole:
+            self._silence.release()
+        for message in messages:
             text, blocks = str(message.text), media_of(message)
-            message_id = message.id or ""
-            await emit(AIMessageEvent(agent=agent, text=text, message_id=message_id, blocks=blocks))
+            # Without an id it would be told again with the one that the graph's state gives to it.
+            if agent and self.watch.calls and message.id and (text or blocks):
+                await emit(
+                    AIMessageEvent(agent=agent, text=text, message_id=message.id, blocks=blocks)
+                )
 
 
 async def with_passing_texts(
@@ -96,18 +100,21 @@ async def with_passing_texts(
     `messages` are those that the node has seen, and `judged` is one that was judged. `text` may be
     an answer too, where it stands in the result.
     """
-    known_ids = {message.id for message in messages}
-    for message in all_messages(updates_of(result)):
-        if not isinstance(message, AIMessage) or message is judged:
-            continue
-        is_new = message.id is None or message.id not in known_ids
-        if is_new and message.text:
+    for message in new_answers(result, messages):
+        if message.text and message is not judged:
             passing = await _passing(site, message, [*messages])
             result = result if passing is message else swap_message(result, message, passing)
     if text and has_text(updates_of(result), text):
         safe = await judge_once(site, text, [*messages])
         result = result if safe is None else swap_text(result, text, str(safe.text))
     return result
+
+
+def new_answers(result: Any, messages: Collection[BaseMessage]) -> list[AIMessage]:
+    """Return the messages of models in a node's result that it has not seen before."""
+    known_ids = {message.id for message in messages} - {None}
+    answers = [m for m in all_messages(updates_of(result)) if isinstance(m, AIMessage)]
+    return [message for message in answers if message.id not in known_ids]
 
 
 async def _passing(site: Site, message: AIMessage, messages: list[BaseMessage]) -> AIMessage:

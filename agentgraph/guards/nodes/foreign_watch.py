@@ -51,7 +51,8 @@ class Watch(BaseCallbackHandler):
         self._on_first = on_first
         self._is_model = is_model
         self._site: Site | None = None
-        self._calls = 0
+        self.calls = 0
+        """How many models the node has asked."""
         self._unpaid: LLMResult | None = None
         self._judged: dict[str, tuple[str, Mapping[str, object]]] = {}
         self.message: AIMessage | None = None
@@ -70,8 +71,8 @@ class Watch(BaseCallbackHandler):
         """Count a call of a model, or forbid it."""
         if not self._sees():
             return  # a guarded node within asks its model
-        self._calls += 1
-        if self._is_model and self._calls == 1:
+        self.calls += 1
+        if self._is_model and self.calls == 1:
             return
         site = self._open_site()
         decision = _denial_at(site)

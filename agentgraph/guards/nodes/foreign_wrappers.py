@@ -38,6 +38,7 @@ from agentgraph.guards.nodes.approval import (
 )
 from agentgraph.guards.nodes.foreign_answers import (
     WatchedNode,
+    new_answers,
     with_allowed_calls,
     with_passing_texts,
 )
@@ -158,7 +159,8 @@ class ForeignWrappers:
             result = node.result_for(message, withheld)
             if site.policy.judges and not node.replacement_id:
                 result = await with_passing_texts(site, result, node.messages, judged=message)
-                await run.show(message, self._tag())
+                is_whole = result is node.result
+                await run.show([message], self._tag(), is_whole=is_whole)
         except GuardStopped as stop:
             decision = await self._decision_of(interceptor, stop)
             text = stop.text if isinstance(stop, AnswerWithheld) else ""
@@ -287,9 +289,11 @@ class ForeignWrappers:
             try:
                 with intercepted_by(None):
                     result = await run.run(state)
+                said = result
                 if run.watch.message is not None:
                     result = await self._judged(opened.interceptor, run.watch.message, result)
-                await run.show(run.watch.message, self._tag())
+                answers = new_answers(result, self._messages() if run.watch.calls else ())
+                await run.show(answers, self._tag(), is_whole=result is said)
             except GuardStopped as stop:
                 if not opened.is_open:
                     raise

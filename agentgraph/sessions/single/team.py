@@ -12,6 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.compiled import functional_fault
 from agentgraph.graphs.memory import LastingChannels, NestedMemories, take_whole_state
 from agentgraph.guards import Effect, Guards
 from agentgraph.outcomes import NOTES, Handoff
@@ -60,6 +61,8 @@ class SingleTeam(CompiledTeam):
         name = participant.name
         # Of others: the graph of an agent of ours is compiled at its first use.
         graph = participant.graph if isinstance(participant, ForeignGraph) else None
+        if fault := functional_fault(graph, name):
+            raise ConfigurationError(fault, code="served")
         if isinstance(graph, CompiledStateGraph) and "messages" not in graph.builder.channels:
             raise ConfigurationError(
                 f"the graph {name!r} has no channel `messages`, which who speaks to it sends",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
+from langchain.agents.middleware import AgentMiddleware
 from langgraph.types import Command
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, Hub
 from agentgraph.guards import Escalation, Gate
 from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.stream import AIMessageEvent, Event, FinalStateEvent, InterruptEvent, TokenEvent
-from agentgraph.testing import ScriptedModel, call
+from agentgraph.testing import ScriptedModel, Turn, call
 
 SECRET = "The code is 4711."
 
@@ -65,3 +68,78 @@ async def test_others_in_the_tree_are_told_token_by_token() -> None:
     events = await read(root.astream("hi"))
 
     assert [text for kind, text in texts(events) if kind == "token"] == ["all", " is", " well"]
+
+
+class Passing(AgentMiddleware[Any, Any]):
+    """Middleware around the model, which asks it once."""
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request)
+
+
+def ledger(account: str) -> str:
+    """Read an account."""
+    return "nothing"
+
+
+def talker(**fields: Any) -> Agent:
+    """Return an agent that tells the code beside a call, in an answer, and then never again."""
+    turns: list[Any] = [Turn(SECRET, [call("ledger", account="a")]), SECRET, "I may not say."]
+    model = ScriptedModel(turns)
+    return Agent("Solo", model=model, tools=[ledger], **{"guards": GATED, **fields})
+
+
+MIDDLEWARE = pytest.mark.parametrize("middleware", [[], [Passing()]], ids=["plain", "middleware"])
+
+
+@MIDDLEWARE
+async def test_a_text_beside_a_call_is_judged_and_the_tool_runs_without_it(middleware: Any) -> None:
+    agent = talker(middleware=middleware)
+
+    events = await read(agent.astream("hi", thread_id="t"))
+
+    assert texts(events) == [("ai_message", "I may not say."), ("message", "I may not say.")]
+    assert not any(SECRET in event.to_json().decode() for event in events)
+    history = await agent.ahistory("t")
+    assert [m.text for m in history] == ["hi", "", "nothing", "I may not say."]
+
+
+async def test_a_text_beside_a_call_that_passes_is_told() -> None:
+    model = ScriptedModel([Turn("One moment.", [call("ledger", account="a")]), "All is well."])
+    agent = Agent("Solo", model=model, tools=[ledger], guards=GATED)
+
+    told = texts(await read(agent.astream("hi")))
+
+    assert [text for kind, text in told if kind == "ai_message"] == ["One moment.", "All is well."]
+
+
+@MIDDLEWARE
+async def test_no_stream_of_langgraph_shows_what_a_gate_refuses(middleware: Any) -> None:
+    modes: Any = ["messages", "values", "updates", "custom", "debug"]
+    value = {"messages": [("user", "hi")]}
+
+    parts = talker(middleware=middleware).graph.astream(value, stream_mode=modes, subgraphs=True)
+    assert SECRET not in repr([part async for part in parts])
+    told = talker(middleware=middleware).graph.astream_events(value, version="v2")
+    assert SECRET not in repr([event async for event in told])
+
+
+async def test_a_critic_is_asked_about_a_text_beside_a_call() -> None:
+    critic = Escalation(0.5, critic=lambda subject: 0.1 if SECRET in subject.text else 0.9)
+    model = ScriptedModel([Turn(SECRET, [call("ledger", account="a")]), "All is well."])
+    agent = Agent("Solo", model=model, tools=[ledger], guards=Guards.interactive(escalation=critic))
+
+    events = await read(agent.astream("hi"))
+
+    assert texts(events) == [("ai_message", "All is well."), ("message", "All is well.")]
+    assert not any(SECRET in event.to_json().decode() for event in events)
+
+
+async def test_a_session_s_stream_shows_no_text_that_a_gate_refuses() -> None:
+    agent = talker()
+    async with await Hub.open("memory", serve=[agent]) as hub:
+        session = await hub.session(agent, id="s", ttl=None)
+        await session.send("user", "hi")
+        await session.settled()
+        assert SECRET not in repr(await session.history())
+        assert "I may not say." in repr(await session.history())
