@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from langchain_core.messages.tool import ToolOutputMixin
 from typing_extensions import TypedDict
 
+from agentgraph.cutoff import is_left_behind
 from agentgraph.display import code, row
 
 # ToolOutputMixin makes LangChain's tools return these as they are; without it they become text.
@@ -119,7 +120,7 @@ def current_notes() -> list[Note] | None:
 def take_note(note: Note) -> bool:
     """Add a note; return False where notes are not collected."""
     notes = _notes.get()
-    if notes is None:
+    if notes is None or is_left_behind():
         return False
     notes.append(note)
     return True

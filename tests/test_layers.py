@@ -19,6 +19,7 @@ LEAVES = frozenset(
         "drawing",
         "errors",
         "history",
+        "cutoff",
         "timeouts",
         "outcomes",
         "participant",

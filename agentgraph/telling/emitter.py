@@ -16,6 +16,7 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar, cast
 
+from agentgraph.cutoff import is_left_behind
 from agentgraph.errors import AgentGraphError
 from agentgraph.running import Run, current_delegation, waiting_for_reader
 from agentgraph.stream import (
@@ -88,6 +89,8 @@ class EventEmitter:
 
     async def emit(self, event: Event) -> None:
         """Stamp an event and put it on the queue, in order, as soon as there is room."""
+        if is_left_behind():
+            return
         if isinstance(event, ErrorEvent):
             self.error_messages.add(event.message)
         position = self.position()

@@ -24,6 +24,7 @@ from langgraph.types import Command
 from agentgraph.agents.nodes.middleware import Stops
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.blocking import in_thread, without_aborts
+from agentgraph.cutoff import is_left_behind
 from agentgraph.outcomes import Finish, Handoff, Note
 from agentgraph.running import Run
 
@@ -127,7 +128,7 @@ def _with_sync_manager(function: Callable[..., Awaitable[Any]]) -> Callable[...,
 
 def _record(result: object) -> None:
     attempt = current_attempt.get(None)
-    if attempt is None or isinstance(result, Command | Handoff | Finish):
+    if attempt is None or isinstance(result, Command | Handoff | Finish) or is_left_behind():
         return
     call_id = attempt.call["id"] or ""
     content = result[0] if isinstance(result, tuple) and len(result) == 2 else result

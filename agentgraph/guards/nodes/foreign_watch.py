@@ -18,6 +18,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from agentgraph.blocking import run_sync
+from agentgraph.cutoff import is_left_behind
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.gates.gate import Subject
@@ -123,6 +124,8 @@ class Watch(BaseCallbackHandler):
         """Tell whether a call is no other guard's: neither of a watch within, nor of an agent."""
         if _current.get() is not self:
             return False
+        if is_left_behind():
+            raise _forbidden(Decision("abort", "deadline", "the run has gone on without this call"))
         interceptor = current_interceptor()
         if interceptor is None or not isinstance(interceptor.account, Account):
             return True

@@ -55,7 +55,7 @@ from agentgraph.guards.nodes.foreign_watch import Forbidden, Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
-from agentgraph.guards.nodes.site import Overdue, Site, close, run_or_leave
+from agentgraph.guards.nodes.site import Overdue, Site, close
 from agentgraph.guards.nodes.tool_call import cut_off, is_cut_off, observe_answer, refusal
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
@@ -198,6 +198,8 @@ class ForeignWrappers:
             try:
                 with intercepted_by(interceptor), inside_tool("tools"), watched_by(watch):
                     result = await self._run_tools(site, tools_node, call)
+            except Overdue as error:  # the model's next node ends the run
+                result = tools_node.stop(str(error))
             except GuardStopped as stop:
                 if not tools_node.calls:  # they are in another channel: none can be answered
                     return await self._end(interceptor, stop)
@@ -234,12 +236,9 @@ class ForeignWrappers:
         node_input, limit_s = tools_node.remaining_input(), site.policy.deadlines.tool_s
         if node_input is None:  # all its calls were refused
             return []
-        if limit_s is None:
-            return await call(node_input, config=self._config())
+        run = partial(call, node_input, config=self._config())
         try:
-            return await run_or_leave(
-                call(node_input, config=self._config()), site.time_limit(limit_s, "tool")
-            )
+            return await site.cut_off(run, limit_s, "tool")
         except Overdue as error:
             if not is_cut_off(error):
                 raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from langchain_core.messages import (
@@ -305,15 +306,18 @@ class GuardedModelCall:
         self, answerer: Answerer | None, messages: Sequence[BaseMessage]
     ) -> AIMessage:
         try:
-            with self._site.time_limit(self._site.policy.deadlines.step_s):
-                if self._call.is_foreign or not self._site.policy.judges:
-                    return await self._call.ask(answerer, messages)
-                with Silence():  # no stream shows a text that may be refused
-                    return await self._call.ask(answerer, messages)
+            step_s = self._site.policy.deadlines.step_s
+            return await self._site.cut_off(partial(self._say, answerer, messages), step_s)
         except Overdue as error:
             if (decision := self._overdue()) is not None:
                 raise await self._late(decision) from error
             raise
+
+    async def _say(self, answerer: Answerer | None, messages: Sequence[BaseMessage]) -> AIMessage:
+        if self._call.is_foreign or not self._site.policy.judges:
+            return await self._call.ask(answerer, messages)
+        with Silence():  # no stream shows a text that may be refused
+            return await self._call.ask(answerer, messages)
 
     def _permit(self, key: str) -> Permit | None:
         """Ask the breaker for a permit, which may be a refusal; None where there is no breaker."""

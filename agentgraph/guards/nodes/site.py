@@ -6,16 +6,17 @@ take effect, and knows the deadline of the work.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from agentgraph.clock import clock
+from agentgraph.cutoff import cut_off
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
@@ -165,6 +166,20 @@ class Site:
         outer = self.account.deadline
         return stage if outer is None or stage.at < outer.at else stage.shorter(outer)
 
+    async def cut_off(
+        self,
+        work: Callable[[], Awaitable[T]],
+        step_s: float | None = None,
+        layer: Layer = "step",
+    ) -> T:
+        """Return the result of a call that is cut off at the deadline, or after `step_s` seconds.
+
+        Where it does not end then, it is left behind.
+        """
+        if step_s is None and self.deadline() is None:
+            return await work()
+        return await cut_off(work, partial(self.time_limit, step_s, layer))
+
     def time_limit(self, step_s: float | None = None, layer: Layer = "step") -> in_time:
         """Return a context that is cut off at the deadline, or after a step's or tool's seconds."""
         return in_time(self.deadline(), step_s, layer)
@@ -245,31 +260,6 @@ class in_time:
         if self._at - clock().wall() > _TOLERANCE_S:
             raise error
         raise Overdue(self._layer, self._seconds) from error
-
-
-async def run_or_leave(work: Awaitable[T], limit: in_time) -> T:
-    """Run what may not heed its cancellation; where its time is over, leave it behind.
-
-    It runs in a task of its own, so a result that comes too late reaches nobody.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        with limit:
-            return await asyncio.shield(task)
-    except Overdue:
-        task.add_done_callback(_take_error)
-        task.cancel()
-        raise
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait({task})  # a run that is cancelled waits until its tools have cleaned up
-        raise
-
-
-def _take_error(task: asyncio.Task[object]) -> None:
-    """Take the error of a task that nobody waits for: asyncio would log it as lost."""
-    if not task.cancelled():
-        task.exception()
 
 
 def close(account: Account, reason: str, cause: str) -> None:

@@ -22,7 +22,7 @@ from agentgraph.guards.mechanisms.loop import INSTEAD, attempts_beyond_patience
 from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
-from agentgraph.guards.nodes.site import Overdue, Site, run_or_leave
+from agentgraph.guards.nodes.site import Overdue, Site
 from agentgraph.interception import ControlFlow, LedgerUnavailable, SkippedCall, ToolUse
 from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
 from agentgraph.participant import HANDOFF_TOOL
@@ -70,7 +70,7 @@ class GuardedToolCall:
         site, use, effect = self._site, self._use, self._effect
         limit = site.policy.tool_limit
         try:
-            result = await self._run_in_time()
+            result = await site.cut_off(use.run, site.policy.deadlines.tool_s, "tool")
         except ControlFlow:
             raise
         except Exception as error:
@@ -91,13 +91,6 @@ class GuardedToolCall:
             content, has_failed = _content_of(updates)
             await _observe(site, use, effect, content, failed=has_failed)
         return result
-
-    async def _run_in_time(self) -> object:
-        limit_s = self._site.policy.deadlines.tool_s
-        if limit_s is None:  # no task of its own
-            with self._site.time_limit():
-                return await self._use.run()
-        return await run_or_leave(self._use.run(), self._site.time_limit(limit_s, "tool"))
 
     # Actions.
 
