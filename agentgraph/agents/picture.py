@@ -49,7 +49,7 @@ def _idle_nodes(agent: AgentSpec) -> set[str]:
 
 
 def _levels(agent: AgentSpec, at: str, around: Guards | None) -> Iterator[_Level]:
-    own = Guards.interactive() if agent.guards is DEFAULT and not at else agent.guards
+    own = Guards.default() if agent.guards is DEFAULT and not at else agent.guards
     guards = own.within(around) if isinstance(own, Guards) else around
     yield at, agent, guards
     for child in agent.children:

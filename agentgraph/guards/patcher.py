@@ -66,6 +66,14 @@ class Guards(Policy):
         super().__init__(tier, **overrides)
 
     @classmethod
+    def default(cls) -> Guards:
+        """Return the policy of an agent or a team that was given none.
+
+        It is `interactive`, with the breakers and retry budgets of the process.
+        """
+        return cls("interactive").share_with_process()
+
+    @classmethod
     def interactive(cls, **overrides: Unpack[Overrides[Guards]]) -> Guards:
         """Return the policy for a user who waits for the answer.
 

@@ -27,6 +27,7 @@ from agentgraph.guards.mechanisms.limits import (
     StepLimit,
 )
 from agentgraph.guards.mechanisms.loop import LoopDetector
+from agentgraph.guards.mechanisms.process import ModelKey, process_breaker, process_retry
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
@@ -43,7 +44,8 @@ from agentgraph.guards.tiers import OF_TIER, guards_of
 class Policy:
     """Which guards hold, and with which limits.
 
-    It owns its circuit breakers and its retry budget: all runs under one policy share them.
+    It owns its circuit breakers and retry budgets, one for each provider and model: all runs under
+    one policy share them. Those of the default policy are the process's.
     """
 
     steps: StepLimit | None
@@ -103,6 +105,8 @@ class Policy:
         self._budgets: tuple[tuple[str, CostBudget], ...] | None = None
         self._prices: Prices | None = None
         self._table: DecisionTable | None = None
+        self._of_process: tuple[object, ...] = ()
+        """The breaker and the retry budget in whose place the process's own are used."""
         self._set(guards_of(tier), values)
         if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
             raise ConfigurationError([f"breaker: {fault}"])
@@ -131,6 +135,31 @@ class Policy:
             has_fallback = self.breaker is not None and self.breaker.fallback is not None
             self._table = with_fallback(self.decisions) if has_fallback else self.decisions
         return self._table
+
+    def share_with_process(self) -> Self:
+        """Use the breakers and retry budgets of the process; return the policy itself."""
+        self._of_process = (self.breaker, self.retry)
+        return self
+
+    def breaker_of(self, model: ModelKey, *, is_known: bool = True) -> CircuitBreaker | None:
+        """Return the breaker of a model; of one that is not known, the process has none."""
+        if self.breaker is None:
+            return None
+        if is_known and any(self.breaker is shared for shared in self._of_process):
+            return process_breaker(model)
+        return self.breaker.for_key(*model)
+
+    def retry_of(self, model: ModelKey, *, is_known: bool = True) -> RetryBudget | None:
+        """Return the retry budget of a model; of one that is not known, the process has none."""
+        if self.retry is None:
+            return None
+        if is_known and any(self.retry is shared for shared in self._of_process):
+            return process_retry(model)
+        return self.retry.for_key(*model)
+
+    def agent_breaker(self, path: str) -> CircuitBreaker | None:
+        """Return the breaker of an agent, which its answers open that fail a gate for good."""
+        return None if self.breaker is None else self.breaker.for_key(f"agent:{path}")
 
     @property
     def judges(self) -> bool:

@@ -107,7 +107,7 @@ class AgentSpec:
     @cached_property
     def policy(self) -> Guards | None:
         """The guards in force where this agent is the root of its tree, None without any."""
-        return Guards.interactive() if isinstance(self.guards, Default) else self.guards
+        return Guards.default() if isinstance(self.guards, Default) else self.guards
 
     def policy_at(self, path: str) -> Guards | None:
         """Return the guards in force at an agent of this tree, by its name or its path.

@@ -44,15 +44,19 @@ class Permit:
         if breaker := self._take_breaker():
             breaker._on_success(self._generation, valid)
 
-    def failure(self, kind: FailureKind, retry_after: float | None = None) -> None:
+    def failure(
+        self, kind: FailureKind, retry_after: float | None = None, *, is_final: bool = False
+    ) -> None:
         """Report what went wrong, with the provider's Retry-After in seconds.
+
+        A failure that is final opens the breaker at once: all further tries were made already.
 
         A fault of the client itself (400, 401, 403) is no failure of the provider: call `release`.
         """
         if kind not in _KINDS:
             raise ValueError(f"failure({kind!r}): give one of {', '.join(_KINDS)}")
         if breaker := self._take_breaker():
-            breaker._on_failure(self._generation, self._run, kind, retry_after)
+            breaker._on_failure(self._generation, self._run, kind, retry_after, is_final)
 
     def release(self) -> None:
         """Report no outcome: the call was cancelled, or paused for a human.
@@ -81,9 +85,9 @@ class CircuitBreaker:
     further opening up to `cooldown_cap_s`, and longer where the provider's Retry-After says so.
     After it was closed for `cooldown_cap_s`, it begins with `cooldown_s` again.
 
-    Under `Guards` only failures of the provider are reported to the breaker of a model. Mistakes of
-    an agent are for gates, the loop detector and the decision table, which act on one input only: a
-    client that sends bad inputs must not close the agent to all other clients.
+    Under `Guards` only failures of the provider are reported to the breaker of a model. An agent
+    has a breaker of its own, which opens where its answers have failed a gate's schema, invariants
+    or grounding until the tries of the decision table were used up.
 
     A run whose failures opened it `max_trips` times is stopped; other runs are not. Nothing is
     awaited between a check and its effect, so the lock is only for several event loops at once.
@@ -114,7 +118,7 @@ class CircuitBreaker:
     _opened_by: FailureKind = field(init=False, repr=False, default="provider")
     _reason: str = field(init=False, repr=False, default="")
     _openings: OrderedDict[str, int] = field(init=False, repr=False, default_factory=OrderedDict)
-    _by_key: OrderedDict[str, CircuitBreaker] = field(
+    _by_key: OrderedDict[tuple[str, str], CircuitBreaker] = field(
         init=False, repr=False, default_factory=OrderedDict
     )
 
@@ -135,15 +139,19 @@ class CircuitBreaker:
         """Return its state for a run: also "stopped"."""
         return "stopped" if self._openings.get(run, 0) >= self.max_trips else self.state
 
-    def for_key(self, key: str) -> CircuitBreaker:
-        """Return the breaker of this key, the same one each time, configured like this one."""
+    def for_key(self, key: str, provider: str = "") -> CircuitBreaker:
+        """Return the breaker of this key, the same one each time, configured like this one.
+
+        With a `provider` it is another one than that of the same key elsewhere.
+        """
+        place = provider, key
         with self._lock:
-            if key not in self._by_key:
+            if place not in self._by_key:
                 if len(self._by_key) >= _MAX_KEYS:
                     self._forget_key()
-                self._by_key[key] = self.fresh(key)
-            self._by_key.move_to_end(key)
-            return self._by_key[key]
+                self._by_key[place] = self.fresh(key)
+            self._by_key.move_to_end(place)
+            return self._by_key[place]
 
     def fresh(self, key: str = "") -> CircuitBreaker:
         """Return a new breaker, configured like this one."""
@@ -180,14 +188,24 @@ class CircuitBreaker:
                 self._probe_until = -math.inf
 
     def _on_failure(
-        self, generation: int, run: str, kind: FailureKind, retry_after: float | None
+        self,
+        generation: int,
+        run: str,
+        kind: FailureKind,
+        retry_after: float | None,
+        is_final: bool,
     ) -> None:
         now = clock().monotonic()
         with self._lock:
             if generation != self._generation:
                 return
             is_probe = self._open_until is not None
-            reason = f"a {kind} failure of the probe" if is_probe else self._count_failure(kind)
+            if is_probe:
+                reason = f"a {kind} failure of the probe"
+            elif is_final:
+                reason = f"a {kind} failure, whose tries are used up"
+            else:
+                reason = self._count_failure(kind)
             if not reason:
                 return
             self._opened_by, self._reason = kind, reason

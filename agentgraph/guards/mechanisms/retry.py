@@ -7,7 +7,7 @@ how long the pauses between its attempts are.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from decimal import Decimal
 from threading import Lock
@@ -20,6 +20,7 @@ from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_f
 # One retry, in whole billionths: ten deposits of 0.1 have to make exactly one.
 _TOKEN = 10**9
 _MAX_DEPOSITS = 64
+_MAX_KEYS = 256
 _LARGEST_EXPONENT = 1000
 
 
@@ -31,6 +32,8 @@ class RetryBudget:
     from the start and is given once: after that, deposits fill it up first. So, over its whole
     life, retries never exceed `reserve + ratio * first attempts`. The reserve does not expire;
     deposits beyond it expire after `ttl_s`. The two together never exceed `cap`.
+
+    Under `Guards` each model at a provider has a budget of its own.
     """
 
     ratio: float = 0.1
@@ -45,6 +48,9 @@ class RetryBudget:
     """The deposits beyond the reserve, each with its instant, the oldest first."""
     _deposits_sum: int = field(init=False, repr=False, default=0)
     _lock: Lock = field(init=False, repr=False, default_factory=Lock)
+    _by_key: OrderedDict[tuple[str, str], RetryBudget] = field(
+        init=False, repr=False, default_factory=OrderedDict
+    )
 
     def __post_init__(self) -> None:
         if faults := self._faults():
@@ -52,6 +58,17 @@ class RetryBudget:
         self._deposit = _tokens(self.ratio)
         self._limit = _tokens(self.cap)
         self._full_reserve = self._reserve_left = _tokens(self.reserve)
+
+    def for_key(self, key: str, provider: str = "") -> RetryBudget:
+        """Return the budget of a model at a provider, the same one each time, set like this one."""
+        place = provider, key
+        with self._lock:
+            if place not in self._by_key:
+                if len(self._by_key) >= _MAX_KEYS:
+                    self._by_key.popitem(last=False)
+                self._by_key[place] = RetryBudget(self.ratio, self.reserve, self.cap, self.ttl_s)
+            self._by_key.move_to_end(place)
+            return self._by_key[place]
 
     def first_attempt(self) -> None:
         """Deposit for a call that is not a retry."""

@@ -19,7 +19,7 @@ from agentgraph.guards.mechanisms.escalation import (
 )
 from agentgraph.guards.nodes.site import Site, close
 from agentgraph.guards.place import Place
-from agentgraph.guards.records.account import ANYWHERE, Account
+from agentgraph.guards.records.account import ANYWHERE, Account, admit
 from agentgraph.interception import wait_for_human
 
 
@@ -137,6 +137,7 @@ def _grant(account: Account, place: Place) -> None:
     account.base = {**account.base, "replans": replans}
     own = f"{place.path}#"
     account.tries = {key: count for key, count in account.tries.items() if not key.startswith(own)}
+    admit(account, place.path)
 
 
 def _begin_limits(account: Account) -> None:

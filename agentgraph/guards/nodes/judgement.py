@@ -30,12 +30,17 @@ class AnswerWithheld(GuardStopped):
 
 
 async def judge(
-    site: Site, text: str, messages: Sequence[BaseMessage], permit: Permit | None
+    site: Site,
+    text: str,
+    messages: Sequence[BaseMessage],
+    permit: Permit | None,
+    agent_permit: Permit | None = None,
 ) -> BaseMessage | None:
     """Return None for an answer that passes, else a correction for its model, or a safe answer.
 
     Raises `AnswerWithheld` where a human must decide, `GuardStopped` where the run must end.
     `permit` belongs to the model call: an answer that fits no schema is a failure of the provider.
+    `agent_permit` belongs to the agent: its breaker opens where all tries were used up.
     """
     subject = _subject(site, text, messages)
     try:
@@ -47,7 +52,9 @@ async def judge(
     if permit is not None:
         permit.success(valid=failure is None or failure.failure_class != "schema_failure")
     if failure is not None:
-        return await _refuse(site, failure, text)
+        return await _refuse(site, failure, text, agent_permit)
+    if agent_permit is not None:
+        agent_permit.success()
     if site.policy.escalation.critic is not None:
         await _criticize(site, subject, text)
     return None
@@ -179,7 +186,9 @@ async def _criticize(site: Site, subject: Subject, text: str) -> None:
         raise AnswerWithheld(await site.decide(decision), text)
 
 
-async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessage:
+async def _refuse(
+    site: Site, result: ValidationResult, text: str, agent_permit: Permit | None
+) -> BaseMessage:
     """Return a correction or a safe answer for an answer that did not pass, or raise.
 
     Attempts are counted by stage and failure, so that answers that fail in two ways have, for each
@@ -190,6 +199,11 @@ async def _refuse(site: Site, result: ValidationResult, text: str) -> BaseMessag
     attempts = tries.get(counter, 0)
     decision = _decide(site, result, failure, attempts, text)
     await site.decide(decision)
+    has_tries = site.policy.table.cell(failure, site.policy.tier).action in _TRIES_AGAIN
+    are_used_up = has_tries and decision.action not in _TRIES_AGAIN
+    # A refusal by a policy says nothing of the agent's health.
+    if agent_permit is not None and are_used_up and failure == "schema_failure":
+        agent_permit.failure("schema", is_final=True)
     if decision.action in _GOES_ON:
         tries[counter] = attempts + 1
     if decision.action in _TRIES_AGAIN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -24,12 +24,13 @@ from agentgraph.graphs.silence import Silence
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
+from agentgraph.guards.mechanisms.process import ModelKey
 from agentgraph.guards.mechanisms.spending.prices import attributes_of, model_name_of
 from agentgraph.guards.nodes.judgement import judge, passes_beside_calls
 from agentgraph.guards.nodes.payment import fail, reserve, settle
 from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
-from agentgraph.guards.records.account import ANYWHERE
+from agentgraph.guards.records.account import ANYWHERE, account_admits
 from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
@@ -77,6 +78,8 @@ class GuardedModelCall:
         self._site = site
         self._call = call
         self._name = model_name_of(call.model)
+        self._key = _key_of(self._name, call.model)
+        self._retry = site.policy.retry_of(self._key, is_known=not call.is_foreign)
         self._has_given_up = False
         self.model_message: AIMessage | None = None
         """The last message that a model has given."""
@@ -89,7 +92,21 @@ class GuardedModelCall:
         A `message` is judged first: then the model is asked only if the message does not pass.
         """
         messages = self._with_corrections(self._call.messages)
-        answer = None if message is None else Answer(message, None)
+        if message is not None:
+            return await self._until_it_passes(Answer(message, None), messages, None)
+        permit = self._agent_permit()
+        if permit is None:
+            return await self._until_it_passes(None, messages, None)
+        if not permit.decision.allows:
+            return await self._instead_of_agent(permit.decision, messages)
+        try:
+            return await self._until_it_passes(None, messages, permit)
+        finally:
+            permit.release()  # unless an answer has passed, or has failed for good
+
+    async def _until_it_passes(
+        self, answer: Answer | None, messages: list[BaseMessage], agent_permit: Permit | None
+    ) -> AIMessage:
         while True:
             if answer is None:
                 try:
@@ -100,7 +117,7 @@ class GuardedModelCall:
                     raise
             if self._site.policy.judges and calls_of(answer.message) and answer.message.text:
                 answer = await self._without_refused_text(answer, messages)
-            correction = await self._judge(answer, messages)
+            correction = await self._judge(answer, messages, agent_permit)
             if correction is None:
                 if not answer.message.tool_calls:
                     self._site.account.learn(answer.message.content)
@@ -131,7 +148,40 @@ class GuardedModelCall:
             return [*messages, HumanMessage(text)]
         return [SystemMessage(text), *messages]
 
-    async def _judge(self, answer: Answer, messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    def _agent_permit(self) -> Permit | None:
+        """Ask the agent's own breaker, None where no gate judges or a human has let it go on."""
+        site = self._site
+        if not site.policy.gates or account_admits(site.account, site.place.path):
+            return None
+        breaker = site.policy.agent_breaker(site.place.path)
+        return None if breaker is None else breaker.acquire(site.account.run_id)
+
+    async def _instead_of_agent(self, refusal: Decision, messages: list[BaseMessage]) -> AIMessage:
+        """Return the fallback's answer while the agent's breaker is open; else a human is asked."""
+        refusal = replace(refusal, failure_class="schema_failure")
+        fallback = self._fallback()
+        if refusal.action == "abort":
+            raise stop_error(await self._site.decide(refusal))
+        if fallback is None:
+            raise stop_error(await self._site.decide(replace(refusal, action="escalate")))
+        await self._site.decide(replace(refusal, action="fallback"))
+        if isinstance(fallback, AIMessage):
+            return fallback.model_copy()
+        answer = await self._ask(model_name_of(fallback), messages, fallback)
+        return await self._until_it_passes(answer, messages, None)
+
+    def _fallback(self) -> Answerer | AIMessage | None:
+        """Return who or what answers in the model's place, None where the table has none."""
+        policy = self._site.policy
+        fallback: Any = policy.breaker.fallback if policy.breaker is not None else None
+        if self._call.is_foreign and not isinstance(fallback, AIMessage):
+            return None
+        swaps = policy.table.cell("provider_error", policy.tier).action == "fallback"
+        return fallback if swaps else None
+
+    async def _judge(
+        self, answer: Answer, messages: Sequence[BaseMessage], agent_permit: Permit | None
+    ) -> BaseMessage | None:
         """Return None for an answer that passes, a correction, or a safe answer in its place."""
         site = self._site
         text = site.place.answer_of(answer.message) if site.policy.judges else None
@@ -142,7 +192,7 @@ class GuardedModelCall:
         passes = False
         try:
             with site.time_limit():
-                correction = await judge(site, text, messages, answer.permit)
+                correction = await judge(site, text, messages, answer.permit, agent_permit)
                 passes = correction is None
         except Overdue:
             await self._admit_again()  # raises where a limit, and not only a gate, ends the run
@@ -170,8 +220,8 @@ class GuardedModelCall:
 
     async def _attempts(self, messages: Sequence[BaseMessage]) -> Answer:
         """Ask the model, retry after transient failures, and ask its fallback at the end."""
-        if self._site.policy.retry is not None:
-            self._site.policy.retry.first_attempt()
+        if self._retry is not None:
+            self._retry.first_attempt()
         attempt = 0
         while True:
             token_count = _tokens_streamed(self._site.place)
@@ -194,14 +244,14 @@ class GuardedModelCall:
     async def _pause(self, error: Exception, failure: Failure, attempt: int) -> float | None:
         """Return how long to wait before another attempt, None where there must be none."""
         site, policy = self._site, self._site.policy
-        if failure.kind != "transient" or policy.retry is None or policy.backoff is None:
+        if failure.kind != "transient" or self._retry is None or policy.backoff is None:
             return None
         deadline = site.deadline()
         left_s = deadline.remaining() if deadline is not None else None
         decision = policy.backoff.ask(attempt, retry_after=failure.retry_after, remaining_s=left_s)
         pause_s = decision.evidence.get("pause_s")
         if decision.allows:
-            decision = policy.retry.ask()
+            decision = self._retry.ask()
         if not decision.allows:
             await site.decide(decision)
             return None
@@ -266,7 +316,8 @@ class GuardedModelCall:
         payment = await reserve(site, name, model, messages, self._call)
         permit: Permit | None = None
         try:
-            request = self._permit(_breaker_key(name, model))
+            key = self._key if answerer is None else _key_of(name, answerer)
+            request = self._permit(key)
             if request is not None and not request.decision.allows:
                 raise await self._refusal(request.decision)
             permit = request
@@ -319,19 +370,19 @@ class GuardedModelCall:
         with Silence():  # no stream shows a text that may be refused
             return await self._call.ask(answerer, messages)
 
-    def _permit(self, key: str) -> Permit | None:
+    def _permit(self, key: ModelKey) -> Permit | None:
         """Ask the breaker for a permit, which may be a refusal; None where there is no breaker."""
-        breaker = self._site.policy.breaker
+        breaker = self._site.policy.breaker_of(key, is_known=not self._call.is_foreign)
         if breaker is None:
             return None
         run_id = self._site.account.run_id
-        if (throttle := self._site.account.throttles.get(key)) is not None:
+        if (throttle := self._site.account.throttles.get(key.name)) is not None:
             # Only its cooldown is used: the velocity is measured anew after it.
             permit = throttle.acquire(run_id)
             if not permit.decision.allows:
                 return permit
             permit.success()
-        return breaker.for_key(key).acquire(run_id)
+        return breaker.acquire(run_id)
 
     async def _refusal(self, decision: Decision) -> Exception:
         """Return the error for a call that the breaker refuses: it ends the run or falls back."""
@@ -352,7 +403,7 @@ class GuardedModelCall:
         has_another = breaker is not None and breaker.fallback is not None and name == self._name
         if breaker is not None and has_another and swaps:
             await site.decide(decision)
-            key = _breaker_key(name, self._call.model)
+            key = self._key.name
             # A breaker for this input only: other inputs have not spent too fast.
             throttle = site.account.throttles.setdefault(key, breaker.fresh(key))
             throttle.acquire(site.account.run_id).failure("cost")
@@ -395,12 +446,13 @@ def _settle_permit(error: BaseException, permit: Permit | None) -> None:
         permit.release()  # a fault of the call says nothing about the provider's health
 
 
-def _breaker_key(name: str, model: object) -> str:
-    """Return the breaker's name: model and provider, as the model may work at other providers."""
+def _key_of(name: str, model: object) -> ModelKey:
+    """Return the key of a model at its provider: the model may work at other providers."""
+    provider = f"{type(model).__module__}.{type(model).__qualname__}"
     for endpoint in attributes_of(model, _ENDPOINTS):
         if isinstance(endpoint, str) and endpoint:
-            return f"model:{name}@{endpoint}"
-    return f"model:{name}"
+            return ModelKey(f"model:{name}@{endpoint}", provider)
+    return ModelKey(f"model:{name}", provider)
 
 
 def _tokens_streamed(place: Place) -> int:

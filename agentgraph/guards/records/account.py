@@ -502,6 +502,19 @@ class Account:
         spending.grants = max(spending.grants, counts.get("granted", 1))
 
 
+_ADMITTED = "admitted"
+
+
+def admit(account: Account, path: str) -> None:
+    """Let an agent be asked in this input although its breaker is open: a human has decided so."""
+    account.tries[f"{path}#{_ADMITTED}"] = 1
+
+
+def account_admits(account: Account, path: str) -> bool:
+    """Tell whether a human lets an agent be asked although its breaker is open."""
+    return bool(account.tries) and f"{path}#{_ADMITTED}" in account.tries
+
+
 def pending_of(snapshot: Snapshot) -> dict[str, list[Decision]]:
     """Return the decisions in an account's snapshot that still wait for a node, by visit."""
     pending = snapshot.get("pending", {})

@@ -198,7 +198,7 @@ class TeamSpec:
     @cached_property
     def active_guards(self) -> Guards | None:
         """The team's guards, None if none are active; `max_turns` comes before their step limit."""
-        guards = Guards.interactive() if isinstance(self.guards, Default) else self.guards
+        guards = Guards.default() if isinstance(self.guards, Default) else self.guards
         turns = self.rules.max_turns
         return guards if guards is None or turns is None else guards.for_turns(turns)
 
