@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from langchain_core.messages.tool import ToolOutputMixin
 from typing_extensions import TypedDict
 
-from agentgraph.cutoff import is_left_behind
 from agentgraph.display import code, row
+from agentgraph.timeouts import is_left_behind
 
 # ToolOutputMixin makes LangChain's tools return these as they are; without it they become text.
 

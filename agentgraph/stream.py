@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agentgraph.cutoff import is_left_behind
 from agentgraph.display import event_line
 from agentgraph.errors import AgentGraphError, ModelError
 from agentgraph.running import emitting_run
@@ -236,7 +235,7 @@ async def emit(event: Event) -> None:
     nobody reads the event: LangGraph's `custom` stream is for the tools' own use.
     """
     run = emitting_run()
-    if run is not None and run.tell is not None and not is_left_behind():
+    if run is not None and run.tell is not None:
         await run.tell(event)
 
 

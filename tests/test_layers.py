@@ -19,7 +19,6 @@ LEAVES = frozenset(
         "drawing",
         "errors",
         "history",
-        "cutoff",
         "timeouts",
         "outcomes",
         "participant",

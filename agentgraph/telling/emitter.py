@@ -16,7 +16,6 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar, cast
 
-from agentgraph.cutoff import is_left_behind
 from agentgraph.errors import AgentGraphError
 from agentgraph.running import Run, current_delegation, waiting_for_reader
 from agentgraph.stream import (
@@ -28,6 +27,7 @@ from agentgraph.stream import (
     ToolResponseEvent,
     ToolUsageEvent,
 )
+from agentgraph.timeouts import is_left_behind
 
 T = TypeVar("T")
 

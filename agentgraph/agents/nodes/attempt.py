@@ -24,9 +24,9 @@ from langgraph.types import Command
 from agentgraph.agents.nodes.middleware import Stops
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.blocking import in_thread, without_aborts
-from agentgraph.cutoff import is_left_behind
 from agentgraph.outcomes import Finish, Handoff, Note
 from agentgraph.running import Run
+from agentgraph.timeouts import is_left_behind
 
 
 @dataclass(slots=True)

@@ -18,13 +18,13 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from agentgraph.blocking import run_sync
-from agentgraph.cutoff import is_left_behind
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.nodes.site import Site
 from agentgraph.guards.records.account import Account
 from agentgraph.interception import current_interceptor
+from agentgraph.timeouts import is_left_behind
 
 
 class Forbidden(GuardStopped):

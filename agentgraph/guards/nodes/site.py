@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from agentgraph.clock import clock
-from agentgraph.cutoff import cut_off
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
@@ -29,6 +28,7 @@ from agentgraph.guards.records.record import ACTS, RecordKind
 from agentgraph.interception import Ledger
 from agentgraph.running import current_run, outer_run
 from agentgraph.stream import GuardEvent, emit
+from agentgraph.timeouts import cut_off
 
 T = TypeVar("T")
 
