@@ -7,7 +7,8 @@ misjudge: one large call fills the short window, a burst that has ended still fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from decimal import Decimal
 from threading import Lock
 from typing import Self, cast
@@ -107,6 +108,8 @@ class CostVelocity:
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
     _rows: list[list[object]] | None = field(default=None, init=False, repr=False, compare=False)
     """The last dump, kept because it is stored at each step; None where it is out of date."""
+    _offset_ms: int | None = field(default=None, init=False, repr=False, compare=False)
+    """How far the wall clock was ahead when the run began to spend; None before."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -132,7 +135,7 @@ class CostVelocity:
             )
         if faults:
             raise ConfigurationError(faults)
-        self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
+        self._begin()
         self._min_elapsed_ms = _milliseconds(self.min_elapsed_s)
 
     def record(
@@ -145,6 +148,8 @@ class CostVelocity:
         if self.tokens_per_min is None and self.usd_per_hour is None:
             return _ALLOW
         now = _milliseconds(clock().monotonic())
+        if self._offset_ms is None:
+            self._offset_ms = _wall_offset_ms()
         tokens, usd = max(0, tokens), max(_ZERO, usd or _ZERO)
         with self._lock:
             self._rows = None
@@ -213,7 +218,13 @@ class CostVelocity:
 
     def fresh(self) -> Self:
         """Return the same ceilings for another run."""
-        return replace(self)
+        clone = copy(self)  # the ceilings were checked when this was made
+        clone._begin()
+        return clone
+
+    def _begin(self) -> None:
+        self._fast, self._slow = _Window(self.fast_s), _Window(self.slow_s)
+        self._scopes, self._lock, self._rows, self._offset_ms = {}, Lock(), None, None
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -230,7 +241,7 @@ class CostVelocity:
         """Return the memory as JSON-able values; its times are those of the wall clock."""
         with self._lock:
             if self._rows is None:
-                offset_ms = _wall_offset_ms()
+                offset_ms = self._offset_ms or 0
                 rows: list[list[object]] = []
                 for scope, window in self._scopes.items():
                     rows.append([scope, window.dump(offset_ms)])
@@ -244,6 +255,7 @@ class CostVelocity:
         buckets = Sequence[tuple[int, int, str]]
         scopes = cast(Sequence[tuple[str, buckets, buckets]], state.get("scopes", ()))
         offset_ms, now = _wall_offset_ms(), _milliseconds(clock().monotonic())
+        self._offset_ms = offset_ms
         with self._lock:
             self._clear()
             for scope, *stored_windows in scopes:
