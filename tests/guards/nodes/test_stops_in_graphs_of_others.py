@@ -16,7 +16,7 @@ from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.guards import Deadlines, Escalation, Gate
 from agentgraph.routing import sequence
 from agentgraph.testing import ScriptedModel, call, check_history
-from tests.guards.guarded_agents import for_ever, looping, solo, stopped_by, watched
+from tests.guards.guarded_agents import calls, for_ever, looping, solo, stopped_by, watched
 from tests.guards.metered_models import Driven
 
 GO: Any = {"messages": "go"}
@@ -53,7 +53,9 @@ async def test_the_last_message_says_which_guard_has_ended_the_run_and_why(hando
     check_history(result["messages"][:-1])
     guard, text = last_of(result)
     assert guard == "max_steps"
-    assert text.startswith("Stopped by max_steps: 3 model calls were made for one input")
+    assert text.startswith(
+        "Stopped by max_steps: 3 model calls were made since the last new result"
+    )
     assert [m.id for m in result["messages"] if m.type == "ai" and m.text] == [
         result["messages"][-1].id
     ]
@@ -136,7 +138,7 @@ async def test_calls_of_other_agents_that_are_still_open_are_left_to_them() -> N
 
 async def test_an_agent_whose_run_was_ended_still_has_the_conversation() -> None:
     below = solo(ScriptedModel([*[call("look", what="it")] * 2, "Here again."]), name="a")
-    graph = around(above(below, guards=watched(steps=3)))
+    graph = around(above(below, guards=watched(steps=calls(3))))
     assert stopped_by(await graph.ainvoke(GO, ON_T)) == "max_steps"
     result = await graph.ainvoke(GO, ON_T)
     assert last_of(result) == (None, "Here again.")
@@ -166,7 +168,9 @@ async def test_a_teams_graph_says_which_guard_has_ended_its_session() -> None:
     team = Team([solo(looping()), solo(looping(), name="b")], rules, guards=watched(steps=3))
     guard, text = last_of(await team.graph.ainvoke(GO))
     assert guard == "max_steps"
-    assert text.startswith("Stopped by max_steps: 3 model calls were made for one input")
+    assert text.startswith(
+        "Stopped by max_steps: 3 model calls were made since the last new result"
+    )
 
 
 async def test_the_agents_own_runs_store_no_such_message() -> None:
