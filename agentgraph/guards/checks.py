@@ -41,7 +41,9 @@ def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
         overrides = stage.override_names
         if "stages" in overrides:
             yield f"guards: the stage {name!r} has stages: name them beside it"
-        for guard in (guard for guard in _INPUT_WIDE if guard in overrides):
+        for guard in _INPUT_WIDE:
+            if guard not in overrides or (guard == "velocity" and stage.velocity is None):
+                continue  # a regulated stage must say that it has none
             yield (
                 f"guards: the stage {name!r} has {guard}=…, which holds for all of an input: "
                 "give it to the policy itself"

@@ -96,7 +96,7 @@ class Guards(Policy):
         """Return the policy for high stakes: humans decide, and no fallback replaces a model.
 
         It has Deadlines(120, 900, 86_400), FanOutLimit(8), ReplanLimit(2) and Escalation(0.85);
-        a budget must be given, and a run stops where its audit trail cannot be written.
+        budget and velocity must be given, and a run stops where its audit trail cannot be written.
         """
         return cls("regulated", **overrides)
 

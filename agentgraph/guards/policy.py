@@ -85,6 +85,11 @@ class Policy:
                 "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
                 "or tokens=…"
             )
+        if tier == "regulated" and "velocity" not in values:
+            faults.append(
+                "a regulated flow has no velocity of its own: give velocity=CostVelocity(…), "
+                "or velocity=None to watch none"
+            )
         faults += fallback_faults(values.get("breaker"))
         faults += table_faults(values.get("decisions"))
         if faults:

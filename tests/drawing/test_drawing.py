@@ -325,7 +325,7 @@ def paying(mark: Callable[[Any], Any] = lambda tool: tool) -> Any:
     return mark(pay)
 
 
-REGULATED = Guards.regulated(budget=CostBudget(tokens=1))
+REGULATED = Guards.regulated(velocity=None, budget=CostBudget(tokens=1))
 SURE = Escalation(0.5, critic=lambda subject: 1.0)
 UNDONE = effect(compensate=lambda amount: f"refunded {amount}")
 

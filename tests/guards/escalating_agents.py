@@ -91,6 +91,7 @@ def unsure(reason: str, sink: MemorySink | None = None, **fields: Any) -> Guards
     )
     given = {
         "budget": BUDGET,
+        "velocity": None,
         "escalation": Escalation(0.85, critic),
         "retry": None,
         "audit": AuditTrail(sink),

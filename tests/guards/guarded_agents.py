@@ -32,7 +32,7 @@ def look(what: str) -> str:
 def watched(sink: MemorySink | None = None, tier: str = "interactive", **fields: Any) -> Guards:
     """Return a tier's guards, with what it needs, on a sink of their own."""
     audit = AuditTrail(sink or MemorySink())
-    budget = {"budget": BUDGET} if tier == "regulated" else {}
+    budget = {"budget": BUDGET, "velocity": None} if tier == "regulated" else {}
     return Guards(tier, **{"audit": audit, **budget, **fields})  # type: ignore[arg-type]
 
 

@@ -96,11 +96,13 @@ def test_what_every_flow_needs_cannot_be_taken_away(name: str) -> None:
     assert fault.startswith(f"{name}=None")
 
 
-def test_a_regulated_flow_must_be_given_a_budget() -> None:
-    [fault] = faults_of(Guards.regulated)
-    assert "give budget=CostBudget" in fault
-    assert len(faults_of(lambda: Guards.regulated(budget=None, hops=-1))) == 2
-    assert Guards.regulated(budget=CostBudget(tokens=5)).tier == "regulated"
+def test_a_regulated_flow_must_be_given_a_budget_and_a_velocity() -> None:
+    no_budget, no_velocity = faults_of(Guards.regulated)
+    assert "give budget=CostBudget" in no_budget
+    assert "give velocity=CostVelocity" in no_velocity
+    assert len(faults_of(lambda: Guards.regulated(budget=None, hops=-1))) == 3
+    for velocity in (None, CostVelocity(1_000)):
+        assert Guards.regulated(budget=5, velocity=velocity).velocity is velocity
 
 
 @pytest.mark.parametrize(
@@ -241,16 +243,18 @@ def test_a_fallback_is_somebody_or_something_that_can_answer() -> None:
 @pytest.mark.parametrize("fallback", ["openai:gpt-4o", AIMessage("Later.")])
 def test_a_fallback_that_could_never_answer_is_refused(fallback: Any) -> None:
     breaker, budget = CircuitBreaker(fallback=fallback), CostBudget(tokens=1_000)
-    [fault] = faults_of(lambda: Guards.regulated(budget=budget, breaker=breaker))
+    [fault] = faults_of(lambda: Guards.regulated(budget=budget, velocity=None, breaker=breaker))
     assert "a regulated run swaps no model in silence" in fault
     cell: Any = {("provider_error", "regulated"): Cell("fallback", 1, "escalate")}
-    asked = Guards.regulated(budget=budget, breaker=breaker, decisions=DecisionTable(cell))
+    asked = Guards.regulated(
+        budget=budget, velocity=None, breaker=breaker, decisions=DecisionTable(cell)
+    )
     assert asked.breaker is breaker
     below = solo(guards=Guards.interactive(breaker=breaker))
-    around = Guards.regulated(budget=budget)
+    around = Guards.regulated(budget=budget, velocity=None)
     [fault] = faults_of(lambda: worker("top", [], agents=[below], guards=around))
     assert "'top/a': a regulated run swaps no model" in fault
-    stages = {"a": Guards.regulated(budget=budget)}
+    stages = {"a": Guards.regulated(budget=budget, velocity=None)}
     solo(guards=Guards.interactive(breaker=breaker, stages=stages))
 
 

@@ -158,7 +158,7 @@ async def test_a_tier_is_not_lowered_from_inside() -> None:
 
 
 async def test_a_tier_may_be_raised_from_inside() -> None:
-    own = Guards.regulated(budget=CostBudget(tokens=10_000))
+    own = Guards.regulated(velocity=None, budget=CostBudget(tokens=10_000))
     reply = await below(looping(), own, watched()).ainvoke("go")
     assert reply.interrupts
 

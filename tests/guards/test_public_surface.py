@@ -84,7 +84,7 @@ KEYWORDS = [
 TIERS = {
     "interactive": Guards.interactive(),
     "batch": Guards.batch(),
-    "regulated": Guards.regulated(budget=CostBudget(tokens=1)),
+    "regulated": Guards.regulated(velocity=None, budget=CostBudget(tokens=1)),
 }
 
 
@@ -176,7 +176,7 @@ def test_a_policy_takes_a_tier_and_each_guard_by_its_name() -> None:
     assert set(KEYWORDS) <= set(Overrides.__annotations__)
     assert list(parameters(Guards)) == ["tier", "overrides"]
     for tier in get_args(Tier):
-        given: Any = {"budget": CostBudget(tokens=1)}
+        given: Any = {"budget": CostBudget(tokens=1), "velocity": None}
         assert Guards(tier, **given).tier == getattr(Guards, tier)(**given).tier == tier
 
 

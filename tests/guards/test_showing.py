@@ -49,7 +49,10 @@ def test_a_decision_that_lets_pass_is_shown_in_a_line() -> None:
     assert text_of(Decision("allow", "hop_limit")._repr_html_()) == "allow, says hop_limit"
 
 
-@pytest.mark.parametrize("overrides", [{}, {"tier": "regulated", "budget": CostBudget(tokens=9)}])
+REGULATED = {"tier": "regulated", "budget": CostBudget(tokens=9), "velocity": None}
+
+
+@pytest.mark.parametrize("overrides", [{}, REGULATED])
 def test_guards_show_each_guard_and_its_limits(overrides: Mapping[str, object]) -> None:
     guards = Guards(**overrides)  # type: ignore[arg-type]
     html = guards._repr_html_()
@@ -66,7 +69,9 @@ def test_guards_show_each_guard_and_its_limits(overrides: Mapping[str, object]) 
 
 
 def test_guards_show_what_was_given_in_bold_and_their_stages_in_a_row() -> None:
-    billing = Guards.regulated(budget=CostBudget(usd="0.5"), gates=Gate(policy=only_mine))
+    billing = Guards.regulated(
+        velocity=None, budget=CostBudget(usd="0.5"), gates=Gate(policy=only_mine)
+    )
     guards = Guards.batch(hops=2, loop=None, stages={"billing": billing})
     html = guards._repr_html_()
     rows = rows_of(html)
@@ -75,7 +80,8 @@ def test_guards_show_what_was_given_in_bold_and_their_stages_in_a_row() -> None:
     assert (rows["hops"], rows["loop"]) == ("HopLimit(hops=2)", "off")
     assert rows["stage billing"] == repr(billing)
     assert repr(billing) == (
-        "Guards('regulated', budget=CostBudget(usd=Decimal('0.5')), gates=Gate(policy:only_mine))"
+        "Guards('regulated', budget=CostBudget(usd=Decimal('0.5')), gates=Gate(policy:only_mine), "
+        "velocity=off)"
     )
 
 

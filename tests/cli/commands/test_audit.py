@@ -44,7 +44,7 @@ def regulated() -> Team:
     """A team whose first agent books a room, and then goes round in a circle."""
     same = [call("look", order="A")] * 4
     agent = Agent("host", model=ScriptedModel([call("book", room="12"), *same]), tools=[book, look])
-    policy = Guards.regulated(budget=CostBudget(tokens=100_000))
+    policy = Guards.regulated(velocity=None, budget=CostBudget(tokens=100_000))
     return Team([agent], sequence(["host"]), guards=policy)
 
 

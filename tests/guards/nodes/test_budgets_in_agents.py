@@ -290,7 +290,7 @@ async def test_what_a_turn_has_spent_takes_the_place_of_what_it_may_have() -> No
 
 async def test_a_human_who_agrees_grants_the_budget_once_more() -> None:
     agent = looker(CostBudget(tokens=1_000))
-    agent = agent.replace(guards=Guards.regulated(budget=CostBudget(tokens=1_000)))
+    agent = agent.replace(guards=Guards.regulated(velocity=None, budget=CostBudget(tokens=1_000)))
     reply = await agent.ainvoke("go", thread_id="t")
     before = asked(agent)
     [question] = reply.interrupts

@@ -220,7 +220,7 @@ async def test_no_step_is_taken_that_a_regulated_trail_cannot_record() -> None:
 
     model = ScriptedModel(["never"])
     trail = AuditTrail(Full(), on_failure="stop")
-    guards = Guards.regulated(budget=CostBudget(tokens=10_000), audit=trail)
+    guards = Guards.regulated(velocity=None, budget=CostBudget(tokens=10_000), audit=trail)
     reply = await solo(model, guards=guards).ainvoke("go")
     assert (reply.close_reason, model.requests) == ("audit", [])
 

@@ -48,7 +48,7 @@ SAFE = AIMessage("I cannot tell you that.")
 
 
 def guards(tier: Tier, gate: Gate, **fields: Any) -> Guards:
-    return Guards(tier, budget=CostBudget(tokens=100_000), gates=gate, **fields)
+    return Guards(tier, budget=CostBudget(tokens=100_000), velocity=None, gates=gate, **fields)
 
 
 def count() -> str:

@@ -173,7 +173,7 @@ def doubtful(subject: Subject) -> float:
 def policies(draw: Any) -> Mapping[str, Any]:
     """Draw what guards a run has, besides where their records go."""
     tier = draw(st.sampled_from(["interactive", "batch", "regulated"]))
-    given: dict[str, Any] = {"tier": tier, "backoff": Backoff(0, 0)}
+    given: dict[str, Any] = {"tier": tier, "backoff": Backoff(0, 0), "velocity": None}
     tokens = draw(st.sampled_from([3_000, 20_000, 1_000_000]))
     given["budget"] = CostBudget(tokens=tokens)
     if draw(st.booleans()):

@@ -45,7 +45,9 @@ def asking(kind: str, saver: InMemorySaver, last: Scripted, *, is_resumed: bool 
     turns: list[Scripted] = [Fault.delay(40, call("may_i")), last]
     if kind == "gate":
         gate = Gate(invariants=[is_final])
-        policy = Guards.regulated(budget=CostBudget(tokens=10**6), gates=gate, **limits)
+        policy = Guards.regulated(
+            velocity=None, budget=CostBudget(tokens=10**6), gates=gate, **limits
+        )
         turns = [Fault.delay(40, [call("look"), call("look")]), "a draft", last]
     turns = turns[-1:] if is_resumed else turns
     low = worker("low", turns, tools=[may_i, look], guards=policy)
@@ -94,6 +96,7 @@ async def test_what_was_left_before_a_human_decided_is_what_is_left_after(
 
 async def test_what_a_human_takes_to_judge_an_answer_is_left_out_once(time: Driven) -> None:
     policy = Guards.regulated(
+        velocity=None,
         budget=CostBudget(tokens=10**6),
         deadlines=Deadlines(None, None, 100),
         backoff=None,
@@ -147,7 +150,10 @@ async def test_a_dead_process_has_its_time_counted(
 
 async def test_where_stakes_are_high_a_human_may_give_a_late_run_more_time(time: Driven) -> None:
     policy = Guards.regulated(
-        budget=CostBudget(tokens=10**6), deadlines=Deadlines(None, None, 100), backoff=None
+        velocity=None,
+        budget=CostBudget(tokens=10**6),
+        deadlines=Deadlines(None, None, 100),
+        backoff=None,
     )
     turns = [Fault.delay(FOREVER_S, "late"), Fault.delay(90, "In time.")]
     agent = worker("a", turns, guards=policy)
@@ -163,7 +169,10 @@ async def test_where_stakes_are_high_a_human_may_give_a_late_run_more_time(time:
 
 async def test_a_human_who_ends_a_late_run_is_told_by_its_layer(time: Driven) -> None:
     policy = Guards.regulated(
-        budget=CostBudget(tokens=10**6), deadlines=Deadlines(None, None, 100), backoff=None
+        velocity=None,
+        budget=CostBudget(tokens=10**6),
+        deadlines=Deadlines(None, None, 100),
+        backoff=None,
     )
     agent = worker("a", [hangs()], guards=policy)
     reply = await time.drive(agent.ainvoke("go", thread_id="t"))

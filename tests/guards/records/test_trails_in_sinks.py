@@ -157,8 +157,8 @@ async def test_a_sink_that_fails_is_lamented_once_in_each_run_that_goes_on(
 
 
 def regulated(sink: MemorySink, **fields: Any) -> Guards:
-    fields = {"budget": CostBudget(tokens=10**6), "audit": AuditTrail(sink), **fields}
-    return Guards.regulated(**fields)
+    given = {"budget": CostBudget(tokens=10**6), "velocity": None, "audit": AuditTrail(sink)}
+    return Guards.regulated(**{**given, **fields})
 
 
 STEPS = ("input", "model", "settled", "effect", "tool", "effect", "model", "settled", "end")
@@ -208,7 +208,7 @@ async def test_a_regulated_run_goes_on_where_its_trail_is_told_to() -> None:
 
 async def test_a_regulated_stage_stops_where_it_cannot_be_recorded() -> None:
     audit, budget = AuditTrail(Failing(after=1)), CostBudget(tokens=10**6)
-    stages = {"a": Guards.regulated(budget=budget)}
+    stages = {"a": Guards.regulated(velocity=None, budget=budget)}
     model = ScriptedModel([ANSWER])
     agent = solo(model, guards=Guards.interactive(audit=audit, stages=stages))
     reply = await agent.ainvoke("go")

@@ -24,7 +24,7 @@ TOLD = Callable[[], Scripted]
 
 
 def guards(tier: Tier = "interactive", **fields: Any) -> Guards:
-    return Guards(tier, budget=CostBudget(tokens=1_000_000), **fields)
+    return Guards(tier, budget=CostBudget(tokens=1_000_000), velocity=None, **fields)
 
 
 def over(target: str, text: str = "", **fields: Any) -> Turn:
