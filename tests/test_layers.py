@@ -59,8 +59,8 @@ BANNED = {
 }
 ACTS_ON_GRAPHS = (
     "agentgraph/guards/nodes/agent_graph.py",
-    "agentgraph/guards/nodes/foreign_graph.py",
-    "agentgraph/guards/nodes/foreign_wrappers.py",
+    "agentgraph/guards/nodes/foreign/graph.py",
+    "agentgraph/guards/nodes/foreign/wrappers.py",
 )
 MAY_IMPORT_PRIVATE_NAMES = "agentgraph/graphs/private.py"
 
@@ -70,7 +70,7 @@ ROWS = {
     "guards": (
         "decision table",
         "mechanisms records.record records.sinks records.trail records.audit_trail",
-        "place short_forms overrides stricter tiers policy checks",
+        "place process short_forms overrides stricter tiers policy checks",
         "records",
         "nodes",
         "patcher",

@@ -36,7 +36,7 @@ from agentgraph.graphs.public_graph import publish
 from agentgraph.graphs.routes import Route, add_route
 from agentgraph.guards import Effect, GuardedState, Guards, Place
 from agentgraph.guards.nodes.agent_graph import GUARD_CHANNELS, agent_patcher
-from agentgraph.guards.nodes.foreign_graph import guarded_copy
+from agentgraph.guards.nodes.foreign.graph import guarded_copy
 from agentgraph.models import attempting_once, resolve_model
 from agentgraph.outcomes import NotesState
 from agentgraph.participant import Graph, HasGuards, Membership, Participant, store_of

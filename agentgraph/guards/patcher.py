@@ -8,8 +8,8 @@ from typing import Final, Unpack
 from agentgraph.graphs.compiled import AnyGraph
 from agentgraph.guards.decision import Tier
 from agentgraph.guards.nodes.agent_graph import agent_patcher
-from agentgraph.guards.nodes.foreign_graph import foreign_patcher
-from agentgraph.guards.nodes.foreign_parts import Names, is_agent
+from agentgraph.guards.nodes.foreign.graph import foreign_patcher
+from agentgraph.guards.nodes.foreign.parts import Names, is_agent
 from agentgraph.guards.overrides import Overrides, call_text, policy_html
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy

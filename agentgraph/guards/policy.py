@@ -27,7 +27,6 @@ from agentgraph.guards.mechanisms.limits import (
     StepLimit,
 )
 from agentgraph.guards.mechanisms.loop import LoopDetector
-from agentgraph.guards.mechanisms.process import ModelKey, process_breaker, process_retry
 from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
@@ -35,6 +34,7 @@ from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of, unused_fallback
+from agentgraph.guards.process import ModelKey, process_breaker, process_retry
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.stricter import tighter
 from agentgraph.guards.table import DecisionTable, table_faults, with_fallback

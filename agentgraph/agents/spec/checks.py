@@ -19,7 +19,7 @@ from agentgraph.guards.checks import (
     stage_faults,
     unused_fallback_faults,
 )
-from agentgraph.guards.nodes.foreign_graph import faults_in
+from agentgraph.guards.nodes.foreign.graph import faults_in
 from agentgraph.participant import (
     LEGAL_NAME,
     TEAM_TOOLS,

@@ -3,7 +3,7 @@
 Only the wrapper of the model's node acts on decisions: it asks the model, ends the run, or goes to
 the node that asks a human. The wrapper of the tools' node guards their calls. Two nodes are added:
 `await_human` does nothing before it waits, and `compensate` undoes one action in each super-step.
-Only this module, `foreign_graph` and `foreign_wrappers` import LangGraph.
+Only this module, `foreign/graph` and `foreign/wrappers` import LangGraph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentgraph.graphs.routes import AfterNode, Destinations, Route, change_rout
 from agentgraph.graphs.task import has_parent
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
-from agentgraph.guards.nodes.foreign_watch import watched_by
+from agentgraph.guards.nodes.foreign.watch import watched_by
 from agentgraph.guards.nodes.human import HumanState, ask_human, question
 from agentgraph.guards.nodes.interceptor import (
     NodeInterceptor,

@@ -26,7 +26,7 @@ from agentgraph.graphs.task import (
 )
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.nodes.approval import run_approved
-from agentgraph.guards.nodes.foreign_calls import input_message_id
+from agentgraph.guards.nodes.foreign.calls import input_message_id
 from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
 from agentgraph.guards.nodes.site import Site, stop_error

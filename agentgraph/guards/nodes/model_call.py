@@ -24,19 +24,17 @@ from agentgraph.graphs.silence import Silence
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
-from agentgraph.guards.mechanisms.process import ModelKey
-from agentgraph.guards.mechanisms.spending.prices import attributes_of, model_name_of
+from agentgraph.guards.mechanisms.spending.prices import model_name_of
 from agentgraph.guards.nodes.judgement import judge, passes_beside_calls
 from agentgraph.guards.nodes.payment import fail, reserve, settle
 from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
+from agentgraph.guards.process import ModelKey
 from agentgraph.guards.records.account import ANYWHERE, account_admits
 from agentgraph.history import calls_of
 from agentgraph.interception import Answerer, ControlFlow, ModelCall
 from agentgraph.running import current_run
 from agentgraph.sendable import with_whole_calls, without_text
-
-_ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
 
 class CircuitOpen(ModelError):
@@ -78,7 +76,7 @@ class GuardedModelCall:
         self._site = site
         self._call = call
         self._name = model_name_of(call.model)
-        self._key = _key_of(self._name, call.model)
+        self._key = ModelKey.of(self._name, call.model)
         self._retry = site.policy.retry_of(self._key, is_known=not call.is_foreign)
         self._has_given_up = False
         self.model_message: AIMessage | None = None
@@ -316,7 +314,7 @@ class GuardedModelCall:
         payment = await reserve(site, name, model, messages, self._call)
         permit: Permit | None = None
         try:
-            key = self._key if answerer is None else _key_of(name, answerer)
+            key = self._key if answerer is None else ModelKey.of(name, answerer)
             request = self._permit(key)
             if request is not None and not request.decision.allows:
                 raise await self._refusal(request.decision)
@@ -444,15 +442,6 @@ def _settle_permit(error: BaseException, permit: Permit | None) -> None:
         permit.failure("provider", failure.retry_after)
     else:
         permit.release()  # a fault of the call says nothing about the provider's health
-
-
-def _key_of(name: str, model: object) -> ModelKey:
-    """Return the key of a model at its provider: the model may work at other providers."""
-    provider = f"{type(model).__module__}.{type(model).__qualname__}"
-    for endpoint in attributes_of(model, _ENDPOINTS):
-        if isinstance(endpoint, str) and endpoint:
-            return ModelKey(f"model:{name}@{endpoint}", provider)
-    return ModelKey(f"model:{name}", provider)
 
 
 def _tokens_streamed(place: Place) -> int:

@@ -20,7 +20,7 @@ from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph
 from agentgraph.graphs.public_graph import publish
 from agentgraph.graphs.run_context import context_faults
 from agentgraph.guards import Guards
-from agentgraph.guards.nodes.foreign_graph import guarded_copy
+from agentgraph.guards.nodes.foreign.graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
 from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant, store_of
 from agentgraph.participant import Membership as MembershipProtocol

@@ -17,7 +17,7 @@ from langgraph.store.base import BaseStore
 from agentgraph.errors import ConfigurationError, Quarantined
 from agentgraph.guards import DEFAULT, Default, Effect, Guards
 from agentgraph.guards.checks import GateAt, gated_at
-from agentgraph.guards.nodes.foreign_graph import faults_in
+from agentgraph.guards.nodes.foreign.graph import faults_in
 from agentgraph.participant import (
     HANDOFF_TOOL,
     TEAM_TOOLS,

@@ -1,6 +1,6 @@
 """Guards in a foreign graph, which agentgraph did not build: where they are put, at every level.
 
-Nodes of models, tools and further graphs are found, or named, and wrapped; `foreign_wrappers` has
+Nodes of models, tools and further graphs are found, or named, and wrapped; `foreign/wrappers` has
 what is put around them.
 """
 
@@ -27,11 +27,11 @@ from agentgraph.guards.checks import (
     warn_of_ineffective_guards,
 )
 from agentgraph.guards.nodes.agent_graph import AWAIT_HUMAN, also_to, is_agent_graph
-from agentgraph.guards.nodes.foreign_calls import (
+from agentgraph.guards.nodes.foreign.calls import (
     FORM,
     merge_states,
 )
-from agentgraph.guards.nodes.foreign_parts import (
+from agentgraph.guards.nodes.foreign.parts import (
     Names,
     Parts,
     asks_a_model,
@@ -41,7 +41,7 @@ from agentgraph.guards.nodes.foreign_parts import (
     tools_of,
     unknown_names,
 )
-from agentgraph.guards.nodes.foreign_wrappers import ForeignWrappers
+from agentgraph.guards.nodes.foreign.wrappers import ForeignWrappers
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.participant import Graph

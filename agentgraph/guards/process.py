@@ -13,6 +13,9 @@ from weakref import WeakKeyDictionary
 from agentgraph.clock import Clock, clock
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.retry import RetryBudget
+from agentgraph.guards.mechanisms.spending.prices import attributes_of
+
+_ENDPOINTS = ("azure_endpoint", "openai_api_base")
 
 
 class ModelKey(NamedTuple):
@@ -21,7 +24,16 @@ class ModelKey(NamedTuple):
     name: str
     """The name by which decisions and errors call it."""
     provider: str = ""
-    """What tells apart models of one name, such as the class of the provider's client."""
+    """What tells apart models of one name: the class of the provider's client."""
+
+    @classmethod
+    def of(cls, name: str, model: object) -> ModelKey:
+        """Return the key of a model at its provider: the model may work at other providers too."""
+        provider = f"{type(model).__module__}.{type(model).__qualname__}"
+        for endpoint in attributes_of(model, _ENDPOINTS):
+            if isinstance(endpoint, str) and endpoint:
+                return cls(f"model:{name}@{endpoint}", provider)
+        return cls(f"model:{name}", provider)
 
 
 @dataclass(frozen=True, slots=True)

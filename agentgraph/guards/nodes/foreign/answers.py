@@ -19,14 +19,14 @@ from langchain_core.messages import (
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.graphs.silence import Silence
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.nodes.foreign_calls import (
+from agentgraph.guards.nodes.foreign.calls import (
     ModelNode,
     all_messages,
     has_text,
     swap_message,
     swap_text,
 )
-from agentgraph.guards.nodes.foreign_watch import Watch, watched_by
+from agentgraph.guards.nodes.foreign.watch import Watch, watched_by
 from agentgraph.guards.nodes.interceptor import NodeInterceptor
 from agentgraph.guards.nodes.judgement import judge_once, passes_beside_calls
 from agentgraph.guards.nodes.site import Site, stop_error

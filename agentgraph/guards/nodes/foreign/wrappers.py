@@ -36,13 +36,13 @@ from agentgraph.guards.nodes.approval import (
     args_of,
     needs_approval,
 )
-from agentgraph.guards.nodes.foreign_answers import (
+from agentgraph.guards.nodes.foreign.answers import (
     WatchedNode,
     new_answers,
     with_allowed_calls,
     with_passing_texts,
 )
-from agentgraph.guards.nodes.foreign_calls import (
+from agentgraph.guards.nodes.foreign.calls import (
     FORM,
     ModelNode,
     ToolsNode,
@@ -51,7 +51,7 @@ from agentgraph.guards.nodes.foreign_calls import (
     last_message_id,
     messages_of,
 )
-from agentgraph.guards.nodes.foreign_watch import Forbidden, Watch, watched_by
+from agentgraph.guards.nodes.foreign.watch import Forbidden, Watch, watched_by
 from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
