@@ -197,7 +197,8 @@ class _Binding:
             model = self._bind(attempting_once(resolve_model(answerer)), choice)
         elif choice != self.choice:
             model = self._bind(self._model, choice)
-        answer: AIMessage = await model.ainvoke(list(messages))
+        # With a config, LangChain merges the metadata of the node into that of the binding.
+        answer: AIMessage = await model.ainvoke(list(messages), {})
         return answer
 
 
