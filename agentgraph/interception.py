@@ -8,6 +8,7 @@ too, to which guards write what must outlive a kill of the process.
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, get_running_loop
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
@@ -323,3 +324,53 @@ async def ask_model(
 def wait_for_human(question: object, schema: Mapping[str, object]) -> object:
     """Interrupt the run until a human has decided, and return the decision."""
     return interrupt(question, response_schema=dict(schema))
+
+
+# What a tool reports while it runs.
+
+_MOST_REPORTS = 1_000
+"""How many steps of one call are kept, the last ones."""
+
+
+class Report(NamedTuple):
+    """One step of a tool, as a call of its own."""
+
+    name: str
+    args: object
+    result: object
+    failed: bool
+
+
+_reports: ContextVar[deque[Report] | None] = ContextVar("agentgraph_reports", default=None)
+
+
+def report_call(tool: str, args: object, result: object = None, failed: bool = False) -> None:
+    """Report a step of the running tool to its guards, as if it were a tool call of its own.
+
+        def run_code(code: str) -> str:
+            for step in interpreter.run(code):
+                report_call(step.function, step.arguments, step.value, failed=step.failed)
+
+    When the tool ends, the loop detector sees its steps in order, and the audit trail has a record
+    of each. Call it inside a tool, from its thread too. Outside of a guarded tool it does nothing,
+    so that the tool can be used alone.
+    """
+    reports = _reports.get()
+    if reports is not None:
+        reports.append(Report(tool, args, result, failed))
+
+
+class collected_reports:
+    """Collect what the code in this context reports."""
+
+    __slots__ = ("_token", "reports")
+
+    _token: Token[deque[Report] | None]
+
+    def __enter__(self) -> deque[Report]:
+        self.reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
+        self._token = _reports.set(self.reports)
+        return self.reports
+
+    def __exit__(self, *error: object) -> None:
+        _reports.reset(self._token)

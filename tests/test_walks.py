@@ -16,7 +16,7 @@ from tests.walks import WALKS, Profile, Profiler, Visit, Walk, listing, measured
 # each walk does by itself counts. Lower a ceiling as soon as its figure has fallen.
 CEILINGS = {
     "supervisor": Walk(modules=38, hops=245, depth=14),
-    "guarded supervisor": Walk(modules=65, hops=604, depth=17),
+    "guarded supervisor": Walk(modules=66, hops=613, depth=17),
     "session": Walk(modules=96, hops=1057, depth=21),
     "server": Walk(modules=32, hops=99, depth=12),
     "retry": Walk(modules=52, hops=246, depth=17),

@@ -37,6 +37,7 @@ from agentgraph.guards.records.registry import GuardedState
 from agentgraph.guards.records.sinks import JSONLSink, MemorySink, SQLiteSink
 from agentgraph.guards.records.trail import Trail, folded
 from agentgraph.guards.table import Cell, DecisionTable
+from agentgraph.interception import report_call
 
 __all__ = [
     "DEFAULT",
@@ -89,4 +90,5 @@ __all__ = [
     "classify",
     "effect",
     "folded",
+    "report_call",
 ]

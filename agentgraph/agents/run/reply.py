@@ -105,7 +105,7 @@ def reply_to(
     interrupts = questions_of((outcome.agents.get(i.id, ""), i) for i in outcome.interrupts)
     output = output_of(agent, values.get("output"), path)
     guard = (values.get("turn") or {}).get("closed")
-    text = str(texts[-1].text) if texts else _text_of_end(run, output, guard)
+    text = _text_of(texts, run, output, guard)
     return Reply(
         text="" if interrupts else text,
         agent=f"{agent.name}/{path}" if path else agent.name,
@@ -117,6 +117,15 @@ def reply_to(
         close_reason=guard,
         citations=tuple(citations_of(texts[-1])) if texts else (),
     )
+
+
+def _text_of(texts: Sequence[AIMessage], run: Run, output: object | None, guard: str | None) -> str:
+    """Return the last text; if it stood beside a tool call, why a guard then ended the run too."""
+    if not texts:
+        return _text_of_end(run, output, guard)
+    text = str(texts[-1].text)
+    is_answer = not guard or not texts[-1].tool_calls
+    return text if is_answer else f"{text}\n\n{_text_of_end(run, None, guard)}"
 
 
 def _text_of_end(run: Run, output: object | None, guard: str | None) -> str:

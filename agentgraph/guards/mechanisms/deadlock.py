@@ -54,7 +54,9 @@ class DeadlockMonitor:
     )
     """The last handoffs that closed no cycle, by branch."""
     _cycles: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _refused: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _refused_edges: dict[str, int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """The handoffs that were refused once, to correct the agents."""
     _replies: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _briefs: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -77,7 +79,7 @@ class DeadlockMonitor:
         `branch` names the part of a run whose handoffs follow each other.
         """
         edge = _Edge(source, target, digest)
-        if self._refused and _edge_key(edge, branch) in self._refused:
+        if self._refused_edges and _edge_key(edge, branch) in self._refused_edges:
             names, count = sorted([source, target]), self.occurrences + 1
             return _deadlock(names, count, branch)
         cycle = self._take_cycle(edge, branch)
@@ -97,10 +99,10 @@ class DeadlockMonitor:
         The caller then refuses the handoff. Who insists on it in the same state is in a deadlock.
         """
         key = _edge_key(_Edge(source, target, digest), branch)
-        if key in self._refused:
+        if key in self._refused_edges:
             return decision
-        self._refused[key] = 1
-        _trim(self._refused)
+        self._refused_edges[key] = 1
+        _trim(self._refused_edges)
         cause = f"{decision.cause}. Do the work, or answer with what is there."
         return replace(decision, action="correct", cause=cause)
 
@@ -124,9 +126,9 @@ class DeadlockMonitor:
         times = _increment(self._replies, _key(branch, worker, reply_digest, brief_digest))
         result = _key(branch, worker, reply_digest, work)
         times_reworded = self._times_worded(result, brief)
-        sent = _key(branch, worker, brief_digest)
-        is_counted = self._is_in_message(message, sent)
-        times_sent = 0 if is_counted else _increment(self._replies, sent)
+        brief_key = _key(branch, worker, brief_digest)
+        is_counted = self._is_in_message(message, brief_key)
+        times_sent = 0 if is_counted else _increment(self._replies, brief_key)
         evidence: dict[str, object] = {
             "worker": worker,
             "reply": reply_digest,
@@ -195,7 +197,7 @@ class DeadlockMonitor:
                 [branch, [list(edge) for edge in path]] for branch, path in self._paths.items()
             ],
             "cycles": [list(item) for item in self._cycles.items()],
-            "refused": [*self._refused],
+            "refused": [*self._refused_edges],
             "briefs": [list(item) for item in self._briefs.items()],
             "replies": [list(item) for item in self._replies.items()],
             "messages": [list(item) for item in self._messages.items()],
@@ -206,7 +208,7 @@ class DeadlockMonitor:
         paths = cast(Sequence[tuple[str, Sequence[Sequence[str]]]], state.get("paths", ()))
         self._paths = {branch: [_Edge(*edge) for edge in path] for branch, path in paths}
         self._cycles = dict(cast(Sequence[tuple[str, int]], state.get("cycles", ())))
-        self._refused = dict.fromkeys(cast(Sequence[str], state.get("refused", ())), 1)
+        self._refused_edges = dict.fromkeys(cast(Sequence[str], state.get("refused", ())), 1)
         self._briefs = dict(cast(Sequence[tuple[str, str]], state.get("briefs", ())))
         self._replies = dict(cast(Sequence[tuple[str, int]], state.get("replies", ())))
         self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))

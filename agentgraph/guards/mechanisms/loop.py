@@ -18,8 +18,14 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.canonical import canonical, exact, parse_json
 from agentgraph.guards.mechanisms.repeats.answer import Count, answer_in, count_in
-from agentgraph.guards.mechanisms.repeats.streaks import FailureStreaks
-from agentgraph.guards.mechanisms.repeats.window import FAILURE, PERIODS, Call, Message, Window
+from agentgraph.guards.mechanisms.repeats.window import (
+    FAILURE,
+    PERIODS,
+    Call,
+    FailureStreaks,
+    Message,
+    Window,
+)
 from agentgraph.guards.mechanisms.repeats.wording import compare, words_of
 from agentgraph.guards.mechanisms.settings import whole_number_faults
 
@@ -112,7 +118,7 @@ class LoopDetector:
     _outer: LoopDetector | None = field(default=None, init=False, repr=False)
     """The detector of an outer policy, whose limits hold as well."""
     _tail: Window = field(init=False, repr=False, compare=False)
-    _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _answers: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last answers to the last questions."""
     _counts: dict[str, Count] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The numbers in the last answer to a question that was asked again."""
@@ -120,7 +126,7 @@ class LoopDetector:
     _streaks: FailureStreaks = field(init=False, repr=False, compare=False)
     _quiet: int = field(default=0, init=False, repr=False, compare=False)
     """How many messages in a row have brought nothing new."""
-    _made: int = field(default=0, init=False, repr=False, compare=False)
+    _stops: int = field(default=0, init=False, repr=False, compare=False)
     """How often the model was corrected, or would have been stopped, since the last new call."""
     _decided_in: str = field(default="", init=False, repr=False, compare=False)
     """The message in which that was last decided."""
@@ -182,7 +188,7 @@ class LoopDetector:
             loop = self._enter(call, message)
             decision = None if loop is None else self._on_loop(call, loop, message)
         is_due = streak >= self.failures and _is_doubled(streak, self.failures)
-        if decision is None and is_due and not self._made:
+        if decision is None and is_due and not self._stops:
             words = f"`{call.tool}` has failed {streak} times in a row"
             decision = _correction(call, _Loop(words, streak, [call.tool], 0))
         return decision or _ALLOW
@@ -195,33 +201,33 @@ class LoopDetector:
         joins_last = bool(message and messages and messages[-1].id == message)
         if joins_last and messages[-1].has(call.question):
             return None
-        known = self._known.get(call.question)
-        if known is None and not call.failed and call.result not in self._tail:
+        earlier_answers = self._answers.get(call.question)
+        if earlier_answers is None and not call.failed and call.result not in self._tail:
             self._polls.clear()
             digests = (call.tool, call.question, call.result, call.result, call.question, "")
             self._record(Call(*digests), "", message, joins_last, is_new=True)
             return None
-        entry, is_new = self._compared(call, known)
+        entry, is_new = self._entry_of(call, earlier_answers)
         if is_new:
             self._polls.clear()
-        self._record(entry, known or "", message, joins_last, is_new=is_new)
+        self._record(entry, earlier_answers or "", message, joins_last, is_new=is_new)
         return None if is_new else self._loop(entry)
 
-    def _compared(self, call: _Observation, known: str | None) -> tuple[Call, bool]:
+    def _entry_of(self, call: _Observation, earlier_answers: str | None) -> tuple[Call, bool]:
         """Compare a call with the earlier ones; return it, and whether it is new."""
-        answers = () if known is None else known.split()
+        answers = () if earlier_answers is None else earlier_answers.split()
         answer = call.answer
         is_known = answer in answers or (not call.failed and call.result in answers)
-        if known is not None and not is_known:
-            answer_counted = self._counted(call)
+        if earlier_answers is not None and not is_known:
+            answer_counted = self._answer_but_for_count(call)
             answer, is_known = answer_counted or answer, answer_counted is not None
-        earlier = [entry for entry in self._answered(call, answer) if entry.words]
+        earlier = [entry for entry in self._same_answers(call, answer) if entry.words]
         same_at = compare(call.words, [entry.words for entry in earlier]).same_at
         identity = call.question if same_at is None else earlier[same_at].identity
         entry = Call(call.tool, call.question, call.result, answer, identity, call.words)
-        return entry, not is_known and (known is not None or same_at is None)
+        return entry, not is_known and (earlier_answers is not None or same_at is None)
 
-    def _counted(self, call: _Observation) -> str | None:
+    def _answer_but_for_count(self, call: _Observation) -> str | None:
         """Return the answer in a result that differs from the last one by a counter alone."""
         earlier = self._counts.pop(call.question, None)
         if call.count is None:
@@ -231,7 +237,7 @@ class LoopDetector:
         is_next = earlier is not None and call.count.is_next_of(earlier)
         return call.count.text if is_next else None
 
-    def _answered(self, call: _Observation | Call, answer: str) -> list[Call]:
+    def _same_answers(self, call: _Observation | Call, answer: str) -> list[Call]:
         """Return the calls of the same tool with the same result, the last one last."""
         return [
             entry
@@ -242,18 +248,18 @@ class LoopDetector:
         ]
 
     def _record(
-        self, entry: Call, known: str, message: str, joins_last: bool, *, is_new: bool
+        self, entry: Call, earlier_answers: str, message: str, joins_last: bool, *, is_new: bool
     ) -> None:
         # What stands beside a corrected call was asked for before the correction.
-        is_answer_to_it = is_new and self._made and not (message and message == self._decided_in)
+        is_answer_to_it = is_new and self._stops and not (message and message == self._decided_in)
         if is_answer_to_it:
-            self._made, joins_last = 0, False
+            self._stops, joins_last = 0, False
             self._tail.load(())
         self._tail.enter(entry, message, joins_last=joins_last)
-        answers = [answer for answer in known.split() if answer != entry.answer]
-        self._known.pop(entry.question, None)
-        self._known[entry.question] = " ".join([*answers, entry.answer][-_MAX_ANSWERS:])
-        _trim(self._known, _MAX_QUESTIONS)
+        answers = [answer for answer in earlier_answers.split() if answer != entry.answer]
+        self._answers.pop(entry.question, None)
+        self._answers[entry.question] = " ".join([*answers, entry.answer][-_MAX_ANSWERS:])
+        _trim(self._answers, _MAX_QUESTIONS)
         self._quiet = 0 if is_new else self._quiet + (not joins_last)
 
     def _loop(self, entry: Call) -> _Loop | None:
@@ -291,19 +297,19 @@ class LoopDetector:
     def _same_in_other_words(self, entry: Call) -> _Loop | None:
         if entry.answer == FAILURE:
             return None
-        answered = []
+        same_answers = []
         for call in self._tail.calls():
             if call.tool == entry.tool:
                 if entry.answer not in (call.answer, call.result):
                     break
-                answered.append(call)
-        times = compare(entry.words, [call.words for call in answered if call.words]).alike
-        is_reworded = any(call.question != entry.question for call in answered)
+                same_answers.append(call)
+        times = compare(entry.words, [call.words for call in same_answers if call.words]).alike
+        is_reworded = any(call.question != entry.question for call in same_answers)
         # The wording of the first of them was not needed yet.
-        if not is_reworded or times < self.threshold or len(answered) <= self.threshold:
+        if not is_reworded or times < self.threshold or len(same_answers) <= self.threshold:
             return None
-        told = f"`{entry.tool}` was asked the same {len(answered)} times, with the same result"
-        return _Loop(told, len(answered), [entry.tool], self._patience(1) - 1)
+        cause = f"`{entry.tool}` was asked the same {len(same_answers)} times, with the same result"
+        return _Loop(cause, len(same_answers), [entry.tool], self._patience(1) - 1)
 
     def _gap(self, entry: Call) -> int:
         """Return how many messages ago a call was made before, the longest period at most."""
@@ -317,15 +323,15 @@ class LoopDetector:
 
         Too few are fewer than `threshold` in the window.
         """
-        times, left = 0, self.window
+        times, rest = 0, self.window
         for call in self._tail.calls():
-            if not left and times < self.threshold:
+            if not rest and times < self.threshold:
                 return 0
             if call.question == entry.question:
                 if call.answer != entry.answer and call.result != entry.answer:
                     break
                 times += 1
-            left = max(0, left - 1)
+            rest = max(0, rest - 1)
         return times
 
     def _same_round(self) -> _Loop | None:
@@ -356,15 +362,15 @@ class LoopDetector:
             return None
         if loop.key and loop.key in self._nudges:
             return None
-        if self._made and self._quiet < self.threshold:
+        if self._stops and self._quiet < self.threshold:
             return None
         if loop.key:
             self._nudges[loop.key] = 1
             _trim(self._nudges, _MAX_POLLS)
-        made, self._made, self._decided_in = self._made, self._made + 1, message
-        if made == 0:
+        stops, self._stops, self._decided_in = self._stops, self._stops + 1, message
+        if stops == 0:
             return _correction(call, loop)
-        return _end(call, loop, made, self._quiet)
+        return _end(call, loop, stops, self._quiet)
 
     # Polls.
 
@@ -406,12 +412,12 @@ class LoopDetector:
         if self._state is None:
             state: dict[str, object] = {
                 "tail": self._tail.dump(),
-                "known": dict(self._known),
+                "answers": dict(self._answers),
                 "counts": [[name, [*count]] for name, count in self._counts.items()],
                 "polls": [[name, list(poll)] for name, poll in self._polls.items()],
                 "streaks": self._streaks.dump(),
                 "quiet": self._quiet,
-                "made": self._made,
+                "made": self._stops,
                 "decided_in": self._decided_in,
                 "nudges": [*self._nudges],
             }
@@ -425,14 +431,14 @@ class LoopDetector:
         self._state = None
         self._tail = self._window()
         self._tail.load(cast(Sequence[object], state.get("tail", ())))
-        self._known = dict(cast(Mapping[str, str], state.get("known", {})))
+        self._answers = dict(cast(Mapping[str, str], state.get("answers", {})))
         counts = cast(Sequence[tuple[str, tuple[str, Sequence[int]]]], state.get("counts", ()))
         self._counts = {name: Count(text, tuple(numbers)) for name, (text, numbers) in counts}
         polls = cast(Sequence[tuple[str, tuple[str, int, str]]], state.get("polls", ()))
         self._polls = {name: _Poll(*poll) for name, poll in polls}
         self._streaks.load(cast(Sequence[object], state.get("streaks", ("", {}, (), ()))))
         self._quiet = cast(int, state.get("quiet", 0))
-        self._made = cast(int, state.get("made", 0))
+        self._stops = cast(int, state.get("made", 0))
         self._decided_in = cast(str, state.get("decided_in", ""))
         self._nudges = dict.fromkeys(cast(Sequence[str], state.get("nudges", ())), 1)
         if self._outer is not None:

@@ -6,7 +6,7 @@ outcome after it, so that a run that begins again neither repeats nor forgets it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
@@ -23,7 +23,14 @@ from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.nodes.site import Overdue, Site
-from agentgraph.interception import ControlFlow, LedgerUnavailable, SkippedCall, ToolUse
+from agentgraph.interception import (
+    ControlFlow,
+    LedgerUnavailable,
+    Report,
+    SkippedCall,
+    ToolUse,
+    collected_reports,
+)
 from agentgraph.outcomes import Finish, Handoff, Note, current_notes, take_note
 from agentgraph.participant import HANDOFF_TOOL
 from agentgraph.patching import written_by
@@ -69,19 +76,24 @@ class GuardedToolCall:
         """Run the tool within its time limit, and observe its answer."""
         site, use, effect = self._site, self._use, self._effect
         limit = site.policy.tool_limit
+        reports: Collection[Report] = ()
         try:
-            result = await site.cut_off(use.run, site.policy.deadlines.tool_s, "tool")
+            with collected_reports() as reports:
+                result = await site.cut_off(use.run, site.policy.deadlines.tool_s, "tool")
         except ControlFlow:
             raise
         except Exception as error:
             if limit is not None:
                 limit.end(use.name, use.key, site.account.spending.tool_calls)
+            await observe_reports(site, use.name, reports)
             if effect is not None and not is_cut_off(error):
                 site.account.in_flight.failed_keys.add(use.key)
             await _observe(site, use, effect, kind_of(error), failed=True)
             raise
         if limit is not None:
             limit.end(use.name, use.key, site.account.spending.tool_calls)
+        if reports:
+            await observe_reports(site, use.name, reports)
         # A handoff, or a goto to another node, has no result yet that could be observed.
         is_handoff = isinstance(getattr(result, "artifact", None), Handoff)
         if isinstance(result, ToolMessage) and not is_handoff:
@@ -314,6 +326,14 @@ async def observe_answer(site: Site, use: ToolUse, answer: ToolMessage) -> None:
     site.record("tool", tool=use.name)
     has_failed = answer.status == "error"
     await _observe(site, use, effect_of(use.tool), answer.content, failed=has_failed)
+
+
+async def observe_reports(site: Site, tool: str, reports: Collection[Report]) -> None:
+    """Record and observe the steps that a tool has reported, each as a call of its own."""
+    for name, args, result, has_failed in reports:
+        site.record("tool", tool=name, within=tool, failed=has_failed)
+        call = SkippedCall(name, args, "", "", has_failed)
+        await _observe(site, call, None, result, failed=has_failed)
 
 
 async def observe_skipped(site: Site, call: SkippedCall) -> None:

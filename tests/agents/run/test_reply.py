@@ -107,7 +107,7 @@ async def test_text_of_a_run_that_a_guard_ended_says_which_and_why(depth: int) -
     assert [e.text for e in events] == [reply.text]
 
 
-async def test_text_of_a_run_that_a_guard_ended_is_what_was_said_so_far() -> None:
+async def test_text_of_a_run_that_a_guard_ended_is_what_was_said_so_far_and_why_it_ended() -> None:
     spoken = AIMessage("Let me look.", tool_calls=[call("look")])
     turns: list[Any] = [spoken, call("look"), call("look")]
     desk = Agent(
@@ -116,7 +116,8 @@ async def test_text_of_a_run_that_a_guard_ended_is_what_was_said_so_far() -> Non
 
     reply = await desk.ainvoke("go")
 
-    assert (reply.close_reason, reply.text) == ("max_steps", "Let me look.")
+    assert reply.close_reason == "max_steps"
+    assert reply.text.startswith("Let me look.\n\nThe run was ended by the guard max_steps: ")
 
 
 def test_policy_is_the_guards_in_force() -> None:

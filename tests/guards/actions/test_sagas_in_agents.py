@@ -59,7 +59,7 @@ async def test_what_was_done_is_undone_the_last_thing_first_where_a_human_reject
 async def test_what_a_guard_ends_is_undone_too() -> None:
     till = Till()
     again = [*pays("tea"), call("look", what="it")]
-    agent = paying(till, *again, *[again[1]] * 4)
+    agent = paying(till, *again, *[again[1]] * 7)
     agent = agent.replace(tools=[till.tool, look], guards=watched())
     reply = await agent.ainvoke("go")
     assert reply.close_reason == "loop_detector"

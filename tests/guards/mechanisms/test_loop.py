@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from cProfile import Profile
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.loop import LoopDetector, attempts_beyond_patience
 
 
@@ -42,9 +44,9 @@ def several(detector: LoopDetector, tools: str, **made: Unpack[Made]) -> list[st
 
 def course(decisions: list[Decision]) -> tuple[int | None, int | None]:
     """Return which call is corrected first, and which one ends a run."""
-    numbers = {d.action: n for n, d in reversed([*enumerate(decisions, 1)])}
+    corrections = (n for n, d in enumerate(decisions, 1) if d.action == CORRECT)
     ends = (n for n, d in enumerate(decisions, 1) if attempts_beyond_patience(d))
-    return numbers.get(CORRECT), next(ends, None)
+    return next(corrections, None), next(ends, None)
 
 
 def test_the_third_identical_call_is_corrected_and_the_fourth_ends_the_run() -> None:
@@ -194,7 +196,8 @@ def test_a_failure_that_says_something_else_to_other_punctuation_is_new() -> Non
     detector = LoopDetector()
     for number in range(20):
         made: Made = {"args": {"q": "a b" + "!" * number}, "result": f"error {chr(97 + number)}"}
-        assert call(detector, "run", **made, failed=True).action != ABORT
+        made["failed"] = True
+        assert call(detector, "run", **made).action != ABORT
 
 
 WORDINGS = {
@@ -337,9 +340,9 @@ def test_a_neighbour_of_the_corrected_call_does_not_heed_the_correction() -> Non
 def test_a_check_beside_new_work_in_each_message_is_no_loop() -> None:
     detector = LoopDetector()
     for number in range(50):
-        made: Made = {"message": f"m{number}"}
-        assert call(detector, "status", **made).action != ABORT
-        assert call(detector, "work", args=number, **made).allows
+        message = f"m{number}"
+        assert call(detector, "status", message=message).action != ABORT
+        assert call(detector, "work", args=number, message=message).allows
 
 
 def test_waiting_between_the_polls_of_a_tool_that_is_marked_ends_nothing() -> None:
@@ -450,17 +453,21 @@ class Restarted(RuleBasedStateMachine):
 
     @rule(
         tool=st.sampled_from("AAB"),
-        result=st.sampled_from(["r", "r", "s"]),
+        question=st.sampled_from(["it", "the it", "The It!", "page 1"]),
+        result=st.sampled_from(["r", "r", "no row at 10:00:01", "no row at 10:00:02"]),
         failed=st.booleans(),
         poll=st.sampled_from([False, False, True]),
         nameless=st.booleans(),
     )
-    def call(self, tool: str, result: str, failed: bool, poll: bool, nameless: bool) -> None:
+    def call(
+        self, tool: str, question: str, result: str, failed: bool, poll: bool, nameless: bool
+    ) -> None:
         dumped = json.loads(json.dumps(self._resumed.dump()))
         self._resumed = self._whole.fresh()
         self._resumed.load({**dumped, "of a later version": 1})
         message = "" if nameless else f"m{self._message}"
-        made: Made = {"result": result, "failed": failed, "poll": poll, "message": message}
+        made: Made = {"args": {"q": question}, "result": result, "failed": failed}
+        made |= {"poll": poll, "message": message}
         assert call(self._resumed, tool, **made) == call(self._whole, tool, **made)
 
     @rule()
@@ -504,3 +511,63 @@ def test_it_counts_its_corrections_however_many_they_are() -> None:
     detector = LoopDetector()
     made = [call(detector, "A").evidence.get("made") for _ in range(200)]
     assert made[3:] == list(range(1, 198))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+ARGS = st.dictionaries(st.text(max_size=4), JSON, max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ARGS)
+def test_the_order_of_keys_and_white_space_around_words_do_not_count(args: dict[str, Any]) -> None:
+    spaced = {
+        name: f" {value}  " if isinstance(value, str) else value
+        for name, value in reversed(args.items())
+    }
+    detector = LoopDetector()
+    decided = [call(detector, "A", args=one) for one in (args, spaced, args)]
+    assert actions(decided) == [ALLOW, ALLOW, CORRECT]
+
+
+@settings(max_examples=200, deadline=None)
+@given(ARGS, ARGS)
+def test_a_changed_value_is_another_question(args: dict[str, Any], other: dict[str, Any]) -> None:
+    detector = LoopDetector()
+    assume(digest(args) != digest(other))
+    assert {call(detector, "A", args=one).action for one in (args, args, other)} == {ALLOW}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=30), max_size=40), st.booleans())
+def test_results_that_are_all_new_are_never_corrected(results: list[str], failed: bool) -> None:
+    detector = LoopDetector()
+    for number, result in enumerate(results):
+        letters = "".join(chr(97 + int(digit)) for digit in str(number))
+        assert call(detector, "A", result=f"{result} {letters}").allows
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from("ABCDEFGHIJKLM"), min_size=1, max_size=13, unique=True))
+def test_whatever_goes_round_is_corrected_before_it_is_ended(tools: list[str]) -> None:
+    detector = LoopDetector()
+    corrected, ended = course([call(detector, tool) for tool in tools * 30])
+    assert corrected is not None and ended is not None
+    assert corrected < ended <= max(4 * len(tools), len(tools) + 15)
+
+
+def test_the_time_for_a_call_does_not_grow_with_the_run() -> None:
+    """Counted in calls of Python functions, which no other load on the machine changes."""
+
+    def cost(detector: LoopDetector, turn: int) -> int:
+        profile = Profile()
+        args = {"q": f"thing {turn} of all"}
+        profile.runcall(detector.observe, tool="look", args=args, result="not found")
+        return sum(entry.callcount for entry in profile.getstats())
+
+    detector = LoopDetector()
+    costs = [cost(detector, turn) for turn in range(1_000)]
+    assert max(costs[900:]) <= max(costs[50:100]) + 2

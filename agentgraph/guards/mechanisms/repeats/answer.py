@@ -50,8 +50,8 @@ class Count(NamedTuple):
             return False
         pairs = list(zip(self.numbers, earlier.numbers, strict=True))
         steps = [now - before for now, before in pairs if now != before]
-        moved = [now for now, before in pairs if now != before]
-        return steps == [1] and all(now < moved[0] for now, before in pairs if now == before)
+        counters = [now for now, before in pairs if now != before]
+        return steps == [1] and all(now < counters[0] for now, before in pairs if now == before)
 
 
 def answer_in(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The wording of a question, to tell whether another one asks for the same in other words.
+"""The wording of a question, to tell whether another one asks for the same in their_words words.
 
 Order, case and punctuation do not count. Numbers, single values and code are compared exactly. A
 wording with more words than another may ask for more: both are alike, and not the same.
@@ -82,8 +82,8 @@ def compare(words: str, earlier: Sequence[str]) -> Likeness:
         if words == other_words:
             same_at, alike = position, alike + 1
             continue
-        other = _loose_words(other_words)
-        fewest, most = (own, other) if len(own) < len(other) else (other, own)
+        their_words = _loose_words(other_words)
+        fewest, most = (own, their_words) if len(own) < len(their_words) else (their_words, own)
         is_comparable = _FEWEST_SHARED <= len(fewest) >= len(most) / _MOST_LONGER
         alike += is_comparable and fewest < most
     return Likeness(same_at, alike)

@@ -56,12 +56,23 @@ from agentgraph.guards.nodes.human import ask_human, question
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, durable_writes, site_at
 from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.site import Overdue, Site, close
-from agentgraph.guards.nodes.tool_call import cut_off, is_cut_off, observe_answer, refusal
+from agentgraph.guards.nodes.tool_call import (
+    cut_off,
+    is_cut_off,
+    observe_answer,
+    observe_reports,
+    refusal,
+)
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.registry import account_of
-from agentgraph.interception import current_ledger, inside_tool, intercepted_by
+from agentgraph.interception import (
+    collected_reports,
+    current_ledger,
+    inside_tool,
+    intercepted_by,
+)
 from agentgraph.participant import last_word
 from agentgraph.patching import updates_of
 from agentgraph.running import current_run
@@ -196,8 +207,14 @@ class ForeignWrappers:
             for tool_call in tools_node.open_calls:
                 watch.knows(str(tool_call["id"]), tool_call["name"], tool_call["args"])
             try:
-                with intercepted_by(interceptor), inside_tool("tools"), watched_by(watch):
+                with (
+                    intercepted_by(interceptor),
+                    inside_tool("tools"),
+                    watched_by(watch),
+                    collected_reports() as reports,
+                ):
                     result = await self._run_tools(site, tools_node, call)
+                await observe_reports(site, "", reports)
             except Overdue as error:  # the model's next node ends the run
                 result = tools_node.stop(str(error))
             except GuardStopped as stop:
