@@ -200,7 +200,7 @@ class _Call:
 
 
 _current: ContextVar[_Call | None] = ContextVar("agentgraph_cutoff", default=None)
-_left: set[asyncio.Future[Any]] = set()
+_left_tasks: set[asyncio.Future[Any]] = set()
 """The tasks that were left behind: asyncio itself keeps no reference to them."""
 
 
@@ -260,12 +260,12 @@ async def _leave(task: asyncio.Future[Any], call: _Call) -> None:
                 break
     finally:
         call.is_over = True
-        _left.add(task)
+        _left_tasks.add(task)
         task.add_done_callback(_forget)
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
-    _left.discard(task)
+    _left_tasks.discard(task)
     if not task.cancelled():
         task.exception()  # retrieved, so that asyncio does not warn
 

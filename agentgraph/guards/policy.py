@@ -150,7 +150,7 @@ class Policy:
         """Return the breaker of a model; of one that is not known, the process has none."""
         if self.breaker is None:
             return None
-        if is_known and any(self.breaker is shared for shared in self._of_process):
+        if is_known and any(self.breaker is guard for guard in self._of_process):
             return process_breaker(model)
         return self.breaker.for_key(*model)
 
@@ -158,7 +158,7 @@ class Policy:
         """Return the retry budget of a model; of one that is not known, the process has none."""
         if self.retry is None:
             return None
-        if is_known and any(self.retry is shared for shared in self._of_process):
+        if is_known and any(self.retry is guard for guard in self._of_process):
             return process_retry(model)
         return self.retry.for_key(*model)
 

@@ -33,8 +33,8 @@ class Note:
 
     async def read(self) -> Any:
         """Return the value, None where there is none."""
-        stored = await self.saver.aget_tuple(self._config)
-        metadata: Any = stored.metadata if stored is not None else {}
+        checkpoint = await self.saver.aget_tuple(self._config)
+        metadata: Any = checkpoint.metadata if checkpoint is not None else {}
         return self._load(*metadata[_VALUE]) if _VALUE in metadata else None
 
     async def write(self, value: object) -> None:

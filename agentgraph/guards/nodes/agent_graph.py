@@ -137,9 +137,9 @@ class NodeWrappers:
             if not decision.allows:
                 return self._act(interceptor, decision, "")
             # A watch over the tool in which this run began must not count its calls once more.
-            counted = nullcontext() if account.enclosure is None else watched_by(None)
+            counting = nullcontext() if account.enclosure is None else watched_by(None)
             try:
-                with intercepted_by(interceptor), counted:
+                with intercepted_by(interceptor), counting:
                     result = await call(state)
             except GuardStopped as stop:
                 if not isinstance(stop.decision, Decision):

@@ -75,19 +75,19 @@ async def reserve(
     surplus = 0 if stated_output else output - estimates.most_written
     tokens = estimates.of(messages, call.specs, output)
     usd: Decimal | None = None
-    assumed: dict[str, Any] = {"assumed_tokens": surplus} if surplus else {}
+    assumed_amounts: dict[str, Any] = {"assumed_tokens": surplus} if surplus else {}
     if any(spend.is_in_usd for spend in spends):
         prices = site.policy.prices
         usd = worst_cost(prices, name, tokens - output, output)
         if surplus:
-            assumed["assumed_usd"] = worst_cost(prices, name, 0, surplus) or Decimal(0)
+            assumed_amounts["assumed_usd"] = worst_cost(prices, name, 0, surplus) or Decimal(0)
     if pending_writes is not None:
         await _recall(account, pending_writes)
     reservations: list[Reservation] = []
     payment = Payment(reservations)
     # In all budgets or in none: where the last one refuses, the others must not stay reserved.
     for spend in spends:
-        decision, reservation = spend.reserve(tokens=tokens, usd=usd, **assumed)
+        decision, reservation = spend.reserve(tokens=tokens, usd=usd, **assumed_amounts)
         if reservation is None:
             payment.release()
             raise GuardStopped(await site.decide_by_table(decision))

@@ -102,8 +102,10 @@ async def with_passing_texts(
     """
     for message in new_answers(result, messages):
         if message.text and message is not judged:
-            passing = await _passing(site, message, [*messages])
-            result = result if passing is message else swap_message(result, message, passing)
+            shown_message = await _passing_message(site, message, [*messages])
+            result = (
+                result if shown_message is message else swap_message(result, message, shown_message)
+            )
     if text and has_text(updates_of(result), text):
         safe = await judge_once(site, text, [*messages])
         result = result if safe is None else swap_text(result, text, str(safe.text))
@@ -117,7 +119,9 @@ def new_answers(result: Any, messages: Collection[BaseMessage]) -> list[AIMessag
     return [message for message in answers if message.id not in known_ids]
 
 
-async def _passing(site: Site, message: AIMessage, messages: list[BaseMessage]) -> AIMessage:
+async def _passing_message(
+    site: Site, message: AIMessage, messages: list[BaseMessage]
+) -> AIMessage:
     text = str(message.text)
     if calls_of(message):
         passes = await passes_beside_calls(site, text, messages)
@@ -135,7 +139,7 @@ async def with_allowed_calls(
     """Return a message whose calls may all run; the model is told once which of them may not."""
     refusals = await _refusals(interceptor.site, node, message)
     if refusals:
-        answers = [refusals.get(str(c["id"])) or _unrun(c) for c in message.tool_calls]
+        answers = [refusals.get(str(c["id"])) or _unrun_answer(c) for c in message.tool_calls]
         message = await interceptor.ask_model(
             call._replace(messages=[*call.messages, message, *answers])
         )
@@ -161,7 +165,7 @@ async def _refusals(site: Site, node: ModelNode, message: AIMessage) -> Mapping[
     return refusals
 
 
-def _unrun(call: ToolCall) -> ToolMessage:
+def _unrun_answer(call: ToolCall) -> ToolMessage:
     text = "Not executed: another call of this message may not run."
     return ToolMessage(text, tool_call_id=call["id"] or "", name=call["name"], status="error")
 

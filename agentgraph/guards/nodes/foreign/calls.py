@@ -82,7 +82,7 @@ class ModelNode:
     """Runs the node."""
     updates: Callable[[Any], Updates]
     """Reads the updates in the result of the node."""
-    heard: Callable[[], AIMessage | None]
+    message_of: Callable[[], AIMessage | None]
     """Returns the last message of a model that the node has asked."""
     answers_in_texts: bool = False
     """Whether a text in any channel is an answer, and not only a message."""
@@ -125,10 +125,10 @@ class ModelNode:
         self.is_text = not answers
         if answers:
             return cast(AIMessage, answers[-1])
-        heard = self.heard() or AIMessage("")
-        text = str(heard.text)
+        message = self.message_of() or AIMessage("")
+        text = str(message.text)
         is_shown = self.answers_in_texts and bool(text) and has_text(updates, text)
-        return heard.model_copy(
+        return message.model_copy(
             update={"content": text if is_shown else "", "tool_calls": [], "invalid_tool_calls": []}
         )
 

@@ -55,14 +55,14 @@ class Watch(BaseCallbackHandler):
         self.calls = 0
         """How many models the node has asked."""
         self._unpaid: LLMResult | None = None
-        self._judged: dict[str, tuple[str, Mapping[str, object]]] = {}
+        self._judged_calls: dict[str, tuple[str, Mapping[str, object]]] = {}
         self.message: AIMessage | None = None
         """The last message that a model has given."""
         self.has_run_tools = False
 
     def knows(self, call_id: str, tool: str, args: Mapping[str, object]) -> None:
         """Note a tool call that was judged already: it may run, unless it is changed."""
-        self._judged[call_id] = tool, args
+        self._judged_calls[call_id] = tool, args
 
     def on_chat_model_start(self, *args: Any, **fields: Any) -> None:
         """Count a call of a chat model, or forbid it."""
@@ -88,14 +88,16 @@ class Watch(BaseCallbackHandler):
             return
         messages = [m for m in _messages_of(response) if isinstance(m, AIMessage)]
         self.message = messages[-1] if messages else self.message
-        paid, self._unpaid = (self._unpaid, response) if self._is_model else (response, None)
-        if paid is None:
+        paid_response, self._unpaid = (
+            (self._unpaid, response) if self._is_model else (response, None)
+        )
+        if paid_response is None:
             return
         site = self._open_site()
         for spend in site.account.spends_under(site.policy):
             _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
             if reservation is not None:
-                reservation.settle(tokens=_tokens_of(paid), usd=Decimal(0))
+                reservation.settle(tokens=_tokens_of(paid_response), usd=Decimal(0))
 
     def on_tool_start(
         self,
@@ -112,7 +114,7 @@ class Watch(BaseCallbackHandler):
         name = str(serialized.get("name") or "")
         args = dict(inputs) if isinstance(inputs, Mapping) else {"input": input_str}
         self.has_run_tools = True
-        if self._judged.get(tool_call_id or "") == (name, args):
+        if self._judged_calls.get(tool_call_id or "") == (name, args):
             return
         site = self._open_site()
         decision = _tool_denial(site, name, args)
@@ -165,8 +167,8 @@ def _denial_at(site: Site) -> Decision | None:
         return decision
     if deadline is not None and not (decision := deadline.check()).allows:
         return decision
-    exhausted = (spend.exhausted() for spend in account.spends_under(policy))
-    return next((decision for decision in exhausted if decision is not None), None)
+    denials = (spend.exhausted() for spend in account.spends_under(policy))
+    return next((decision for decision in denials if decision is not None), None)
 
 
 def _tool_denial(site: Site, tool: str, args: Mapping[str, object]) -> Decision | None:

@@ -90,8 +90,8 @@ class _Level:
     """The message with which a guard has ended the input on a level below."""
 
 
-class _Opened:
-    """The interceptor of a node that is opened with its first call, if there is any."""
+class _LazySite:
+    """The interceptor of a node, made when it is first needed."""
 
     def __init__(self, make: Callable[[], NodeInterceptor]) -> None:
         self._make = make
@@ -278,7 +278,7 @@ class ForeignWrappers:
                 with intercepted_by(None), watched_by(watch):
                     result = await call(state, config=self._config())
                 if level.last_word is None and watch.message is not None:
-                    result = await self._judged(interceptor, watch.message, result)
+                    result = await self._judge_result(interceptor, watch.message, result)
             except GuardStopped as stop:
                 return await self._end(interceptor, stop)
             finally:
@@ -299,44 +299,46 @@ class ForeignWrappers:
             if (end := await self._refuse_input(state)) is not None:
                 return end
             # A model may be asked by a graph that the node runs, whose config is another.
-            opened = _Opened(partial(self._interceptor, get_config()))
-            watch = partial(Watch, opened.site, self._warn)
+            lazy = _LazySite(partial(self._interceptor, get_config()))
+            watch = partial(Watch, lazy.site, self._warn)
             run = WatchedNode(call, watch, judges=self.policy.judges)
             try:
                 with intercepted_by(None):
                     result = await run.run(state)
-                said = result
+                first_result = result
                 if run.watch.message is not None:
-                    result = await self._judged(opened.interceptor, run.watch.message, result)
+                    result = await self._judge_result(lazy.interceptor, run.watch.message, result)
                 answers = new_answers(result, self._messages() if run.watch.calls else ())
-                await run.show(answers, self._tag(), is_whole=result is said)
+                await run.show(answers, self._tag(), is_whole=result is first_result)
             except GuardStopped as stop:
-                if not opened.is_open:
+                if not lazy.is_open:
                     raise
-                return await self._end(opened.interceptor, stop)
+                return await self._end(lazy.interceptor, stop)
             if not self.has_tools:
-                await self._observe(opened, state, result)
-            if opened.is_open:
-                self._store(opened.interceptor)
+                await self._observe(lazy, state, result)
+            if lazy.is_open:
+                self._store(lazy.interceptor)
             return result
 
         return node_call
 
-    async def _judged(self, interceptor: NodeInterceptor, heard: AIMessage, result: Any) -> Any:
+    async def _judge_result(
+        self, interceptor: NodeInterceptor, message: AIMessage, result: Any
+    ) -> Any:
         """Return the result of a node that has asked a model, with texts that pass."""
         if not interceptor.site.policy.judges:
             return result
-        text = "" if self.has_messages else str(heard.text)
+        text = "" if self.has_messages else str(message.text)
         return await with_passing_texts(interceptor.site, result, self._messages(), text=text)
 
-    async def _observe(self, opened: _Opened, state: Any, result: Any) -> None:
+    async def _observe(self, lazy: _LazySite, state: Any, result: Any) -> None:
         """Observe the answers of tools that run in a node which is not known to run any."""
         updates = [*updates_of(result)]
         if not self.has_messages or not has_tool_answers(updates):
             return
         tools_node = ToolsNode(state, self._messages())
         for tool_call, answer in tools_node.answers(updates):
-            site = opened.interceptor.site
+            site = lazy.interceptor.site
             await observe_answer(site, tools_node.use(tool_call, self.tools), answer)
 
     async def _end(self, interceptor: NodeInterceptor, stop: GuardStopped) -> Any:
