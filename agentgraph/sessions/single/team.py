@@ -74,7 +74,7 @@ class SingleTeam(CompiledTeam):
             TransitionGraph(name, rules, default_target=AgentTarget(name)),
             name=name,
             description=participant.description,
-            guards=participant.policy if isinstance(participant, HasMemory) else None,
+            guards=_policy_of(participant),
             expectations=(),
             durability="step" if getattr(participant, "durability", "") == "sync" else "round",
             view=FullTranscript(),
@@ -207,3 +207,11 @@ def teams_of(values: object) -> list[CompiledTeam]:
     if faults:
         raise ConfigurationError(faults, code="served")
     return teams
+
+
+def _policy_of(participant: Participant) -> Guards | None:
+    """Return an agent's own policy; a graph of others is guarded by default, as in a team."""
+    if isinstance(participant, HasMemory):
+        policy: Guards | None = participant.policy
+        return policy
+    return Guards.interactive() if isinstance(participant, ForeignGraph) else None

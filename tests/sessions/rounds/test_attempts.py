@@ -203,7 +203,7 @@ async def test_one_of_several_that_runs_again_forgets_nothing_of_the_others() ->
 
 
 async def test_one_of_several_that_loops_ends_no_other() -> None:
-    b = agent("b", *[call("look")] * 5, tools=[look])
+    b = agent("b", *[call("look")] * 8, tools=[look])
     c = agent("c", *[call("look_at", what=str(n)) for n in range(6)], "from c", tools=[look_at])
     async with held(at_once(agent("a"), b, c, agent("d"))) as session:
         state = await after(session, "user", "hello")

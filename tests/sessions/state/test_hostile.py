@@ -724,7 +724,7 @@ async def test_what_a_tool_returns_is_not_shown_to_a_model_where_it_is_beyond_th
     @tool
     def flood() -> str:
         """Return too much."""
-        return "x" * 1_000_000
+        return "x" * 4_000_000
 
     one = using(flood)
     async with held(answering(one), clock=FakeClock()) as session:
