@@ -121,6 +121,9 @@ def claims_of_guards(shown: Outputs) -> None:
     tiers = {name: tuple(map(_last_steps, shown[name])) for name in _MET}
     assert tiers == {name: (steps,) for name, steps in _MET.items()}
     assert "answers 'The small model answers.'" in shown["provider"][0].text
+    blocked, _, answered = shown["unsafe"][0].text.partition("\n\nwith a safe answer beside it\n")
+    assert [line.rpartition(" → ")[2] for line in blocked.splitlines()] == [*_MET["gate"]]
+    assert "answers 'I must not tell.'" in answered
     assert shown["breaker"][0].text == "open: deny; half open: allow, then deny; closed: allow\n"
     assert "spec_malformed" in shown["spec"][1].data["text/html"]
     assert "the critic gave 0.4; 0.8 is needed" in shown["ask"][0].data["text/html"]
@@ -136,7 +139,6 @@ _MET = {
     "cost": ("closed by cost_budget", "closed by cost_budget", _ASKED),
     "gate": ("closed by gate", "closed by gate", _ASKED),
     "progress": ("closed by gate", _ASKED, _ASKED),
-    "unsafe": ("answers 'I must not tell.'", "closed by gate", _ASKED),
     "deadlock": ("deadlock_monitor", "deadlock_monitor", "waiting_decision"),
 }
 """How each failure ends, by tier."""
