@@ -51,9 +51,12 @@ class Progress:
         """Return the number of model calls since the last new result, with that which led to it."""
         return self.steps - self.learned_at
 
-    def learn(self, result: object) -> None:
-        """Note a result; one that was not seen before starts the count of model calls anew."""
-        mask = _mask_of(result)
+    def learn(self, result: object, question: str = "") -> None:
+        """Note a result; one that was not seen before starts the count of model calls anew.
+
+        The answer to another `question` is another result: "no spam" of each of a hundred mails.
+        """
+        mask = _mask_of(result, question)
         if self._results & mask != mask:
             self._results |= mask
             self.learned_at = max(self.steps - 1, self.learned_at)
@@ -88,7 +91,8 @@ class StepLimit:
     """End the run instead of making the model call after the last allowed one.
 
     `steps` counts the model calls since the last new result, with the call that led to it: a run
-    that learns something goes on. `total` counts all model calls of an input; None sets no limit.
+    that learns something goes on; the same answer to another question is new too. `total` counts
+    all model calls of an input; None sets no limit.
     Each attempt at a provider is a call, and all levels are counted together.
     """
 
@@ -302,8 +306,10 @@ class ReplanLimit:
         self._plans = {stage: list(digests) for stage, digests in plans.items()}
 
 
-def _mask_of(result: object) -> int:
+def _mask_of(result: object, question: str) -> int:
     text = result if isinstance(result, str) else canonical(result)
+    if question:
+        text = f"{question}\0{text}"
     # Not `hash`, which differs from process to process. Strict UTF-8 cannot write half of a
     # surrogate pair.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

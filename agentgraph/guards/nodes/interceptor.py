@@ -288,7 +288,7 @@ class NodeInterceptor:
     ) -> None:
         """Count a worker's reply: a worker that always replies the same is stuck."""
         self.account.spending.progress.handoffs = 0
-        self.account.learn(reply)
+        self.account.learn(reply, f"{worker} {brief}")
         monitor = self.account.deadlock
         if monitor is not None:
             texts = {"worker": worker, "brief": brief, "reply": reply, "message": message_id}

@@ -349,7 +349,7 @@ async def _observe(
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
     if not failed and isinstance(use, ToolUse):
         account.spending.progress.handoffs = 0
-        account.learn(result)
+        account.learn(result, f"{use.name} {use.args!r}")
     if detector is None:
         return
     decision = account.loop(visit, detector).observe(

@@ -283,10 +283,10 @@ class Account:
         for progress in self.progresses:
             progress.steps += 1
 
-    def learn(self, result: object) -> None:
-        """Note an answer: a new one begins the counts of model calls anew."""
+    def learn(self, result: object, question: str = "") -> None:
+        """Note an answer to a question: a new one begins the counts of model calls anew."""
         for progress in self.progresses:
-            progress.learn(result)
+            progress.learn(result, question)
 
     @property
     def root(self) -> Account:

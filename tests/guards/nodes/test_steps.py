@@ -37,6 +37,11 @@ def reading() -> ScriptedModel:
     return ScriptedModel(lambda messages: call("look", what=str(next(pages))))
 
 
+def fail(what: str) -> str:
+    """Fail."""
+    raise ValueError(f"nothing about {what}")
+
+
 def blind(what: str) -> str:
     """Look, and see nothing."""
     return "nothing"
@@ -129,12 +134,19 @@ async def test_the_trail_has_as_many_steps_as_the_account(attempts: int) -> None
 
 async def test_the_fiftieth_model_call_that_leads_nowhere_is_the_last() -> None:
     pages = iter(range(1000))
-    model = ScriptedModel(lambda messages: call("blind", what=str(next(pages))))
-    agent = solo(model, blind)
+    model = ScriptedModel(lambda messages: call("fail", what=str(next(pages))))
+    agent = solo(model, fail)
     events = await streamed(agent)
-    assert decided(events) == [("a", "max_steps", "abort")]
+    assert decided(events)[-1] == ("a", "max_steps", "abort")
     assert len(model.requests) == 50
     assert is_legal(await agent.ahistory("t"))
+
+
+async def test_the_same_answer_to_another_question_is_something_new() -> None:
+    pages = iter(range(60))
+    model = ScriptedModel([*(call("blind", what=str(n)) for n in pages), "Done."])
+    reply = await solo(model, blind).ainvoke("go")
+    assert (reply.text, reply.close_reason) == ("Done.", None)
 
 
 async def test_steps_are_shared_by_all_levels() -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from agentgraph import Agent, Guards
-from agentgraph.guards import CostBudget
+from agentgraph import Agent
 from agentgraph.stream import FinalStateEvent, GuardEvent
 from agentgraph.testing import ScriptedModel, call
 from agentgraph.testing.answers import Scripted
@@ -55,11 +54,6 @@ def stuck(steps: Steps, *tools: Any, name: str = "a", **fields: Any) -> Agent:
     turns: Iterator[Scripted] = cycle(steps)
     model = ScriptedModel(lambda _: next(turns))
     return Agent(name, f"does {name}", model=model, tools=tools, default_tools=False, **fields)
-
-
-def by_default(**overrides: Any) -> Guards:
-    """Return the default guards, with room for more steps and tokens than a short run needs."""
-    return Guards.interactive(**{"steps": 500, "budget": CostBudget(tokens=1_000_000), **overrides})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from agentgraph.testing import ScriptedModel, Turn, call
 from agentgraph.testing.answers import Scripted
 from tests.guards.scenarios.driver import (
     ask,
-    by_default,
     course_of,
     in_turn,
     stuck,
@@ -248,7 +247,7 @@ ALONE: dict[str, Callable[[], Agent]] = {
 
 @pytest.mark.parametrize("scenario", ALONE)
 async def test_healthy_work_of_an_agent_is_not_ended(scenario: str) -> None:
-    course = await course_of(ALONE[scenario]().replace(guards=by_default()))
+    course = await course_of(ALONE[scenario]())
     assert (course.text, course.close_reason) == ("Done.", None)
     assert {*course.actions} <= {"correct"}
 
@@ -312,7 +311,7 @@ TOGETHER: dict[str, Callable[[], Agent]] = {
 
 @pytest.mark.parametrize("scenario", TOGETHER)
 async def test_healthy_work_of_several_agents_is_not_ended(scenario: str) -> None:
-    course = await course_of(TOGETHER[scenario]().replace(guards=by_default(hops=20)))
+    course = await course_of(TOGETHER[scenario]())
     assert (course.text, course.close_reason) == ("Done.", None)
     assert {*course.actions} <= {"correct"}
 
@@ -324,7 +323,7 @@ async def test_two_agents_of_a_team_exchange_something_new_thirty_times() -> Non
         for name in ("ann", "bob")
     ]
     rules = round_robin(["ann", "bob"], max_turns=30)
-    result = await Team(agents, rules, guards=by_default()).arun("Collect facts.")
+    result = await Team(agents, rules).arun("Collect facts.")
     assert (result.close_reason, result.text) == ("round_robin_complete", "Fact 30.")
 
 
