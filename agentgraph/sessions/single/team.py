@@ -15,6 +15,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import functional_fault
 from agentgraph.graphs.memory import LastingChannels, NestedMemories, take_whole_state
 from agentgraph.guards import Effect, Guards
+from agentgraph.guards.nodes.foreign.parts import is_guarded
 from agentgraph.outcomes import NOTES, Handoff
 from agentgraph.participant import (
     ForeignGraph,
@@ -166,7 +167,7 @@ class SingleTeam(CompiledTeam):
         graph = participant.graph
         if not isinstance(graph, CompiledStateGraph):
             return graph
-        return foreign_graph(self.name, patched(graph, take_whole_state), None)
+        return foreign_graph(self.name, patched(graph, take_whole_state), guards)
 
 
 @dataclass(frozen=True)
@@ -214,4 +215,7 @@ def _policy_of(participant: Participant) -> Guards | None:
     if isinstance(participant, HasMemory):
         policy: Guards | None = participant.policy
         return policy
-    return Guards.interactive() if isinstance(participant, ForeignGraph) else None
+    graph = participant.graph
+    # One that was patched has guards of its own, and its time limits.
+    has_own = isinstance(graph, CompiledStateGraph) and is_guarded(graph.builder)
+    return None if has_own else Guards.interactive()

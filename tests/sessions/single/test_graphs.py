@@ -258,3 +258,13 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
     assert "'numbers' has no channel `messages`" in text
     assert "a compiled graph has no name" in text
     assert "'desk' cannot be served" in text
+
+
+async def test_a_served_graph_is_guarded_and_its_session_stays_open() -> None:
+    stuck = [call("add", a=1, b=2)] * 20
+    served = create_agent(ScriptedModel([*stuck]), [add], name="clerk")
+    async with await Hub.open(serve=[served]) as hub:
+        session = await hub.session(served)
+        answer = await session.ask("go")
+        assert (answer.close_reason, answer.status) == ("loop_detector", "waiting_human")
+        assert "`add` was called" in answer.text
