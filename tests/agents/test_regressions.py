@@ -259,7 +259,7 @@ async def test_parallel_delegates_of_a_graph_without_its_agent_share_the_steps()
         model=ScriptedModel([[call(f"transfer_to_w{n}") for n in range(6)]]),
         agents=workers,
         handoff="delegate",
-        guards=Guards.interactive(steps=StepLimit(10)),
+        guards=Guards.interactive(steps=StepLimit(10, total=10)),
     )
 
     result = await run_whole(

@@ -42,7 +42,7 @@ def look(order: str) -> str:
 
 def regulated() -> Team:
     """A team whose first agent books a room, and then goes round in a circle."""
-    same = [call("look", order="A")] * 4
+    same = [call("look", order="A")] * 7
     agent = Agent("host", model=ScriptedModel([call("book", room="12"), *same]), tools=[book, look])
     policy = Guards.regulated(velocity=None, budget=CostBudget(tokens=100_000))
     return Team([agent], sequence(["host"]), guards=policy)
@@ -77,7 +77,7 @@ def test_run_is_told_with_its_decisions_and_what_was_undone(url: str) -> None:
     corrected = lines.index(next(line for line in lines if "loop_detector: correct" in line))
     assert 'cycle ["look"]' in lines[corrected + 1]
     assert any("loop_detector: escalate" in line for line in lines)
-    assert any("asks a human: `look` was called 4 times" in line for line in lines)
+    assert any("asks a human: `look` was called 7 times" in line for line in lines)
     assert any('user decides: {"type": "reject", "message": "enough"}' in line for line in lines)
     assert "closed: loop_detector" in result.stdout
     began, ended = lines[-8:-6]
@@ -85,7 +85,7 @@ def test_run_is_told_with_its_decisions_and_what_was_undone(url: str) -> None:
     assert ended.startswith("ended      20") and ended.endswith(" UTC: loop_detector")
     assert lines[-6:] == [
         "path       host",
-        "steps      5 model calls, 0 hops",
+        "steps      8 model calls, 0 hops",
         f"spend      {audited(url)[1]['spend']['total_tokens']:,} tokens",
         f"             host: {audited(url)[1]['spend']['total_tokens']:,}",
         "decisions  2 by guards, 1 by humans",

@@ -271,10 +271,9 @@ async def test_each_run_has_its_own_budget_beside_the_outer_one() -> None:
     assert len(model.requests) == 2 * 3
 
 
-@WAY
+# Whoever takes the graph of an agent without guards has compiled it.
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "graph"])
 async def test_an_agent_without_guards_is_under_those_of_the_tool_s_agent(way: str) -> None:
-    if way == "graph":
-        pytest.skip("whoever takes the graph of an agent without guards has compiled it")
     model = busy()
     tool = WAYS[way](solo(model, name="other", guards=None))
     reply = await alone(tool, ASK, guards=watched(steps=calls(7))).ainvoke("go")

@@ -25,7 +25,7 @@ from tests.guards.guarded_agents import watched
 from tests.sessions.crashing import serve, tell
 
 ITEMS = ("tea", "milk", "jam")
-LOOP = 6
+LOOP = 9
 KILLED = 9
 
 

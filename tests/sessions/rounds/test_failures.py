@@ -245,7 +245,7 @@ async def test_a_guard_that_ends_a_round_closes_with_its_name_at_once() -> None:
 
 
 async def test_the_steps_of_all_rounds_of_one_input_are_counted_together() -> None:
-    guards = Guards.interactive(steps=StepLimit(3))
+    guards = Guards.interactive(steps=StepLimit(3, total=3))
     team = Team([agent("a"), agent("b")], sequence(["a", "b", "a", "b", "a"]), guards=guards)
     async with held(team) as session:
         state = await after(session, "user", "hello")

@@ -197,7 +197,7 @@ class World:
         last = messages[-1]
         if last.type == "tool" and last.text != IN_A_CIRCLE:
             return "and so on"
-        if last.type == "tool" and next(self.circles) % 5:
+        if last.type == "tool" and next(self.circles) % 8:
             return call("circle")
         match next(self.does, "say"):
             case "write" | "pass" | "human" | "ask" | "end" | "act" | "circle" as name:

@@ -43,7 +43,7 @@ async def test_a_budget_of_one_s_own_limits_nobody_else(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["aa", "baa"])
 async def test_a_budget_of_one_s_own_holds_in_all_turns_for_an_input(order: str) -> None:
-    one = thrifty(costing(2_500, "one"), "two")
+    one = thrifty(costing(2_990, "one"), "two")
     members = [one, agent("b")][: len({*order})]
     async with held(Team(members, sequence([*order]))) as session:
         state = await after(session, "user", "hello")
@@ -52,7 +52,7 @@ async def test_a_budget_of_one_s_own_holds_in_all_turns_for_an_input(order: str)
 
 
 async def test_a_budget_of_one_s_own_is_shared_by_all_below() -> None:
-    below = agent("below", costing(1_500, "below has"))
+    below = agent("below", costing(2_590, "below has"))
     one = thrifty(
         costing(400, "", call("transfer_to_below")), "never", agents=[below], handoff="delegate"
     )
@@ -64,7 +64,7 @@ async def test_a_budget_of_one_s_own_is_shared_by_all_below() -> None:
 
 async def test_the_team_s_budget_holds_beside_one_s_own() -> None:
     one = agent(
-        *("a", costing(4_000, "one"), costing(4_000, "two")),
+        *("a", costing(4_000, "one"), costing(4_990, "two")),
         guards=Guards.interactive(budget=CostBudget(tokens=100_000)),
     )
     guards = Guards.interactive(budget=CostBudget(tokens=9_000))
