@@ -31,7 +31,7 @@ def tighter(name: str, own: Any, outer: Any) -> Any:
         return own if outer is None else outer
     if name in _OF_TWO_COUNTS:
         counts = (field.name for field in fields(own))
-        return type(own)(*(_least(getattr(own, at), getattr(outer, at)) for at in counts))
+        return replace(own, **{at: _least(getattr(own, at), getattr(outer, at)) for at in counts})
     if name in LIMITS:
         return min(own, outer, key=lambda limit: getattr(limit, LIMITS[name][1]))
     if name == "deadlines":

@@ -33,13 +33,15 @@ class Progress:
     old ones, and none the other way round.
     """
 
-    __slots__ = ("_results", "handoffs", "learned_at", "steps", "workers")
+    __slots__ = ("_results", "asked_at", "handoffs", "learned_at", "steps", "workers")
 
     def __init__(self) -> None:
         self.steps = 0
         """How many model calls were made; each attempt at a provider is one."""
         self.learned_at = 0
         """How many had been made before the one that led to the last new result."""
+        self.asked_at = 0
+        """The same for the last new result, or the last new question with an old one."""
         self.handoffs = 0
         """How many handoffs models have made in a row, without a tool's work between them."""
         self.workers = 0
@@ -52,14 +54,20 @@ class Progress:
         return self.steps - self.learned_at
 
     def learn(self, result: object, question: str = "") -> None:
-        """Note a result; one that was not seen before starts the count of model calls anew.
-
-        The answer to another `question` is another result: "no spam" of each of a hundred mails.
-        """
-        mask = _mask_of(result, question)
-        if self._results & mask != mask:
-            self._results |= mask
+        """Note the result of a question; a new one starts the count of model calls anew."""
+        text = result if isinstance(result, str) else canonical(result)
+        if self._is_new(text):
             self.learned_at = max(self.steps - 1, self.learned_at)
+        elif not question or not self._is_new(f"{question}\0{text}"):
+            return
+        self.asked_at = max(self.steps - 1, self.asked_at)
+
+    def _is_new(self, text: str) -> bool:
+        """Remember a text; return whether it is new."""
+        mask = _mask_of(text)
+        is_new = self._results & mask != mask
+        self._results |= mask
+        return is_new
 
     def dump(self) -> dict[str, Any]:
         """Return the memory as JSON-able values."""
@@ -70,6 +78,8 @@ class Progress:
         values: dict[str, Any] = {"steps": self.steps}
         if self.learned_at:
             values["learned_at"] = self.learned_at
+        if self.asked_at > self.learned_at:
+            values["asked_at"] = self.asked_at
         if self.handoffs:
             values["in_a_row"] = self.handoffs
         if self.workers:
@@ -80,6 +90,7 @@ class Progress:
         """Add what another process has dumped, and its handoffs in a row if that is the latest."""
         self.steps = max(self.steps, values.get("steps", 0))
         self.learned_at = max(self.learned_at, values.get("learned_at", 0))
+        self.asked_at = max(self.asked_at, self.learned_at, values.get("asked_at", 0))
         self.workers = max(self.workers, values.get("workers", 0))
         self._results |= int(values.get("seen", "0"), 16)
         if is_latest:
@@ -91,13 +102,15 @@ class StepLimit:
     """End the run instead of making the model call after the last allowed one.
 
     `steps` counts the model calls since the last new result, with the call that led to it: a run
-    that learns something goes on; the same answer to another question is new too. `total` counts
-    all model calls of an input; None sets no limit.
+    that learns something goes on. With `counts_questions`, as where no limit is given, an old
+    result of a new question is new too: "no spam" of each of a hundred mails. `total` counts all
+    model calls of an input; None sets no limit.
     Each attempt at a provider is a call, and all levels are counted together.
     """
 
     steps: int = 50
     total: int | None = 500
+    counts_questions: bool = field(default=False, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
@@ -109,12 +122,13 @@ class StepLimit:
     def times(self, turns: int) -> StepLimit:
         """Return the limit for so many turns."""
         total = None if self.total is None else self.total * turns
-        return StepLimit(self.steps * turns, total)
+        return replace(self, steps=self.steps * turns, total=total)
 
     def ask(self, progress: Progress, grants: int = 1) -> Decision:
         """Decide on one more model call of an input."""
         steps = progress.steps
-        return self.check(steps - progress.learned_at, grants, total=steps)
+        since = progress.asked_at if self.counts_questions else progress.learned_at
+        return self.check(steps - since, grants, total=steps)
 
     def check(self, count: int, grants: int = 1, *, total: int | None = None) -> Decision:
         """Decide on one more model call after `count` of them without a new result.
@@ -306,10 +320,7 @@ class ReplanLimit:
         self._plans = {stage: list(digests) for stage, digests in plans.items()}
 
 
-def _mask_of(result: object, question: str) -> int:
-    text = result if isinstance(result, str) else canonical(result)
-    if question:
-        text = f"{question}\0{text}"
+def _mask_of(text: str) -> int:
     # Not `hash`, which differs from process to process. Strict UTF-8 cannot write half of a
     # surrogate pair.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -142,11 +142,18 @@ async def test_the_fiftieth_model_call_that_leads_nowhere_is_the_last() -> None:
     assert is_legal(await agent.ahistory("t"))
 
 
-async def test_the_same_answer_to_another_question_is_something_new() -> None:
+async def test_the_same_answer_to_another_question_is_new_by_default() -> None:
     pages = iter(range(60))
     model = ScriptedModel([*(call("blind", what=str(n)) for n in pages), "Done."])
     reply = await solo(model, blind).ainvoke("go")
     assert (reply.text, reply.close_reason) == ("Done.", None)
+
+
+async def test_a_limit_of_one_s_own_counts_results_alone() -> None:
+    pages = iter(range(60))
+    model = ScriptedModel([*(call("blind", what=str(n)) for n in pages), "Done."])
+    reply = await solo(model, blind, guards=watched(steps=20)).ainvoke("go")
+    assert (reply.close_reason, len(model.requests)) == ("max_steps", 20)
 
 
 async def test_steps_are_shared_by_all_levels() -> None:
