@@ -30,8 +30,8 @@ def tighter(name: str, own: Any, outer: Any) -> Any:
     if own is None or outer is None:
         return own if outer is None else outer
     if name in _OF_TWO_COUNTS:
-        counts = (field.name for field in fields(own))
-        return replace(own, **{at: _least(getattr(own, at), getattr(outer, at)) for at in counts})
+        counts = (field.name for field in fields(own) if field.init)
+        return type(own)(*(_least(getattr(own, at), getattr(outer, at)) for at in counts))
     if name in LIMITS:
         return min(own, outer, key=lambda limit: getattr(limit, LIMITS[name][1]))
     if name == "deadlines":

@@ -35,7 +35,7 @@ def guards_of(tier: Tier) -> Defaults:
 
 
 _IN_ALL_TIERS: Defaults = {
-    "steps": lambda: StepLimit(counts_questions=True),
+    "steps": StepLimit.by_default,
     "hops": HopLimit,
     "depth": DepthLimit,
     "loop": LoopDetector,

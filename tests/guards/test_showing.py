@@ -59,7 +59,7 @@ def test_guards_show_each_guard_and_its_limits(overrides: Mapping[str, object]) 
     rows = rows_of(html)
 
     assert text_of(html).startswith(f"Guards, {guards.tier}")
-    assert rows["steps"] == "StepLimit(steps=50, total=500, counts_questions=True)"
+    assert rows["steps"] == "StepLimit(steps=50, total=500)"
     assert rows["loop"].startswith("LoopDetector(window=5, threshold=3")
     assert rows["gates"] == rows["interrupt_on"] == "off"
     is_regulated = guards.tier == "regulated"

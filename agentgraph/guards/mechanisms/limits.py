@@ -102,15 +102,13 @@ class StepLimit:
     """End the run instead of making the model call after the last allowed one.
 
     `steps` counts the model calls since the last new result, with the call that led to it: a run
-    that learns something goes on. With `counts_questions`, as where no limit is given, an old
-    result of a new question is new too: "no spam" of each of a hundred mails. `total` counts all
-    model calls of an input; None sets no limit.
+    that learns something goes on. `total` counts all model calls of an input; None sets no limit.
     Each attempt at a provider is a call, and all levels are counted together.
     """
 
     steps: int = 50
     total: int | None = 500
-    counts_questions: bool = field(default=False, kw_only=True, compare=False, repr=False)
+    _counts_questions: bool = field(default=False, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_whole(self.steps, 1, f"StepLimit({self.steps!r}): allow at least one model call")
@@ -119,15 +117,27 @@ class StepLimit:
                 self.total, 1, f"StepLimit(total={self.total!r}): allow at least one model call"
             )
 
+    @classmethod
+    def by_default(cls) -> StepLimit:
+        """Return the limit that holds where none is given: it ends no work that asks new questions.
+
+        Under it an old result of a new question is new too: "no spam" of each of a hundred mails.
+        """
+        limit = cls()
+        object.__setattr__(limit, "_counts_questions", True)
+        return limit
+
     def times(self, turns: int) -> StepLimit:
         """Return the limit for so many turns."""
         total = None if self.total is None else self.total * turns
-        return replace(self, steps=self.steps * turns, total=total)
+        limit = StepLimit(self.steps * turns, total)
+        object.__setattr__(limit, "_counts_questions", self._counts_questions)
+        return limit
 
     def ask(self, progress: Progress, grants: int = 1) -> Decision:
         """Decide on one more model call of an input."""
         steps = progress.steps
-        since = progress.asked_at if self.counts_questions else progress.learned_at
+        since = progress.asked_at if self._counts_questions else progress.learned_at
         return self.check(steps - since, grants, total=steps)
 
     def check(self, count: int, grants: int = 1, *, total: int | None = None) -> Decision:
