@@ -41,11 +41,11 @@ class Progress:
         self.learned_at = 0
         """How many had been made before the one that led to the last new result."""
         self.asked_at = 0
-        """The same for the last new result, or the last new question with an old one."""
+        """How many before the last new result, or before an old result of a new question."""
         self.handoffs = 0
         """How many handoffs models have made in a row, without a tool's work between them."""
         self.workers = 0
-        """How many workers have earlier."""
+        """How many workers have begun."""
         self._results = 0
 
     @property

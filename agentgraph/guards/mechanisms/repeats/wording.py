@@ -1,4 +1,4 @@
-"""The wording of a question, to tell whether another one asks for the same in their_words words.
+"""The wording of a question, to tell whether another one asks for the same in other words.
 
 Order, case and punctuation do not count. Numbers, single values and code are compared exactly. A
 wording with more words than another may ask for more: both are alike, and not the same.
