@@ -30,6 +30,8 @@ class Note:
     saver: BaseCheckpointSaver[Any]
     thread_id: str
     name: str
+    part: int = 0
+    """The number of the part: a value that grows is stored part by part, each by itself."""
 
     async def read(self) -> Any:
         """Return the value, None where there is none."""
@@ -60,5 +62,5 @@ class Note:
 
     @property
     def _config(self) -> RunnableConfig:
-        namespace = f"agentgraph_{self.name}"
+        namespace = f"agentgraph_{self.name}" + (f"_{self.part}" if self.part else "")
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": namespace}}

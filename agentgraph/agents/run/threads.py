@@ -176,9 +176,11 @@ class Threads:
         self, thread_id: str, latest: CheckpointTuple | None
     ) -> CutOffEffects | None:
         """Return what the last run of a thread has done if it was cut off, None without actions."""
-        record = await EffectLog(self.saver, thread_id).read()
-        if record is None or not is_cut_off(record, latest, turn_id_of(latest)):
+        log = EffectLog(self.saver, thread_id)
+        first = await log.first_part()
+        if first is None or not is_cut_off(first, latest, turn_id_of(latest)):
             return None
+        record = await log.read() or first
         return await look_up_all(record, self._effects, self.queues.unfinished_runs.get(thread_id))
 
     async def recovery(
