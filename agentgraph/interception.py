@@ -211,6 +211,11 @@ class Ledger(Protocol):
         ...
 
     @property
+    def attempt(self) -> int:
+        """Return which attempt at the round this is, from 1."""
+        ...
+
+    @property
     def account(self) -> Mapping[str, Any]:
         """The values in the log for this input's account."""
         ...

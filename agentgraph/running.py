@@ -400,6 +400,11 @@ def at_call_end(end: CallEnd) -> None:
         ends.append(end)
 
 
+def conversation() -> Sequence[AnyMessage]:
+    """Return the conversation up to the tool call around this code, nothing outside of one."""
+    return _history.get() or ()
+
+
 def current_history() -> list[AnyMessage]:
     """Return the conversation up to the tool call around this code.
 

@@ -82,6 +82,18 @@ class Usage:
             figures["by_agent"] = {name: part.to_dict() for name, part in self.by_agent.items()}
         return figures
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Usage:
+        """Read what `to_dict` returned."""
+        cost = values.get("cost")
+        return cls(
+            values.get("input_tokens", 0),
+            values.get("output_tokens", 0),
+            values.get("total_tokens", 0),
+            None if cost is None else Decimal(cost),
+            {name: cls.from_dict(part) for name, part in values.get("by_agent", {}).items()},
+        )
+
     def summary(self) -> str:
         """Return the sum in words, for a notebook."""
         cost = "" if self.cost is None else f", ${self.cost}"

@@ -69,7 +69,7 @@ MAY_IMPORT_PRIVATE_NAMES = "agentgraph/graphs/private.py"
 ROWS = {
     "guards": (
         "decision table",
-        "mechanisms records.record records.sinks records.trail records.audit_trail",
+        "mechanisms guard records.record records.sinks records.trail records.audit_trail",
         "place process short_forms overrides stricter tiers policy checks",
         "records",
         "nodes",

@@ -1,6 +1,7 @@
 """Guards around a run: policies, the mechanisms that decide, and the trail of what they decided."""
 
 from agentgraph.guards.decision import Action, Decision, FailureClass, Tier
+from agentgraph.guards.guard import Guard, GuardedCall
 from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker, Permit
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
@@ -65,6 +66,8 @@ __all__ = [
     "FailureClass",
     "FanOutLimit",
     "Gate",
+    "Guard",
+    "GuardedCall",
     "GuardedState",
     "Guards",
     "HopLimit",

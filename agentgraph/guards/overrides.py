@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import FAILURE_CLASSES, FailureClass, Tier
+from agentgraph.guards.guard import Guard, guard_faults
 from agentgraph.guards.mechanisms.approval import ToolApproval, VerbChoice
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
@@ -68,6 +69,7 @@ class Overrides(TypedDict, Generic[P], total=False):
     decisions: DecisionTable | Mapping[tuple[FailureClass, Tier], Cell]
     saga: Saga | int | None
     audit: AuditTrail | Sink | None
+    extra: Guard[Any] | Sequence[Guard[Any]]
     stages: Mapping[str, P]
 
 
@@ -106,6 +108,10 @@ def guard_of(name: str, value: object, policy: type[P], tier: Tier, faults: list
     """
     if name == "gates":
         return _gates_of(value, faults)
+    if name == "extra":
+        guards = tuple(value) if isinstance(value, list | tuple) else (value,)
+        faults.extend(guard_faults(guards))
+        return guards
     if name == "stages":
         if isinstance(value, Mapping) and all(isinstance(s, policy) for s in value.values()):
             return MappingProxyType(dict(value))

@@ -59,6 +59,7 @@ class Guards(Policy):
     decisions   DecisionTable(): what is done about each class of failure
     saga        Saga(): remembers what tools marked with `@effect` did, and undoes it
     audit       AuditTrail(): records what was decided and done, in memory or in a file
+    extra       (): guards of your own, see `Guard`
     stages      {an agent's name: Guards(…)}: what holds at that agent instead
     """
 

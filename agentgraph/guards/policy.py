@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards.decision import TIERS, Tier
+from agentgraph.guards.guard import Guard, GuardAt, guards_at, replaced_guards, tighter_guards
 from agentgraph.guards.mechanisms.approval import ToolApproval
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
@@ -68,6 +69,7 @@ class Policy:
     decisions: DecisionTable
     saga: Saga | None
     audit: AuditTrail | None
+    extra: tuple[Guard[Any], ...]
     stages: Mapping[str, Self]
 
     def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Any]]) -> None:
@@ -113,6 +115,8 @@ class Policy:
         self._of_process: tuple[object, ...] = ()
         """The breaker and the retry budget in whose place the process's own are used."""
         self._set(guards_of(tier), values)
+        self.extra_guards: tuple[GuardAt, ...] = guards_at("", self.extra)
+        """The guards that users have brought, each with the key of its memory."""
         if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
             raise ConfigurationError([f"breaker: {fault}"])
 
@@ -168,8 +172,12 @@ class Policy:
 
     @property
     def judges(self) -> bool:
-        """Whether a gate or a critic judges the answers of models."""
-        return bool(self.escalation.critic) or any(gate.judges_work for gate in self.gates)
+        """Whether a gate, a critic or a user's guard judges the answers of models."""
+        return (
+            bool(self.escalation.critic)
+            or any(gate.judges_work for gate in self.gates)
+            or any(hasattr(guard, "after_model") for guard in self.extra)
+        )
 
     @property
     def judges_input(self) -> bool:
@@ -223,8 +231,11 @@ class Policy:
         if self.budget is not None and "budget" in self.override_names:
             inner._inner = (*outer._inner, (path, self.budget))
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
-        for name in self.override_names if inner.tier == outer.tier else self._stated_names:
+        names = self.override_names if inner.tier == outer.tier else self._stated_names
+        for name in names - {"extra"}:
             setattr(inner, name, tighter(name, getattr(self, name), getattr(outer, name)))
+        if self.extra_guards:
+            inner._take_extra(tighter_guards(self.extra_guards, outer.extra_guards, path))
         if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
         inner.override_names = outer.override_names | self.override_names
@@ -251,8 +262,11 @@ class Policy:
         level = self._copy()
         level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier
-        for name in (stage._stated_names if is_other else stage.override_names) - {"stages"}:
+        names = stage._stated_names if is_other else stage.override_names
+        for name in names - {"stages", "extra"}:
             setattr(level, name, getattr(stage, name))
+        if stage.extra_guards:
+            level._take_extra(replaced_guards(stage.extra_guards, self.extra_guards, path))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))
         if is_other:
@@ -260,6 +274,9 @@ class Policy:
             if "decisions" not in stage.override_names:
                 level.decisions = stage.decisions
         return level
+
+    def _take_extra(self, guards: tuple[GuardAt, ...]) -> None:
+        self.extra_guards, self.extra = guards, tuple(guard for _, guard in guards)
 
     @property
     def _stated_names(self) -> frozenset[str]:

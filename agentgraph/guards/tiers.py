@@ -48,6 +48,7 @@ _IN_ALL_TIERS: Defaults = {
     "tool_limit": lambda: None,
     "decisions": DecisionTable,
     "saga": Saga,
+    "extra": tuple,
     "stages": lambda: MappingProxyType({}),
 }
 

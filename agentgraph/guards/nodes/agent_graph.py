@@ -197,6 +197,8 @@ class NodeWrappers:
             account = interceptor.account
             if account.may_ask:
                 await _catch_up(interceptor)
+            if inner.extra_guards:
+                await interceptor.site.note("stage", tool=name)
             try:
                 with inside_stage(inner.deadlines.stage()), intercepted_by(interceptor):
                     result = await call(state)

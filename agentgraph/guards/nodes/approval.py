@@ -122,6 +122,9 @@ async def _answer(site: Site, use: ToolUse, request: Request) -> Answer:
         **edit_data,
     )
     site.account.suspend(request.asked_at)
+    await site.note("suspension", tool=use.name, failed=answer.type == "reject")
+    if answer.type == "approve":
+        await site.note("grant", tool=use.name)
     return answer
 
 

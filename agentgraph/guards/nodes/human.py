@@ -17,6 +17,7 @@ from agentgraph.guards.mechanisms.escalation import (
     late,
     response_schema,
 )
+from agentgraph.guards.nodes.extra_guards import let_pass
 from agentgraph.guards.nodes.site import Site, close
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.account import ANYWHERE, Account, admit
@@ -69,7 +70,12 @@ async def ask_human(site: Site, channel: Mapping[str, Any]) -> dict[str, Any] | 
         **({"edited": _text_of(answer)} if answer.type == "edit" else {}),
     )
     site.account.suspend(request.asked_at)
-    return _carry_out(site, request, answer, overdue)
+    update = _carry_out(site, request, answer, overdue)
+    if site.policy.extra_guards:
+        await site.note("suspension", failed=answer.type == "reject")
+        if update is not None and not update:
+            await site.note("grant")
+    return update
 
 
 def wait_for_answer(
@@ -116,6 +122,8 @@ def _carry_out(
             return {"text": str(payload.get("answer") or ""), "by": "approve"}
     # A failure is no answer that could be approved: the agent tries once more, with new limits.
     _grant(site.account, site.place)
+    if any(guard.name == request.guard for guard in site.policy.extra):
+        let_pass(site.account, site.place.path, request.guard)
     return {}
 
 

@@ -25,7 +25,10 @@ from agentgraph.graphs.task import (
     thread_in,
 )
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.guard import Hook
+from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.nodes.approval import run_approved
+from agentgraph.guards.nodes.extra_guards import keeps_running, objection
 from agentgraph.guards.nodes.foreign.calls import input_message_id
 from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
@@ -216,6 +219,8 @@ class NodeInterceptor:
             if not decision.allows:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)
+        if policy.extra_guards and (denial := await self._objection_to("on_handoff", target)):
+            return denial
         progress = account.spending.progress
         if policy.hops is not None and not is_return:
             decision = policy.hops.check(progress.handoffs, account.spending.grants)
@@ -223,22 +228,44 @@ class NodeInterceptor:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)
         if account.deadlock is not None:
-            edge = {"source": site.place.name, "target": target, "digest": digest}
-            decision = account.deadlock.handoff(**edge, branch=site.place.visit)
-            if not decision.allows:
-                decision = account.deadlock.correct(decision, **edge, branch=site.place.visit)
-                if decision.action == "correct":  # the refusal tells the model
-                    await site.decide(decision)
-                else:
-                    await self._correct_or_postpone(decision)
-                return Refusal(decision.guard, decision.cause)
+            refusal = await self._refused_as_deadlock(account.deadlock, target, digest)
+            if refusal is not None:
+                return refusal
         if is_return:
             progress.handoffs = 0
         else:
             progress.handoffs += 1
             account.hop_count.count(site.speaker)
         site.record("handoff", source=site.place.path, target=target, hop=not is_return)
+        if policy.extra_guards:
+            await site.note("handoff", tool=target)
         return None
+
+    async def _refused_as_deadlock(
+        self, monitor: DeadlockMonitor, target: str, digest: str
+    ) -> Refusal | None:
+        """Return the refusal of a handoff that closes a circle without progress, else None."""
+        site = self.site
+        edge = {"source": site.place.name, "target": target, "digest": digest}
+        decision = monitor.handoff(**edge, branch=site.place.visit)
+        if decision.allows:
+            return None
+        decision = monitor.correct(decision, **edge, branch=site.place.visit)
+        if decision.action == "correct":  # the refusal tells the model
+            await site.decide(decision)
+        else:
+            await self._correct_or_postpone(decision)
+        return Refusal(decision.guard, decision.cause)
+
+    async def _objection_to(self, hook: Hook, target: str) -> Refusal | None:
+        """Return the refusal of a user's guard; the next node may end the run by it."""
+        decision = await objection(self.site, hook, tool=target)
+        if decision is None:
+            return None
+        await self.site.decide(decision)
+        if not keeps_running(decision):
+            self.account.postpone(self.site.place.visit_key, decision)
+        return Refusal(decision.guard, decision.cause)
 
     async def dispatch(self, workers: Sequence[str]) -> Admission:
         """Count the workers that begin now, and say which must wait, and which may not begin."""
@@ -259,10 +286,18 @@ class NodeInterceptor:
                 room = policy.fan_out.room(progress.workers, grants) or 0
                 refusals = dict.fromkeys(range(room, len(workers)), decision.cause)
         refusals |= await self._beyond_tool_limit(workers, most_at_once, refusals)
-        begins = [worker for at, worker in enumerate(workers) if at not in refusals]
-        for worker in begins[:most_at_once]:
+        count = 0
+        for at, worker in enumerate(workers):
+            if at in refusals or count == most_at_once:
+                continue
+            if policy.extra_guards and (denial := await self._objection_to("on_dispatch", worker)):
+                refusals[at] = denial.why
+                continue
+            count += 1
             progress.workers += 1
             site.record("dispatch", source=site.place.path, target=worker)
+            if policy.extra_guards:
+                await site.note("dispatch", tool=worker)
         return Admission(refusals, most_at_once)
 
     async def _beyond_tool_limit(

@@ -25,7 +25,8 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.failures import Failure, classify
 from agentgraph.guards.mechanisms.spending.prices import model_name_of
-from agentgraph.guards.nodes.judgement import judge, passes_beside_calls
+from agentgraph.guards.nodes.extra_guards import end_of_run, objection, tries_again
+from agentgraph.guards.nodes.judgement import AnswerWithheld, judge, passes_beside_calls
 from agentgraph.guards.nodes.payment import fail, reserve, settle
 from agentgraph.guards.nodes.site import Overdue, Site, stop_error
 from agentgraph.guards.place import Place
@@ -96,7 +97,8 @@ class GuardedModelCall:
         if permit is None:
             return await self._until_it_passes(None, messages, None)
         if not permit.decision.allows:
-            return await self._instead_of_agent(permit.decision, messages)
+            refusal = replace(permit.decision, failure_class="schema_failure")
+            return await self._instead_of_agent(refusal, messages)
         try:
             return await self._until_it_passes(None, messages, permit)
         finally:
@@ -108,7 +110,10 @@ class GuardedModelCall:
         while True:
             if answer is None:
                 try:
-                    answer = await self._attempts(messages)
+                    if self._site.policy.extra_guards:
+                        answer, messages = await self._admitted(messages)
+                    else:
+                        answer = await self._attempts(messages)
                 except Exception as error:
                     # No other layer may ask again what was given up here.
                     self.failure = error if self._has_given_up else None
@@ -122,10 +127,57 @@ class GuardedModelCall:
                 return answer.message
             if isinstance(correction, AIMessage):
                 return correction
-            said = with_whole_calls(answer.message)
-            messages = [*messages, said, *_replies(said, correction)]
-            await self._admit_again()
+            messages = await self._corrected(answer, messages, correction)
             answer = None
+
+    async def _corrected(
+        self, answer: Answer, messages: list[BaseMessage], correction: BaseMessage
+    ) -> list[BaseMessage]:
+        """Return the messages with an answer that was not accepted, and with what is wrong."""
+        message = with_whole_calls(answer.message)
+        await self._admit_again()
+        return [*messages, message, *_replies(message, correction)]
+
+    async def _admitted(self, messages: list[BaseMessage]) -> tuple[Answer, list[BaseMessage]]:
+        """Ask the model as users' guards let it be asked; return what it was asked with too."""
+        site = self._site
+        decision = await objection(site, "before_model", messages=messages)
+        if decision is not None and not tries_again(decision):
+            return await self._without_model(decision, messages), messages
+        if decision is not None:
+            await site.decide(decision)
+            messages = self._with_text(messages, decision.cause)
+        return await self._attempts(messages), messages
+
+    async def _without_model(self, decision: Decision, messages: list[BaseMessage]) -> Answer:
+        """Return the fallback's answer, where a user's guard decides so; else raise."""
+        fallback = self._fallback() if decision.action == "fallback" else None
+        if fallback is None:
+            raise stop_error(await end_of_run(self._site, decision))
+        await self._site.decide(decision)
+        if isinstance(fallback, AIMessage):
+            return Answer(fallback.model_copy(), None)
+        return await self._ask(model_name_of(fallback), messages, fallback)
+
+    async def _after_model(
+        self, answer: Answer, messages: Sequence[BaseMessage]
+    ) -> BaseMessage | None:
+        """Return a correction, or a safe answer, where a user's guard refuses an answer."""
+        site, message = self._site, answer.message
+        decision = await objection(
+            site, "after_model", messages=[*messages, message], result=message
+        )
+        if decision is None:
+            return None
+        if answer.permit is not None:
+            answer.permit.success()
+        _record_usage(site.place, message)
+        if tries_again(decision):
+            await site.decide(decision)
+            return HumanMessage(f"Your answer was not accepted: {decision.cause}.")
+        if decision.action == "escalate":
+            raise AnswerWithheld(await site.decide(decision), str(message.text))
+        return (await self._without_model(decision, [*messages])).message
 
     async def _admit_again(self) -> None:
         """Raise where a limit forbids one more model call of this node."""
@@ -138,7 +190,10 @@ class GuardedModelCall:
         corrections = self._site.account.corrections.pop(self._site.place.visit_key, None)
         if not corrections:
             return list(messages)
-        text = "\n\n".join(corrections)
+        return self._with_text(messages, "\n\n".join(corrections))
+
+    def _with_text(self, messages: Sequence[BaseMessage], text: str) -> list[BaseMessage]:
+        """Return the messages with a text of the guards."""
         if messages and isinstance(head := messages[0], SystemMessage):
             # Some providers refuse a second system message.
             return [SystemMessage(f"{head.text}\n\n{text}"), *messages[1:]]
@@ -156,16 +211,14 @@ class GuardedModelCall:
 
     async def _instead_of_agent(self, refusal: Decision, messages: list[BaseMessage]) -> AIMessage:
         """Return the fallback's answer while the agent's breaker is open; else a human is asked."""
-        refusal = replace(refusal, failure_class="schema_failure")
         fallback = self._fallback()
         if refusal.action == "abort":
             raise stop_error(await self._site.decide(refusal))
         if fallback is None:
             raise stop_error(await self._site.decide(replace(refusal, action="escalate")))
-        await self._site.decide(replace(refusal, action="fallback"))
+        answer = await self._without_model(replace(refusal, action="fallback"), messages)
         if isinstance(fallback, AIMessage):
-            return fallback.model_copy()
-        answer = await self._ask(model_name_of(fallback), messages, fallback)
+            return answer.message
         return await self._until_it_passes(answer, messages, None)
 
     def _fallback(self) -> Answerer | AIMessage | None:
@@ -182,6 +235,10 @@ class GuardedModelCall:
     ) -> BaseMessage | None:
         """Return None for an answer that passes, a correction, or a safe answer in its place."""
         site = self._site
+        if site.policy.extra_guards:
+            correction = await self._after_model(answer, messages)
+            if correction is not None:
+                return correction
         text = site.place.answer_of(answer.message) if site.policy.judges else None
         if text is None:
             if answer.permit is not None:
@@ -313,6 +370,7 @@ class GuardedModelCall:
         model = self._call.model if answerer is None else answerer
         payment = await reserve(site, name, model, messages, self._call)
         permit: Permit | None = None
+        is_made = False
         try:
             key = self._key if answerer is None else ModelKey.of(name, answerer)
             request = self._permit(key)
@@ -320,16 +378,26 @@ class GuardedModelCall:
                 raise await self._refusal(request.decision)
             permit = request
             await self._count()
+            is_made = True
             payment.record_seq = site.record("model", model=name, **payment.worst_case())
             message = self.model_message = await self._call_in_time(answerer, messages)
         except BaseException as error:
             _settle_permit(error, permit)
             fail(site, error, payment)
+            if site.policy.extra_guards and is_made:
+                await self._note_failure(error)
             raise
         overspend = settle(site, name, message, payment)
+        if site.policy.extra_guards:
+            await site.note("model", usage=message.usage_metadata)
         if overspend is not None:
             await self._slow_down(name, overspend)
         return Answer(message, permit)
+
+    async def _note_failure(self, error: BaseException) -> None:
+        """Record a failed call for users' guards; a cancelled run has no time left for it."""
+        if isinstance(error, Exception) and not isinstance(error, ControlFlow):
+            await self._site.note("model", failed=True)
 
     async def _count(self) -> None:
         """Count one more attempt at a provider, or raise where the step limit forbids it.

@@ -13,24 +13,48 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
+
+from langchain_core.messages.ai import UsageMetadata
 
 from agentgraph.clock import clock
-from agentgraph.errors import GuardStopped, ModelError
+from agentgraph.errors import GuardStopped, ModelError, kind_of
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.mechanisms.canonical import exact_digest
 from agentgraph.guards.mechanisms.deadlines import Deadline, Layer
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
-from agentgraph.guards.records.account import Account
-from agentgraph.guards.records.pending_writes import PendingWrites, Resumption
-from agentgraph.guards.records.record import ACTS, RecordKind
+from agentgraph.guards.records.account import ANYWHERE, Account
+from agentgraph.guards.records.pending_writes import (
+    MEMORY_CHANNEL,
+    PendingWrites,
+    Resumption,
+)
+from agentgraph.guards.records.record import ACTS, Record, RecordKind, StepKind
 from agentgraph.interception import Ledger
 from agentgraph.running import current_run, outer_run
 from agentgraph.stream import GuardEvent, emit
 from agentgraph.timeouts import cut_off
+from agentgraph.usage import Usage
 
 T = TypeVar("T")
+
+_DIGITS = 16
+"""How many hexadecimal digits of a digest are in a record."""
+
+
+class StepFields(TypedDict, total=False):
+    """What a record says of a step."""
+
+    tool: str
+    call_id: str
+    args: object
+    result: object
+    failed: bool
+    usage: UsageMetadata | None
+    decision: Decision
+
 
 _TOLERANCE_S = 0.1
 """How much the wall clock and the timer of a limit may differ."""
@@ -84,6 +108,10 @@ class Site:
         """Record a decision without an event: the stream shows it otherwise, or need not."""
         values = decision.to_dict()
         self._write("decision", data, values)
+        if self.policy.extra_guards:
+            await self.note("decision", decision=decision)
+            if decision.action == "correct":
+                await self.note("correction", decision=decision)
         if self.ledger is not None:
             await self.ledger.write({"kind": "decision", "agent": self.place.path, **values})
         if self.account.outer_ledger is not None:
@@ -124,6 +152,65 @@ class Site:
         if outer is not None:
             await outer.write(self.path, data)
         return self.ledger is not None or outer is not None
+
+    # The records that the guards of users fold.
+
+    async def note(self, kind: StepKind, **fields: Unpack[StepFields]) -> None:
+        """Fold what has happened into the memories of users' guards, and store these.
+
+        In a session they are written to the log, and where each step is stored before the next one
+        to the pending writes of the node: a kill loses none of them. Elsewhere they are stored with
+        the account when the node ends. It is free where there is no such guard.
+        """
+        if not self.policy.extra_guards:
+            return
+        await self.recall()
+        self.fold(kind, **fields)
+        memories = self.account.extra.dump()
+        if self.pending_writes is not None:
+            await self.pending_writes.write(memories, MEMORY_CHANNEL)
+        await self.log(kind="memory", memories=memories)
+
+    def fold(self, kind: StepKind, **fields: Unpack[StepFields]) -> None:
+        """Fold what has happened into the memories of users' guards; they are stored later."""
+        record = self._record_of(kind, fields)
+        for key, guard in self.policy.extra_guards:
+            try:
+                self.account.extra.fold(key, guard, record)
+            except Exception as error:
+                cause = f"fold() has failed: {kind_of(error)}"
+                self.account.postpone(ANYWHERE, Decision("abort", guard.name, cause))
+        self.account.has_acted = True  # so the node stores the account
+
+    def _record_of(self, kind: StepKind, fields: StepFields) -> Record:
+        account, usage, decision = self.account, fields.get("usage"), fields.get("decision")
+        account.record_count += 1
+        return Record(
+            kind,
+            self.path,
+            1 if self.ledger is None else self.ledger.attempt,
+            account.record_count,
+            clock().wall(),
+            fields.get("tool", ""),
+            fields.get("call_id", ""),
+            _digest(fields.get("args")),
+            _digest(fields.get("result")),
+            fields.get("failed", False),
+            None if usage is None else Usage.of({self.path: usage}, {}),
+            None if decision is None else decision.to_dict(),
+            run=account.run_id,
+            thread=self.thread_id,
+            step=account.steps,
+        )
+
+    async def recall(self) -> None:
+        """Read the memories that a killed process stored in this node, once for each level."""
+        account, pending_writes = self.account, self.pending_writes
+        if pending_writes is None or pending_writes.namespace in account.recalled_levels:
+            return
+        account.recalled_levels.add(pending_writes.namespace)
+        for memories in await pending_writes.read(MEMORY_CHANNEL):
+            account.extra.merge(memories)
 
     def _write(
         self,
@@ -183,6 +270,10 @@ class Site:
     def time_limit(self, step_s: float | None = None, layer: Layer = "step") -> in_time:
         """Return a context that is cut off at the deadline, or after a step's or tool's seconds."""
         return in_time(self.deadline(), step_s, layer)
+
+
+def _digest(value: object) -> str:
+    return "" if value is None else exact_digest(value)[:_DIGITS]
 
 
 def stop_error(decision: Decision) -> GuardStopped:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.messages import ToolMessage, convert_to_messages
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
 from pydantic_core import to_json
 
 from agentgraph.errors import kind_of
@@ -22,6 +22,7 @@ from agentgraph.guards.mechanisms.loop import INSTEAD, attempts_beyond_patience
 from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
+from agentgraph.guards.nodes.extra_guards import act_on, keeps_running, objection
 from agentgraph.guards.nodes.site import Overdue, Site
 from agentgraph.interception import (
     ControlFlow,
@@ -244,6 +245,7 @@ class GuardedToolCall:
         site.account.has_acted = True
         site.record("effect", tool=entry.tool, key=entry.key, state=entry.state)
         await site.log_effect(entry)
+        await site.note("effect", tool=self._use.name, failed=entry.state == "failed")
 
 
 async def cut_off(site: Site, use: ToolUse, error: Overdue) -> ToolMessage:
@@ -262,8 +264,13 @@ def is_cut_off(error: Exception) -> bool:
 # Whether a tool may run.
 
 
-async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
-    """Return the answer that says why a tool may not run, None where it may."""
+async def refusal(
+    site: Site, use: ToolUse, messages: Sequence[BaseMessage] | None = None
+) -> ToolMessage | None:
+    """Return the answer that says why a tool may not run, None where it may.
+
+    `messages` are the conversation, if it is not that of the tool call around this code.
+    """
     account, visit = site.account, site.place.visit_key
     if account.ended_by and effect_of(use.tool) is not None:
         cause = f"{account.ended_by} has ended the run: nothing more is to be done"
@@ -279,9 +286,27 @@ async def refusal(site: Site, use: ToolUse) -> ToolMessage | None:
         # The next model node makes the same decision, and acts on it.
         return _answer(use, f"Not executed: {late.cause}.", failed=True)
     denial = await _refused_by_gate(site, use) if site.policy.gates else None
+    if denial is None and site.policy.extra_guards:
+        denial = await _refused_by_extra_guard(site, use, messages)
     if denial is None and site.policy.tool_limit is not None:
         return await _refused_by_limit(site, use, site.policy.tool_limit)
     return denial
+
+
+async def _refused_by_extra_guard(
+    site: Site, use: ToolUse, messages: Sequence[BaseMessage] | None
+) -> ToolMessage | None:
+    """Return the answer to a call that a user's guard does not let pass, else None."""
+    decision = await objection(
+        site, "before_tool", messages=messages, tool=use.name, args=use.args, call_id=use.call_id
+    )
+    if decision is None:
+        return None
+    await site.decide(decision)
+    if not keeps_running(decision):
+        site.account.postpone(site.place.visit_key, decision)
+    await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
+    return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
 
 async def _refused_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> ToolMessage | None:
@@ -294,7 +319,7 @@ async def _refused_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> ToolM
         account.has_acted = True  # the count is stored with this node
         return None
     await site.decide(decision)
-    await _observe(site, use, effect_of(use.tool), "", failed=True)
+    await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
     return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 
 
@@ -313,7 +338,7 @@ async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
             await site.decide(
                 Decision("deny", "gate", result.cause, result.failure_class, evidence)
             )
-            await _observe(site, use, effect_of(use.tool), "", failed=True)
+            await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
             return _answer(use, f"Not executed: {result.cause}.", failed=True)
     return None
 
@@ -343,10 +368,18 @@ async def observe_skipped(site: Site, call: SkippedCall) -> None:
 
 
 async def _observe(
-    site: Site, use: ToolUse | SkippedCall, effect: Effect | None, result: object, *, failed: bool
+    site: Site,
+    use: ToolUse | SkippedCall,
+    effect: Effect | None,
+    result: object,
+    *,
+    failed: bool,
+    has_run: bool = True,
 ) -> None:
     """Show a call to the loop detector; a loop is acted on by the model's next call or node."""
     account, visit, detector = site.account, site.place.visit_key, site.policy.loop
+    if has_run and site.policy.extra_guards:
+        await _note_call(site, use, result, failed=failed)
     if not failed and isinstance(use, ToolUse):
         account.spending.progress.handoffs = 0
         account.learn(result, f"{use.name} {use.args!r}")
@@ -372,6 +405,28 @@ async def _observe(
             account.correct(visit, f"{final.cause}. {INSTEAD}")
         else:
             account.postpone(visit, final)
+
+
+async def _note_call(
+    site: Site, use: ToolUse | SkippedCall, result: object, *, failed: bool
+) -> None:
+    """Record a call that has run, and ask the guards of users about its answer."""
+    call_id = use.call_id if isinstance(use, ToolUse) else ""
+    args = use.args if isinstance(use.args, Mapping) else {"input": use.args}
+    await site.note(
+        "tool", tool=use.name, call_id=call_id, args=use.args, result=result, failed=failed
+    )
+    decision = await objection(
+        site,
+        "after_tool",
+        tool=use.name,
+        args=args,
+        call_id=call_id,
+        result=result,
+        failed=failed,
+    )
+    if decision is not None:
+        await act_on(site, decision)
 
 
 def _volatile_in_move(tool: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from agentgraph.clock import clock
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.guard import Memories
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadline, Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
@@ -195,6 +196,12 @@ class Account:
         self.velocity: CostVelocity | None = policy.velocity and policy.velocity.fresh()
         self.replans: dict[str, ReplanLimit] = {}
         self.saga: Saga | None = policy.saga and policy.saga.fresh()
+        self._extra: Memories | None = None
+        """What users' guards remember of the whole input; a part has that of the whole."""
+        self.record_count = 0
+        """How many records these have folded in this process."""
+        self.recalled_levels: set[str] = set()
+        """The levels at which the memories of a killed process were read."""
         self.throttles: dict[str, CircuitBreaker] = {}
         """The breakers that stop only this input from models on which it has spent too fast."""
         self.pending: dict[str, list[Decision]] = {}
@@ -292,6 +299,14 @@ class Account:
     def root(self) -> Account:
         """Return the account of the whole input."""
         return self if self.parent is None else self.parent.root
+
+    @property
+    def extra(self) -> Memories:
+        """Return what the guards that users have brought remember of the whole input."""
+        root = self.root
+        if root._extra is None:
+            root._extra = Memories()
+        return root._extra
 
     @property
     def steps(self) -> int:
@@ -418,6 +433,8 @@ class Account:
         for name, attribute in _PLAIN.items():
             if value := getattr(self, attribute):
                 values[name] = deepcopy(value) if isinstance(value, dict) else value
+        if (extra := self.root._extra) is not None:
+            values["extra"] = extra.dump()
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         if self.pending:
@@ -453,6 +470,8 @@ class Account:
             values["called"] = tool_calls
         if self.spending.grants > 1:
             values["granted"] = self.spending.grants
+        if (extra := self.root._extra) is not None:
+            values["extra"] = extra.dump()
         if self.deadline is not None:
             values["deadline"] = self.deadline.at
         return values
@@ -468,6 +487,8 @@ class Account:
             if entries != other_entries:
                 self.saga.absorb(other_entries)
         self.spending.merge(snapshot.get("spends", {}))
+        if "extra" in snapshot:
+            self.extra.merge(snapshot["extra"])
 
     def load(self, snapshot: Snapshot) -> None:
         """Restore the account from what another process has written."""
@@ -496,6 +517,8 @@ class Account:
     def load_counts(self, counts: Mapping[str, Any]) -> None:
         """Adopt the progress and the grants that another process has counted."""
         spending = self.spending
+        if "extra" in counts:
+            self.extra.merge(counts["extra"])
         if "called" in counts:
             spending.tool_calls.merge(counts["called"])
         spending.progress.merge(counts, is_latest=self.parent is None)

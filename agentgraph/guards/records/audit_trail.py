@@ -92,7 +92,16 @@ class AuditTrail:
             self._runs.move_to_end(run)
             seq = counter.seq = counter.seq + 1
         record = Record(
-            run, seq, clock().wall(), kind, agent, thread, step, values, data or {}, parent
+            kind,
+            agent,
+            seq=seq,
+            at=clock().wall(),
+            decision=values,
+            run=run,
+            thread=thread,
+            step=step,
+            data=data or {},
+            parent=parent,
         )
         try:
             self.sink.write(record)

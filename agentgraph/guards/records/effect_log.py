@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-from uuid import uuid4
 
+from agentgraph.clock import SystemClock
 from agentgraph.guards.mechanisms.saga import Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry, entries_of, merge_entries
 from agentgraph.running import Journal, Run, current_run
@@ -141,7 +141,7 @@ class EffectLog:
         """Store what the log is to have: what is new, where this log has stored what was before."""
         new, part = logged.since(self._logged), self._parts
         if new is None or self._logged is None:  # it begins anew: older parts are none of it
-            logged = new = replace(logged, writer=uuid4().hex)
+            logged = new = replace(logged, writer=SystemClock().new_id())
             part = 0
         else:
             logged, new = (replace(state, writer=self._logged.writer) for state in (logged, new))

@@ -19,6 +19,8 @@ from agentgraph.graphs.task import answers_to, begun_from
 
 PAUSE_CHANNEL = "agentgraph_paused"
 """The account where a node waited for a human, or ended the run of parallel nodes."""
+MEMORY_CHANNEL = "agentgraph_memory"
+"""The memories of the guards that users have brought."""
 _SPENDS_CHANNEL = "agentgraph_spends"
 _BEGUN_CHANNEL = "agentgraph_begun"
 _REGISTERED_CHANNEL = "agentgraph_registered"

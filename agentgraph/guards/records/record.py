@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Protocol
 
-RecordKind = Literal[
-    "input",
+from agentgraph.usage import Usage
+
+StepKind = Literal[
     "model",
-    "settled",
     "tool",
     "handoff",
     "dispatch",
-    "gate",
     "decision",
     "effect",
-    "compensated",
-    "human",
-    "end",
+    "correction",
+    "grant",
+    "suspension",
+    "stage",
 ]
+"""The kinds of records that guards fold: what an input has used and done."""
+RecordKind = StepKind | Literal["input", "settled", "gate", "compensated", "human", "end"]
+"""The kinds of records in an audit trail."""
 ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
 """The kinds of records of what an agent does; the other kinds are about decisions."""
 
@@ -28,20 +31,38 @@ ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
 class Record:
     """One thing that happened in a run.
 
-    `seq` numbers the records of a run; `parent` is the `seq` of the record that caused it: the
-    parent of a model call's usage is the call.
+    A guard's `fold` gets a record when the thing has happened: of a model call with its `usage`, of
+    a tool call with the digests of arguments and result. An audit trail has one before a call too,
+    and has the numbers of a model call in a record of its own kind, "settled".
     """
 
-    run: str
-    seq: int
-    at: float
     kind: RecordKind
     agent: str = ""
+    """The path of the agent, from the root of the outermost tree."""
+    attempt: int = 1
+    """Which attempt at its round a session makes; 1 outside of a session."""
+    seq: int = 0
+    """Its number among the records of the input."""
+    at: float = 0.0
+    """The instant, in seconds since 1970."""
+    tool: str = ""
+    """The tool; the target of a handoff, or the worker that begins."""
+    call_id: str = ""
+    args_digest: str = ""
+    result_digest: str = ""
+    failed: bool = False
+    usage: Usage | None = None
+    """What a model call has used, None where its provider does not say."""
+    decision: Mapping[str, object] | None = None
+    run: str = ""
+    """The id of the outside input."""
     thread: str = ""
     step: int = 0
-    decision: Mapping[str, object] | None = None
+    """How many model calls the input had made."""
     data: Mapping[str, object] = field(default_factory=dict)
+    """What else an audit trail says of it."""
     parent: int | None = None
+    """The `seq` of the record that caused it: of a model call's usage, that of the call."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the record as JSON-able values, without what is empty."""
@@ -51,18 +72,28 @@ class Record:
             "at": self.at,
             "kind": self.kind,
         }
-        for name in ("agent", "thread", "step", "decision", "data"):
+        for name in ("agent", "thread", "step", "decision", "data", *_OF_CALLS):
             if value := getattr(self, name):
                 values[name] = value
         if self.parent is not None:
             values["parent"] = self.parent
+        if self.attempt != 1:
+            values["attempt"] = self.attempt
+        if self.usage is not None:
+            values["usage"] = self.usage.to_dict()
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Record:
         """Read what `to_dict` returned; skip fields that a later version has added."""
         names = [f.name for f in fields(cls) if f.name in values]
-        return cls(**{name: values[name] for name in names})  # type: ignore[arg-type]
+        record = cls(**{name: values[name] for name in names})  # type: ignore[arg-type]
+        if not isinstance(record.usage, Mapping):
+            return record
+        return replace(record, usage=Usage.from_dict(record.usage))
+
+
+_OF_CALLS = ("tool", "call_id", "args_digest", "result_digest", "failed")
 
 
 class Sink(Protocol):

@@ -69,6 +69,10 @@ def apply_audit(state: SessionState, envelope: Envelope) -> SessionState:
             entry = data.get("entry")
             if isinstance(entry, Mapping) and isinstance(entry.get("key"), str):
                 return with_fields(state, effects=_add_effect(state, entry, data.get("round")))
+        case "memory":
+            memories = data.get("memories")
+            if isinstance(memories, Mapping):
+                return with_fields(state, account={**state.account, "extra": memories})
         case "undoing":
             undo = {"round": data.get("round"), "reason": str(data.get("reason") or "")}
             return with_fields(state, undoing=undo)

@@ -41,7 +41,7 @@ class Broken:
 
 
 def record(seq: int, kind: Any, agent: str = "", **data: object) -> Record:
-    return Record("r", seq, float(seq), kind, agent, data=data)
+    return Record(kind, agent, run="r", seq=seq, at=float(seq), data=data)
 
 
 def test_records_are_numbered_run_by_run_and_have_the_time() -> None:

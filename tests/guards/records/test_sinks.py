@@ -31,7 +31,7 @@ from agentgraph.guards.records import sinks
 sink = getattr(sinks, sys.argv[1])(sys.argv[2])
 sys.stdin.readline()
 for seq in range(1, int(sys.argv[4]) + 1):
-    sink.write(Record(sys.argv[3], seq, 0.5, "tool", data={"text": "x" * 50}))
+    sink.write(Record("tool", run=sys.argv[3], seq=seq, at=0.5, data={"text": "x" * 50}))
     print(seq, flush=True)
 sys.stdin.readline()
 """
@@ -52,7 +52,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> AnySink:
 
 
 def record(seq: int, run: str = "r", **more: Any) -> Record:
-    return Record(run, seq, 0.5, "tool", **more)
+    return Record("tool", run=run, seq=seq, at=0.5, **more)
 
 
 def writer(kind: str, path: Path, run: str, count: int) -> subprocess.Popen[str]:

@@ -159,7 +159,7 @@ async def _refusals(site: Site, node: ModelNode, message: AIMessage) -> Mapping[
         if call_id in answered_ids:
             continue
         use = ToolUse(None, call["name"], call["args"], "", str(message.id), _never_run)
-        answer = await refusal(site, use)
+        answer = await refusal(site, use, node.messages)
         if answer is not None:
             refusals[call_id] = answer.model_copy(update={"tool_call_id": call_id})
     return refusals

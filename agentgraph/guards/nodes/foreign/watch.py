@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from agentgraph.blocking import run_sync
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
+from agentgraph.guards.guard import Hook
 from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.nodes.extra_guards import objection
 from agentgraph.guards.nodes.site import Site
 from agentgraph.guards.records.account import Account
 from agentgraph.interception import current_interceptor
@@ -76,7 +80,7 @@ class Watch(BaseCallbackHandler):
         if self._is_model and self.calls == 1:
             return
         site = self._open_site()
-        decision = _denial_at(site)
+        decision = _denial_at(site) or _objection_to(site, "before_model")
         if decision is not None:
             raise _forbidden(decision)
         site.account.step()
@@ -98,6 +102,8 @@ class Watch(BaseCallbackHandler):
             _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
             if reservation is not None:
                 reservation.settle(tokens=_tokens_of(paid_response), usd=Decimal(0))
+        if site.policy.extra_guards:
+            site.fold("model", usage=_usage_of(paid_response))
 
     def on_tool_start(
         self,
@@ -118,9 +124,12 @@ class Watch(BaseCallbackHandler):
             return
         site = self._open_site()
         decision = _tool_denial(site, name, args)
+        decision = decision or _objection_to(site, "before_tool", name, args)
         if decision is not None:
             raise _forbidden(decision)
         site.record("tool", tool=name)
+        if site.policy.extra_guards:
+            site.fold("tool", tool=name, args=args, call_id=tool_call_id or "")
 
     def _sees(self) -> bool:
         """Tell whether a call is no other guard's: neither of a watch within, nor of an agent."""
@@ -186,10 +195,28 @@ def _tool_denial(site: Site, tool: str, args: Mapping[str, object]) -> Decision 
     return None
 
 
+def _objection_to(
+    site: Site, hook: Hook, tool: str = "", args: Mapping[str, object] | None = None
+) -> Decision | None:
+    """Return the decision of a user's guard that forbids a call, None where it may be made."""
+    if not site.policy.extra_guards:
+        return None
+    return run_sync(objection(site, hook, messages=(), tool=tool, args=args))
+
+
 def _messages_of(response: LLMResult) -> list[object]:
     return [getattr(one, "message", None) for many in response.generations for one in many]
 
 
 def _tokens_of(response: LLMResult) -> int:
-    usages = (m.usage_metadata for m in _messages_of(response) if isinstance(m, AIMessage))
-    return sum(usage["total_tokens"] for usage in usages if usage is not None)
+    return sum(usage["total_tokens"] for usage in _usages_of(response))
+
+
+def _usage_of(response: LLMResult) -> UsageMetadata | None:
+    usages = _usages_of(response)
+    return reduce(add_usage, usages) if usages else None
+
+
+def _usages_of(response: LLMResult) -> list[UsageMetadata]:
+    messages = [m for m in _messages_of(response) if isinstance(m, AIMessage)]
+    return [m.usage_metadata for m in messages if m.usage_metadata is not None]

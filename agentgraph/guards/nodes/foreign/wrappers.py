@@ -244,7 +244,7 @@ class ForeignWrappers:
                 use = use.with_args(args_of(outcome))
                 tools_node.edit(tool_call, use.args)
             if not isinstance(outcome, ToolMessage):
-                outcome = await refusal(site, use)
+                outcome = await refusal(site, use, tools_node.messages)
             if outcome is not None:
                 tools_node.refuse(tool_call, outcome)
 
