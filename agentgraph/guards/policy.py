@@ -180,6 +180,11 @@ class Policy:
         )
 
     @property
+    def limits_tools(self) -> bool:
+        """Whether a guard may refuse the call of a tool for what it is."""
+        return bool(self.gates) or self.tool_limit is not None or self.interrupt_on is not None
+
+    @property
     def judges_input(self) -> bool:
         """Whether a gate judges what a user says."""
         return any(gate.judges_input for gate in self.gates)

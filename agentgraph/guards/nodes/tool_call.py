@@ -267,36 +267,47 @@ def is_cut_off(error: Exception) -> bool:
 async def refusal(
     site: Site, use: ToolUse, messages: Sequence[BaseMessage] | None = None
 ) -> ToolMessage | None:
-    """Return the answer that says why a tool may not run, None where it may.
+    """Return the answer that says why a tool may not run, None where it may."""
+    decision = await denial_of(site, use, messages)
+    return None if decision is None else denied(use, decision)
+
+
+def denied(use: ToolUse, decision: Decision) -> ToolMessage:
+    """Return the answer to a call that a decision denies."""
+    return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+
+
+async def denial_of(
+    site: Site, use: ToolUse, messages: Sequence[BaseMessage] | None = None
+) -> Decision | None:
+    """Return the recorded decision that a tool may not run, None where it may.
 
     `messages` are the conversation, if it is not that of the tool call around this code.
     """
     account, visit = site.account, site.place.visit_key
     if account.ended_by and effect_of(use.tool) is not None:
         cause = f"{account.ended_by} has ended the run: nothing more is to be done"
-        await site.decide(Decision("deny", "saga", cause))
-        return _answer(use, f"Not executed: {cause}.", failed=True)
+        return await site.decide(Decision("deny", "saga", cause))
     for spend in account.spends_under(site.policy):
         if (decision := spend.exhausted()) is not None:
             account.postpone(visit, await site.decide_by_table(decision))
-            return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+            return decision
     deadline = site.deadline()
     late = deadline.check() if deadline is not None else None
     if late is not None and not late.allows:
-        # The next model node makes the same decision, and acts on it.
-        return _answer(use, f"Not executed: {late.cause}.", failed=True)
-    denial = await _refused_by_gate(site, use) if site.policy.gates else None
+        return late  # the next model node makes the same decision, and acts on it
+    denial = await _denied_by_gate(site, use) if site.policy.gates else None
     if denial is None and site.policy.extra_guards:
-        denial = await _refused_by_extra_guard(site, use, messages)
+        denial = await _denied_by_extra_guard(site, use, messages)
     if denial is None and site.policy.tool_limit is not None:
-        return await _refused_by_limit(site, use, site.policy.tool_limit)
+        return await _denied_by_limit(site, use, site.policy.tool_limit)
     return denial
 
 
-async def _refused_by_extra_guard(
+async def _denied_by_extra_guard(
     site: Site, use: ToolUse, messages: Sequence[BaseMessage] | None
-) -> ToolMessage | None:
-    """Return the answer to a call that a user's guard does not let pass, else None."""
+) -> Decision | None:
+    """Return the decision of a user's guard that does not let a call pass, else None."""
     decision = await objection(
         site, "before_tool", messages=messages, tool=use.name, args=use.args, call_id=use.call_id
     )
@@ -306,11 +317,11 @@ async def _refused_by_extra_guard(
     if not keeps_running(decision):
         site.account.postpone(site.place.visit_key, decision)
     await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
-    return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+    return decision
 
 
-async def _refused_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> ToolMessage | None:
-    """Return the answer to a call beyond the limit of its tool, else None and count the call."""
+async def _denied_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> Decision | None:
+    """Return the denial of a call beyond the limit of its tool, else None and count the call."""
     if use.name not in limit.tools:
         return None
     account = site.account
@@ -320,11 +331,11 @@ async def _refused_by_limit(site: Site, use: ToolUse, limit: ToolLimit) -> ToolM
         return None
     await site.decide(decision)
     await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
-    return _answer(use, f"Not executed: {decision.cause}.", failed=True)
+    return decision
 
 
-async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
-    """Return the answer to a call that fails a gate, else None; it counts as a failed call."""
+async def _denied_by_gate(site: Site, use: ToolUse) -> Decision | None:
+    """Return the denial of a call that fails a gate, else None; it counts as a failed call."""
     place = site.place
     context = {"agent": place.path, "steps": site.account.spending.progress.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
@@ -335,11 +346,10 @@ async def _refused_by_gate(site: Site, use: ToolUse) -> ToolMessage | None:
             site.record("gate", tool=use.name, **validation)
         if not result.passed:
             evidence: Mapping[str, object] = {"validation": validation}
-            await site.decide(
-                Decision("deny", "gate", result.cause, result.failure_class, evidence)
-            )
+            decision = Decision("deny", "gate", result.cause, result.failure_class, evidence)
+            await site.decide(decision)
             await _observe(site, use, effect_of(use.tool), "", failed=True, has_run=False)
-            return _answer(use, f"Not executed: {result.cause}.", failed=True)
+            return decision
     return None
 
 

@@ -71,7 +71,7 @@ class ToolLimit:
 class ToolCalls:
     """The calls of limited tools: those of an input, and how many its thread had made before."""
 
-    __slots__ = ("_ended_keys", "earlier", "keys")
+    __slots__ = ("_admitted", "_ended_keys", "earlier", "keys")
 
     def __init__(self) -> None:
         self.keys: dict[str, list[str]] = {}
@@ -79,6 +79,8 @@ class ToolCalls:
         self.earlier: dict[str, int] = {}
         """The number of calls of the thread's earlier inputs, by tool."""
         self._ended_keys: set[str] = set()
+        self._admitted: dict[str, set[str]] = {}
+        """The keys of calls that were counted and have not begun, by tool; of this process."""
 
     def count(self, tool: str, per: Scope) -> int:
         """Return how many calls of a tool were made."""
@@ -98,6 +100,22 @@ class ToolCalls:
     def end(self, key: str) -> None:
         """Note that a call has ended: if it is made again, it counts again."""
         self._ended_keys.add(_short(key))
+
+    def take_back(self, tool: str, key: str) -> None:
+        """Forget a call that was counted and does not run."""
+        self.keys[tool].remove(_short(key))
+
+    def admit(self, tool: str, key: str) -> None:
+        """Note a counted call that will begin where its key is not known."""
+        self._admitted.setdefault(tool, set()).add(key)
+
+    def take_admitted(self, tool: str) -> bool:
+        """Tell whether a call that begins was counted before."""
+        keys = self._admitted.get(tool)
+        if not keys:
+            return False
+        keys.pop()
+        return True
 
     def dump(self) -> dict[str, Any]:
         """Return the memory as JSON-able values, empty where no such tool was called."""

@@ -7,7 +7,7 @@ judged: the text passes, or a safe answer takes its place, or the run ends.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import (
     AIMessage,
@@ -18,7 +18,7 @@ from langchain_core.messages import (
 
 from agentgraph.errors import GuardStopped, ModelError
 from agentgraph.graphs.silence import Silence
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.nodes.foreign.calls import (
     ModelNode,
     all_messages,
@@ -26,11 +26,11 @@ from agentgraph.guards.nodes.foreign.calls import (
     swap_message,
     swap_text,
 )
-from agentgraph.guards.nodes.foreign.watch import Watch, watched_by
+from agentgraph.guards.nodes.foreign.watch import Watch, unapproved, watched_by
 from agentgraph.guards.nodes.interceptor import NodeInterceptor
 from agentgraph.guards.nodes.judgement import judge_once, passes_beside_calls
 from agentgraph.guards.nodes.site import Site, stop_error
-from agentgraph.guards.nodes.tool_call import refusal
+from agentgraph.guards.nodes.tool_call import denial_of
 from agentgraph.history import calls_of
 from agentgraph.interception import ControlFlow, ModelCall, ToolUse
 from agentgraph.patching import updates_of
@@ -137,36 +137,55 @@ async def with_allowed_calls(
     interceptor: NodeInterceptor, node: ModelNode, call: ModelCall, message: AIMessage
 ) -> AIMessage:
     """Return a message whose calls may all run; the model is told once which of them may not."""
-    refusals = await _refusals(interceptor.site, node, message)
-    if refusals:
-        answers = [refusals.get(str(c["id"])) or _unrun_answer(c) for c in message.tool_calls]
+    denials = await _denials(interceptor.site, node, message)
+    if denials:
+        causes = {call_id: denial.cause for call_id, denial in denials.items()}
+        answers = [
+            _unrun_answer(c, causes.get(str(c["id"]), "another call of this message may not run"))
+            for c in message.tool_calls
+        ]
         message = await interceptor.ask_model(
             call._replace(messages=[*call.messages, message, *answers])
         )
-        refusals = await _refusals(interceptor.site, node, message)
-    for answer in refusals.values():
-        denial = Decision("abort", "gate", str(answer.text), "unsafe_output")
-        raise stop_error(await interceptor.site.decide_by_table(denial, possible=False))
+        denials = await _denials(interceptor.site, node, message)
+    for denial in denials.values():
+        failure: FailureClass | Literal[""] = "unsafe_output" if denial.guard == "gate" else ""
+        end = Decision("abort", denial.guard, denial.cause, failure)
+        raise stop_error(await interceptor.site.decide_by_table(end, possible=False))
     return message
 
 
-async def _refusals(site: Site, node: ModelNode, message: AIMessage) -> Mapping[str, ToolMessage]:
-    """Return the answers to the calls that may not run, by their ids."""
-    refusals: dict[str, ToolMessage] = {}
+async def _denials(site: Site, node: ModelNode, message: AIMessage) -> Mapping[str, Decision]:
+    """Return why calls may not run, by their ids; where one may not, none is counted."""
+    denials: dict[str, Decision] = {}
+    uses: list[ToolUse] = []
     answered_ids = node.answered_ids()
     for call in message.tool_calls:
         call_id = str(call["id"])
         if call_id in answered_ids:
             continue
-        use = ToolUse(None, call["name"], call["args"], "", str(message.id), _never_run)
-        answer = await refusal(site, use, node.messages)
-        if answer is not None:
-            refusals[call_id] = answer.model_copy(update={"tool_call_id": call_id})
-    return refusals
+        key = f"{message.id}/{call_id}"
+        use = ToolUse(None, call["name"], call["args"], key, str(message.id), _never_run)
+        denial = unapproved(site.policy, use.name)
+        if denial is not None:
+            await site.decide(denial)
+        else:
+            denial = await denial_of(site, use, node.messages)
+        if denial is None:
+            uses.append(use)
+        else:
+            denials[call_id] = denial
+    limited = () if site.policy.tool_limit is None else site.policy.tool_limit.tools
+    tool_calls = site.account.spending.tool_calls
+    for use in uses:
+        if use.name in limited:
+            settle = tool_calls.take_back if denials else tool_calls.admit
+            settle(use.name, use.key)
+    return denials
 
 
-def _unrun_answer(call: ToolCall) -> ToolMessage:
-    text = "Not executed: another call of this message may not run."
+def _unrun_answer(call: ToolCall, cause: str) -> ToolMessage:
+    text = f"Not executed: {cause}."
     return ToolMessage(text, tool_call_id=call["id"] or "", name=call["name"], status="error")
 
 

@@ -206,7 +206,8 @@ class ToolsNode:
         """Return the use of a tool that guards decide on."""
         message, name = self._calling_message(), str(call["name"])
         message_id = str(message.id) if message is not None else ""
-        return ToolUse(tools.get(name), name, call["args"], "", message_id, _never_run)
+        key = f"{message_id}/{call['id']}"
+        return ToolUse(tools.get(name), name, call["args"], key, message_id, _never_run)
 
     def refuse(self, call: Mapping[str, Any], answer: ToolMessage) -> None:
         """Answer a call that the node must not run."""

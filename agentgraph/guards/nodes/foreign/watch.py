@@ -23,9 +23,11 @@ from agentgraph.blocking import run_sync
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.guard import Hook
+from agentgraph.guards.mechanisms.approval import APPROVAL
 from agentgraph.guards.mechanisms.gates.gate import Subject
 from agentgraph.guards.nodes.extra_guards import objection
 from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.interception import current_interceptor
 from agentgraph.timeouts import is_left_behind
@@ -120,10 +122,14 @@ class Watch(BaseCallbackHandler):
         name = str(serialized.get("name") or "")
         args = dict(inputs) if isinstance(inputs, Mapping) else {"input": input_str}
         self.has_run_tools = True
-        if self._judged_calls.get(tool_call_id or "") == (name, args):
+        judged_call = self._judged_calls.get(tool_call_id or "")
+        if judged_call == (name, args):
             return
         site = self._open_site()
-        decision = _tool_denial(site, name, args)
+        decision = None
+        if judged_call is None or judged_call[0] != name:
+            decision = unapproved(site.policy, name) or _beyond_limit(site, name)
+        decision = decision or _tool_denial(site, name, args)
         decision = decision or _objection_to(site, "before_tool", name, args)
         if decision is not None:
             raise _forbidden(decision)
@@ -178,6 +184,27 @@ def _denial_at(site: Site) -> Decision | None:
         return decision
     denials = (spend.exhausted() for spend in account.spends_under(policy))
     return next((decision for decision in denials if decision is not None), None)
+
+
+def unapproved(policy: Policy, tool: str) -> Decision | None:
+    """Return the denial of a call that needs a human's approval where nobody can be asked."""
+    approval = policy.interrupt_on
+    if approval is None or not approval.verbs(tool):
+        return None
+    cause = (
+        f"{approval.ask(tool).cause}, and nobody can be asked here, as guards do not know the "
+        "node that runs it: name it, patched(graph, Guards(…), tools='<node>')"
+    )
+    return Decision("deny", APPROVAL, cause, evidence={"tool": tool})
+
+
+def _beyond_limit(site: Site, tool: str) -> Decision | None:
+    """Return the denial of a call beyond the limit of its tool, else None and count the call."""
+    limit, tool_calls = site.policy.tool_limit, site.account.spending.tool_calls
+    if limit is None or tool_calls.take_admitted(tool):
+        return None
+    decision = limit.ask(tool, "", tool_calls)
+    return None if decision.allows else decision
 
 
 def _tool_denial(site: Site, tool: str, args: Mapping[str, object]) -> Decision | None:

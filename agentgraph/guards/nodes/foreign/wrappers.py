@@ -165,7 +165,7 @@ class ForeignWrappers:
             with intercepted_by(None):
                 model_call = node.model_call(self._priced_name(site.place))
                 message = await interceptor.ask_model(model_call)
-                if message.tool_calls and site.policy.gates and not self.has_tools:
+                if message.tool_calls and site.policy.limits_tools and not self.has_tools:
                     message = await with_allowed_calls(interceptor, node, model_call, message)
             result = node.result_for(message, withheld)
             if site.policy.judges and not node.replacement_id:
