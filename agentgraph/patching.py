@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.types import Command
 
@@ -24,6 +25,7 @@ from agentgraph.graphs.compiled import (
 )
 from agentgraph.graphs.private import CONF, CONFIG_KEY_READ, RunnableCallable
 from agentgraph.graphs.run_value import RUN_VALUE
+from agentgraph.storage import with_async_methods
 
 Patch: TypeAlias = Callable[[AnyGraph], AnyGraph]
 NodeWrapper: TypeAlias = Callable[[Any, Callable[..., Awaitable[Any]]], Awaitable[Any]]
@@ -169,7 +171,7 @@ def patched(
     builder = apply_patchers(builder, _told_names(patchers, model, tools))
     copy = compile_graph(
         builder,
-        compiled.checkpointer,
+        _saver_of(compiled),
         cache=compiled.cache,
         store=compiled.store,
         interrupt_before=_node_names(compiled.interrupt_before_nodes),
@@ -186,6 +188,12 @@ def patched(
         names = copy.stream_channels or ()
         copy.stream_channels = [name for name in names if name != RUN_VALUE]
     return copy.with_config(compiled.config) if compiled.config else copy
+
+
+def _saver_of(compiled: AnyCompiledGraph) -> Any:
+    """Return a graph's saver, in the form that can tell when its last write has ended."""
+    saver = compiled.checkpointer
+    return with_async_methods(saver) if isinstance(saver, BaseCheckpointSaver) else saver
 
 
 def _told_names(patchers: tuple[Patch, ...], model: Names, tools: Names) -> tuple[Patch, ...]:

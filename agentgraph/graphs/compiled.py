@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import AsyncIterator
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeAlias, get_type_hints
@@ -19,6 +20,7 @@ from agentgraph.blocking import LoopedGraph, run_node
 from agentgraph.contexts import in_context
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.private import DEFAULT_ERROR_HANDLER, RunnableCallable, RunnableSeq
+from agentgraph.storage import BoundSaver, until_written
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
 AnyCompiledGraph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
@@ -42,8 +44,18 @@ def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGrap
         for name, branch in branches.items():
             branches[name] = branch._replace(path=_with_sync(branch.path))
     result = graph.compile(*args, **kwargs)
-    result.__class__ = LoopedGraph  # `compile` makes graphs of LangGraph's class only
+    result.__class__ = StoredGraph  # `compile` makes graphs of LangGraph's class only
     return result
+
+
+class StoredGraph(LoopedGraph):
+    """A compiled graph whose asynchronous runs, cut off, end after their last write."""
+
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Run, and yield what happens."""
+        parts = super().astream(*args, **kwargs)
+        saver = self.checkpointer
+        return until_written(parts, saver) if isinstance(saver, BoundSaver) else parts
 
 
 def _with_sync(runnable: Any) -> Any:

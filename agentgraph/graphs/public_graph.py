@@ -6,7 +6,6 @@ channels.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -38,7 +37,7 @@ from agentgraph.graphs.task import (
     is_node,
     is_part_of_snapshot,
 )
-from agentgraph.storage import finish_writes
+from agentgraph.storage import BoundSaver, until_written
 
 _View: TypeAlias = Literal["public", "node", "whole"]
 _view: ContextVar[_View] = ContextVar("agentgraph_view", default="public")
@@ -78,11 +77,7 @@ class PublicGraph(LoopedGraph):
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
         own_input, keys = self._choose(input, config, output_keys)
-        try:
-            result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
-        except asyncio.CancelledError:
-            await finish_writes(self.checkpointer)
-            raise
+        result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
         return result if keys is output_keys else self._for_parent(result, own_input, config)
 
     def invoke(
@@ -109,7 +104,9 @@ class PublicGraph(LoopedGraph):
         """Run, and yield what happens; `values` and `updates` have public channels only."""
         own_input, keys = self._choose(input, config, output_keys)
         settings = self._with_context(config, kwargs)
-        return super().astream(own_input, config, output_keys=keys, **settings)
+        parts = super().astream(own_input, config, output_keys=keys, **settings)
+        saver = self.checkpointer
+        return until_written(parts, saver) if isinstance(saver, BoundSaver) else parts
 
     def stream(
         self,

@@ -15,21 +15,22 @@ from agentgraph.storage.memory import MemorySaver
 from agentgraph.storage.notes import Note
 from agentgraph.storage.schemes import MEMORY, SchemeRegistry
 from agentgraph.storage.store import Claim, Saver, Store
-from agentgraph.storage.threaded import finish_writes, original_of, with_async_methods
+from agentgraph.storage.threaded import BoundSaver, original_of, until_written, with_async_methods
 
 __all__ = [
     "MEMORY",
+    "BoundSaver",
     "Claim",
     "LazySaver",
     "Note",
     "Saver",
     "SchemeRegistry",
     "default_saver",
-    "finish_writes",
     "lasting_url",
     "open_saver",
     "original_of",
     "register_saver",
+    "until_written",
     "with_async_methods",
     "with_first_read",
 ]

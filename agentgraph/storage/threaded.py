@@ -13,6 +13,7 @@ from asyncio import (
     wait,
 )
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -21,8 +22,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from copy import copy
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -60,15 +62,6 @@ def with_async_methods(saver: Saver) -> Saver:
 def original_of(saver: object) -> object:
     """Return the saver behind one that `with_async_methods` has made."""
     return saver.saver if isinstance(saver, ThreadedSaver) else saver
-
-
-async def finish_writes(saver: object) -> None:
-    """Wait for the writes that a run which was cut off has left to its saver.
-
-    LangGraph does not: its caller may close the saver, and they would be lost, or its file locked.
-    """
-    if isinstance(saver, BoundSaver):
-        await run_to_end(saver.finish_writes())
 
 
 def _loop_of(saver: object) -> object:
@@ -286,6 +279,21 @@ class BoundSaver(DelegatingSaver, ThreadedSaver):
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await self._change(lambda saver: saver.aprune(thread_ids, strategy=strategy))
+
+
+async def until_written(parts: AsyncIterator[T], saver: BoundSaver) -> AsyncIterator[T]:
+    """Yield what a run yields; where it is cut off, end after the writes that it leaves behind.
+
+    LangGraph does not wait for them: a caller who then closes the saver would lose them, or leave
+    its file locked.
+    """
+    try:
+        async with aclosing(cast("AsyncGenerator[T, None]", parts)):
+            async for part in parts:
+                yield part
+    except BaseException:  # of the run, or of its reader: a cancellation, or an early end
+        await run_to_end(saver.finish_writes())
+        raise
 
 
 async def _await(work: Awaitable[T]) -> T:
