@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agentgraph.storage.store import Allowlist, Saver
+from agentgraph.storage.store import DECODING_ERRORS, Allowlist, Saver, raise_unreadable
 
 T = TypeVar("T")
 
@@ -48,7 +48,11 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
         return clone
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._read(config, lambda saver: saver.aget_tuple(config))
+        try:
+            return whole(await self._read(config, lambda saver: saver.aget_tuple(config)))
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
 
     async def alist(
         self,
@@ -64,7 +68,12 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
 
         # Collected first: a saver is locked while it lists, and a consumer that reads another
         # checkpoint in between would wait for ever.
-        for checkpoint in await self._read(config, collect):
+        try:
+            checkpoints = await self._read(config, collect)
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
+        for checkpoint in checkpoints:
             yield checkpoint
 
     async def aput(
@@ -92,7 +101,19 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._read(
-            config,
-            lambda saver: saver.aget_delta_channel_history(config=config, channels=channels),
-        )
+        try:
+            return await self._read(
+                config,
+                lambda saver: saver.aget_delta_channel_history(config=config, channels=channels),
+            )
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
+
+
+def whole(checkpoint: CheckpointTuple | None) -> CheckpointTuple | None:
+    """Return a checkpoint that has what LangGraph takes from each one; raise where it has not."""
+    if checkpoint is not None:
+        for key in ("channel_values", "channel_versions", "versions_seen"):
+            checkpoint.checkpoint[key]
+    return checkpoint

@@ -14,6 +14,8 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, empty_checkpoint
 
+from agentgraph.storage.store import DECODING_ERRORS, raise_unreadable
+
 _VALUE = "agentgraph_note"
 """The metadata with the value, as the saver's serialiser has written it."""
 
@@ -37,7 +39,11 @@ class Note:
         """Return the value, None where there is none."""
         checkpoint = await self.saver.aget_tuple(self._config)
         metadata: Any = checkpoint.metadata if checkpoint is not None else {}
-        return self._load(*metadata[_VALUE]) if _VALUE in metadata else None
+        try:
+            return self._load(*metadata[_VALUE]) if _VALUE in metadata else None
+        except DECODING_ERRORS as error:
+            raise_unreadable(self._config, error)
+            raise
 
     async def write(self, value: object) -> None:
         """Store a value in place of the one before; any that a checkpoint can have.
@@ -58,7 +64,7 @@ class Note:
 
     def _load(self, kind: str, text: str) -> Any:
         """Return the value that `_dump` was given."""
-        return self.saver.serde.loads_typed((kind, b64decode(text)))
+        return self.saver.serde.loads_typed((kind, b64decode(text, validate=True)))
 
     @property
     def _config(self) -> RunnableConfig:

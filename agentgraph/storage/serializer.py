@@ -34,7 +34,11 @@ class MessageSerializer(JsonPlusSerializer):
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, content = data
-        return self._load(content) if kind == "msgpack" else super().loads_typed(data)
+        if kind != "msgpack":
+            return super().loads_typed(data)
+        if len(content) > 1 and _is_whole_value(content[0]):  # ormsgpack would ignore the rest
+            raise ValueError("there are more bytes than those of the value")
+        return self._load(content)
 
     def _load(self, data: bytes) -> Any:
         return ormsgpack.unpackb(
@@ -65,6 +69,11 @@ def load_messages_faster(saver: Saver) -> None:
 def _beginning(kind: type[BaseMessage]) -> bytes:
     """Return how the bytes of a stored message begin: an array of four, its module, its name."""
     return b"\x94" + ormsgpack.packb(kind.__module__) + ormsgpack.packb(kind.__name__)
+
+
+def _is_whole_value(first: int) -> bool:
+    """Tell whether a byte is a whole value in msgpack: a small number, None, True or False."""
+    return first < 0x80 or first >= 0xE0 or first in (0xC0, 0xC2, 0xC3)
 
 
 _CLASSES: Final[list[type[BaseMessage]]] = [HumanMessage, AIMessage, ToolMessage, SystemMessage]

@@ -20,14 +20,12 @@ from agentgraph.errors import StorageError
 from agentgraph.running import Ownership
 from agentgraph.storage.serializer import MessageSerializer
 from agentgraph.storage.sqlite_locks import locks_of
-from agentgraph.storage.store import Store, stale_owner
+from agentgraph.storage.store import CLOSED_TEXTS, Store, stale_owner
 from agentgraph.storage.upkeep import CheckpointRow, ThreadUpkeep
 
 T = TypeVar("T")
 
 _TIMEOUT_S = 10.0
-
-_CLOSED_TEXTS = ("no active connection", "Connection closed")
 
 
 class _Saver(ThreadUpkeep, AsyncSqliteSaver):
@@ -205,7 +203,7 @@ class SqliteStore(Store):
 
     def failure(self, error: Exception) -> StorageError | None:
         """Return an error with the file and SQLite's message, None if it is not SQLite's."""
-        if isinstance(error, ValueError) and str(error) in _CLOSED_TEXTS:
+        if isinstance(error, ValueError) and str(error) in CLOSED_TEXTS:
             return StorageError(f"the SQLite file {self._path!r} was closed meanwhile: call again")
         if not isinstance(error, sqlite3.Error):
             return None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from zlib import crc32
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph.blocking import on_loop_of_stores
-from agentgraph.errors import StaleOwner, StorageError
+from agentgraph.errors import StaleOwner, StorageError, kind_of
 from agentgraph.running import Ownership
 
 T = TypeVar("T")
@@ -115,6 +115,34 @@ class Claim:
             self._is_released = True
             task = asyncio.ensure_future(on_loop_of_stores(self._store.release(self._thread_id)))
             await asyncio.shield(task)
+
+
+def raise_unreadable(config: Mapping[str, Any] | None, error: Exception) -> None:
+    """Raise a `StorageError` that names the thread whose stored data could not be decoded."""
+    thread_id = (config or {}).get("configurable", {}).get("thread_id")
+    if thread_id is None or str(error) in CLOSED_TEXTS:
+        return
+    raise StorageError(
+        f"the thread {thread_id!r} cannot be read ({kind_of(error)}): its stored data are "
+        "damaged, or were written with another key or by a newer version. Restore them from a "
+        f"backup, or delete the thread: `agent.aforget({thread_id!r})`",
+        code="damaged_thread",
+    ) from error
+
+
+CLOSED_TEXTS = ("no active connection", "Connection closed")
+"""The texts of the errors of type ValueError by which aiosqlite says that its file was closed."""
+
+DECODING_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""What decoders raise, and what uses a value that is not of the type that was stored."""
 
 
 def _lock_key(thread_id: str) -> int:

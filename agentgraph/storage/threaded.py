@@ -38,9 +38,9 @@ from langgraph.checkpoint.base import (
 )
 
 from agentgraph.blocking import in_thread, loop_of, on_loop, run_to_end
-from agentgraph.storage.delegating import DelegatingSaver
+from agentgraph.storage.delegating import DelegatingSaver, whole
 from agentgraph.storage.serializer import load_messages_faster
-from agentgraph.storage.store import Saver
+from agentgraph.storage.store import DECODING_ERRORS, Saver, raise_unreadable
 
 T = TypeVar("T")
 
@@ -103,7 +103,11 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         return self.saver.get_next_version(current, channel)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self.saver.get_tuple(config)
+        try:
+            return whole(self.saver.get_tuple(config))
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
 
     def list(
         self,
@@ -113,7 +117,11 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        return self.saver.list(config, filter=filter, before=before, limit=limit)
+        try:
+            yield from self.saver.list(config, filter=filter, before=before, limit=limit)
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
 
     def put(
         self,
@@ -148,7 +156,11 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return self.saver.get_delta_channel_history(config=config, channels=channels)
+        try:
+            return self.saver.get_delta_channel_history(config=config, channels=channels)
+        except DECODING_ERRORS as error:
+            raise_unreadable(config, error)
+            raise
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await in_thread(self.get_tuple, config)
