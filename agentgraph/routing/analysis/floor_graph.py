@@ -246,7 +246,7 @@ def _reach(target: Target, speaker: str, participants: Sequence[str]) -> _Reach:
         case HumanTarget() | AgentTarget() | RevertToInitiatorTarget():
             return _Reach([], [HUMAN], ends=True, waits_for=[HUMAN])
         case ActiveAgentTarget() | AddressedTarget():
-            return _Reach(participants, participants, is_open=True, waits_for=[HUMAN])
+            return _Reach(participants, [*participants, HUMAN], is_open=True, waits_for=[HUMAN])
         case _:  # decided by the state, or by a registered class
             return _Reach(participants, participants, is_open=True)
 

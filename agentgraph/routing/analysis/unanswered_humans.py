@@ -57,9 +57,11 @@ def unanswered_humans(
     edges = [edge for name in sorted(reachable) for edge in graph.get(name, ())]
     names = {name for edge in edges for name in edge.waits_for}
     names |= {initial_speaker} & {HUMAN, *(people or ())}
-    effects = {name: _effects(name, graph.get(name, ()), people) for name in names}
+    # Whom some rule waits for is a human wherever else a rule gives them the floor: in a ring too.
+    humans = frozenset(names)
+    effects = {name: _effects(name, graph.get(name, ()), people, humans) for name in names}
     next_humans = {
-        name: {human for edge in effects[name] for human in _humans_after(name, edge)}
+        name: {human for edge in effects[name] for human in _humans_after(edge, humans)}
         for name in names
     }
     for name in sorted(names):
@@ -73,7 +75,7 @@ def unanswered_humans(
             waits_again=name in later_humans,
             closes=closes,
             may_be_answered=any(
-                _is_answer(human, edge)
+                _is_answer(edge, humans)
                 for human in {name, *later_humans}
                 for edge in effects.get(human, ())
             ),
@@ -82,7 +84,10 @@ def unanswered_humans(
 
 
 def _effects(
-    name: str, edges: Sequence[FloorEdge], people: Collection[str] | None
+    name: str,
+    edges: Sequence[FloorEdge],
+    people: Collection[str] | None,
+    humans: frozenset[str],
 ) -> list[FloorEdge]:
     """Return the edges that may be taken after a turn of this human.
 
@@ -100,7 +105,7 @@ def _effects(
         leaf = next(_undecided_leaves(when, name, people, values), None)
         if may_fire and may_not_fire and leaf is not None:
             stack += [(position, {**values, leaf: value}) for value in (True, False)]
-        elif not may_fire or (may_not_fire and not _is_meant(name, edge, people)):
+        elif not may_fire or (may_not_fire and not _is_meant(name, edge, people, humans)):
             stack.append((position + 1, values))
         elif position not in effects and _is_possible(values):
             effects[position] = edge
@@ -146,24 +151,26 @@ def _is_possible(values: _Values) -> bool:
     return not never_holds(AllOf(parts))
 
 
-def _is_answer(name: str, edge: FloorEdge) -> bool:
-    """Tell whether an agent may speak after this human's words."""
-    return edge.is_open or not edge.speakers <= edge.waits_for | {name}
+def _is_answer(edge: FloorEdge, humans: frozenset[str]) -> bool:
+    """Tell whether an agent may speak after a human's words."""
+    return edge.is_open or not edge.speakers <= edge.waits_for | humans
 
 
-def _is_meant(name: str, edge: FloorEdge, people: Collection[str] | None) -> bool:
+def _is_meant(
+    name: str, edge: FloorEdge, people: Collection[str] | None, humans: frozenset[str]
+) -> bool:
     """Tell whether a rule that may fire is taken to: it leads to others, or closes the session.
 
     A rule closes it after all words of a human only if nothing but their name is its condition.
     """
     if edge.floor or edge.when is None:
-        return _is_answer(name, edge) or not edge.floor <= {name}
+        return _is_answer(edge, humans) or not edge.floor <= {name}
     return all(isinstance(leaf, FromSpeaker) for leaf in open_leaves(edge.when, name, people))
 
 
-def _humans_after(name: str, edge: FloorEdge) -> frozenset[str]:
-    """Return the humans who get the floor after this human's words, with no agent in between."""
-    return frozenset() if _is_answer(name, edge) else edge.floor
+def _humans_after(edge: FloorEdge, humans: frozenset[str]) -> frozenset[str]:
+    """Return the humans who get the floor after a human's words, with no agent in between."""
+    return frozenset() if _is_answer(edge, humans) else edge.floor
 
 
 def _all_after(name: str, next_humans: Mapping[str, Collection[str]]) -> set[str]:

@@ -144,6 +144,9 @@ asking_targets = st.one_of(
     st.builds(HumanTarget, some_humans),
     st.builds(PhaseTarget, st.just("work"), st.builds(HumanTarget, some_humans)),
     st.builds(ParallelTarget, st.just(("b", "c")), st.builds(HumanTarget, some_humans)),
+    # A ring of all, and these, may pass the floor from one human to another.
+    st.builds(AgentTarget, st.sampled_from(HUMANS[1:])),
+    st.builds(RoundRobinTarget, st.sampled_from([(), HUMANS[1:], ("ann", "a", "bob")])),
     st.sampled_from(AGENT_SETS).map(
         lambda agents: ModelChoice("openai:gpt-5-mini", agents, "Who of " + ", ".join(agents))
     ),
@@ -171,17 +174,17 @@ def any_turns(chance: Any, addressees: Sequence[str | None]) -> list[SimulatedTu
 def unanswered_words(played: Simulation) -> set[str]:
     """Return the humans after whose words no agent spoke: they closed it by default, or came back.
 
-    A human is whoever the session waits for, and the creator.
+    A human is whoever the session waits for, once at least, and the creator.
     """
-    humans, before = set[str](), "speak"
+    waits = [step.decision for step in played.steps if step.decision.action == "wait"]
+    people = {"user"}.union(*(decision.speakers for decision in waits))
+    humans = set[str]()
     for step in played.steps:
         decision = step.decision
-        is_human = before == "wait" or step.speaker == "user"
-        humans = {*humans, step.speaker} if is_human else set()
+        humans = {*humans, step.speaker} if step.speaker in people else set()
         closes = decision.action == "close" and decision.rule == "default"
         if humans and (closes or not humans.isdisjoint(decision.speakers)):
             return humans
-        before = decision.action
     return set()
 
 

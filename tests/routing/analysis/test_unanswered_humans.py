@@ -11,6 +11,7 @@ from agentgraph.phases import ConversationRouter, RoutingConditions, RoutingRule
 from agentgraph.routing import (
     ActiveAgentTarget,
     AddressedTarget,
+    Always,
     ContextBelow,
     ContextEquals,
     ContextThreshold,
@@ -27,6 +28,7 @@ from agentgraph.routing import (
     PhaseTarget,
     RevertToInitiatorTarget,
     RoundRobinTarget,
+    SimulatedTurn,
     StayTarget,
     TerminateTarget,
     ToolCalled,
@@ -157,6 +159,56 @@ def test_a_human_to_whom_only_humans_pass_the_floor_back_is_found() -> None:
     assert codes(graph(*relay, (ANN, HumanTarget("user"))), ["ann", "user"]) == ["unanswered"] * 2
     (finding,) = humans(graph(*relay), ["ann", "user"])
     assert "nobody answers 'ann'" in finding.message
+
+
+@pytest.mark.parametrize(
+    "passes_on",
+    [
+        RoundRobinTarget(),
+        RoundRobinTarget(["ann", "bob"]),
+        "bob",
+        PhaseTarget("review", "bob"),
+        ModelChoice("openai:gpt-5-mini", ["bob"], "Who is next?"),
+        HumanTarget("bob"),
+    ],
+)
+def test_humans_who_get_the_floor_from_one_another_in_turn_are_found(passes_on: Any) -> None:
+    asks_bob = ParallelTarget(["b", "c"], HumanTarget("bob"))
+    rules = [Transition(Always(), ASKS_ANN, 1), Transition(ANN, passes_on)]
+    rules.append(Transition(ContextEquals("x", None), asks_bob))
+    checked = TransitionGraph("a", rules, AddressedTarget())
+
+    found = checked.check((*NAMES, "ann", "bob"), people=["user"])
+
+    assert [item.code for item in found] == ["conditional_answer"] * 2
+    played = checked.simulate(
+        {
+            "a": [SimulatedTurn(set={"x": 1})],
+            "ann": [SimulatedTurn(answers={"Who is next?": "bob"})] * 2,
+            "bob": ["Well?"] * 2,
+        },
+        participants=(*NAMES, "ann", "bob"),
+    )
+    assert played.speakers[:4] == ("a", "ann", "bob", "ann")
+
+
+@pytest.mark.parametrize("asks", [ASKS, AddressedTarget()])
+def test_a_human_to_whom_the_creator_passes_the_floor_is_found(asks: Any) -> None:
+    checked = graph((A, asks), (HUMAN, ASKS_ANN))
+    found = checked.check((*NAMES, "ann"), people=["user"])
+    assert "unanswered" in [item.code for item in found if "'ann'" in item.message]
+    script = {"a": ["Who will see to it?"], "user": ["Ann."], "ann": ["Here I am."]}
+    played = checked.simulate(script, participants=(*NAMES, "ann"))
+    assert (played.speakers, played.close_reason) == (("a", "user", "ann"), "done")
+
+
+@pytest.mark.parametrize("ring", [["ann", "a", "bob"], ["ann", "bob", "b"], ["ann", "bob"]])
+def test_humans_who_speak_one_after_the_other_are_not_found_where_an_agent_answers(
+    ring: list[str],
+) -> None:
+    relay = [(A, ASKS_ANN), (C, HumanTarget("bob")), (ANN, RoundRobinTarget(ring))]
+    found = graph(*relay, default="c").check((*NAMES, "ann", "bob"), people=["user"])
+    assert not {"unanswered", "conditional_answer"} & {item.code for item in found}
 
 
 @pytest.mark.parametrize(
