@@ -16,6 +16,8 @@ from agentgraph.guards.tiers import guards_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "guards.md"
 MUST_BE_GIVEN = {("budget", "regulated"), ("velocity", "regulated")}
+_ELSEWHERE = ("stages", "decisions", "extra")
+"""The settings that are no guards of ours with a default."""
 _TEXT = """\
 # What is on by default
 
@@ -24,7 +26,8 @@ This page is generated from the code: `make tables` writes it again.
 `Guards.interactive()` holds for each `Agent` and each `Team`, and for all below them, unless
 `guards=` says otherwise; `guards=None` is none. A guard may be given by its main setting alone, as
 the last column has it: `Guards(hops=3, budget=1000)`. None removes it. A regulated run stops where
-its audit trail cannot be written; the others go on.
+its audit trail cannot be written; the others go on. Guards of your own are given as `extra=`, see
+[add a guard](how_to/add_a_guard.md).
 
 {guards}
 
@@ -43,7 +46,7 @@ def page() -> str:
 
 def _guards() -> str:
     head = ["guard", "what it does", *TIERS, "given alone"]
-    names = [name for name in Overrides.__annotations__ if name not in ("stages", "decisions")]
+    names = [name for name in Overrides.__annotations__ if name not in _ELSEWHERE]
     return "\n".join(map(_row, [head, ["---"] * len(head), *map(_cells, names)]))
 
 
