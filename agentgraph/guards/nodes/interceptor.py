@@ -238,7 +238,7 @@ class NodeInterceptor:
             account.hop_count.count(site.speaker)
         site.record("handoff", source=site.place.path, target=target, hop=not is_return)
         if policy.extra_guards:
-            await site.note("handoff", tool=target)
+            await site.note("handoff", tool=target, data={"hop": not is_return})
         return None
 
     async def _refused_as_deadlock(

@@ -54,6 +54,7 @@ class StepFields(TypedDict, total=False):
     failed: bool
     usage: UsageMetadata | None
     decision: Decision
+    data: Mapping[str, object]
 
 
 _TOLERANCE_S = 0.1
@@ -201,6 +202,7 @@ class Site:
             run=account.run_id,
             thread=self.thread_id,
             step=account.steps,
+            data=fields.get("data", {}),
         )
 
     async def recall(self) -> None:

@@ -60,7 +60,7 @@ class Record:
     step: int = 0
     """How many model calls the input had made."""
     data: Mapping[str, object] = field(default_factory=dict)
-    """What else an audit trail says of it."""
+    """What else is known of it: of a handoff, whether it is a `hop`, a model's own choice."""
     parent: int | None = None
     """The `seq` of the record that caused it: of a model call's usage, that of the call."""
 

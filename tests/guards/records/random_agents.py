@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from hypothesis import strategies as st
 from langchain_core.messages.ai import UsageMetadata
@@ -19,8 +19,10 @@ from agentgraph.guards import (
     CostBudget,
     Escalation,
     Gate,
+    Guard,
     Guards,
     MemorySink,
+    Record,
     Subject,
     Trail,
 )
@@ -185,8 +187,58 @@ def policies(draw: Any) -> Mapping[str, Any]:
     return given
 
 
-def guards_of(policy: Mapping[str, Any], sink: MemorySink) -> Guards:
-    return Guards(**{**policy, "audit": AuditTrail(sink)})
+@dataclass(frozen=True)
+class Totals:
+    """What an input has used and done, as a guard's memory."""
+
+    steps: int = 0
+    tokens: int = 0
+    tools: int = 0
+    hops: int = 0
+    decisions: tuple[tuple[str, str], ...] = ()
+    limited: int = 0
+    """How many steps the step limit has counted."""
+
+    def add(self, record: Record) -> Totals:
+        """Return the totals with one more record."""
+        totals = self._add(record)
+        return replace(totals, limited=max(self.limited, record.step))
+
+    def _add(self, record: Record) -> Totals:
+        match record.kind:
+            case "model":
+                tokens = 0 if record.usage is None else record.usage.total_tokens
+                return replace(self, steps=self.steps + 1, tokens=self.tokens + tokens)
+            case "tool":
+                return replace(self, tools=self.tools + 1)
+            case "handoff":
+                return replace(self, hops=self.hops + (record.data["hop"] is True))
+            case "decision" if record.decision is not None:
+                decision = str(record.decision["guard"]), str(record.decision["action"])
+                return replace(self, decisions=(*self.decisions, decision))
+        return self
+
+
+@dataclass(frozen=True)
+class TotalsGuard:
+    """A guard that decides nothing: its memory is the fold of all records."""
+
+    name: ClassVar[str] = "totals"
+    last: list[Totals] = field(default_factory=lambda: [Totals()], compare=False)
+
+    def start(self) -> Totals:
+        return Totals()
+
+    def fold(self, memory: Totals, record: Record) -> Totals:
+        self.last[0] = memory.add(record)
+        return self.last[0]
+
+    def tighter(self, other: Self) -> Self:
+        return self
+
+
+def guards_of(policy: Mapping[str, Any], sink: MemorySink, *extra: Guard[Any]) -> Guards:
+    return Guards(**{**policy, "audit": AuditTrail(sink), "extra": extra})
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph import Hub, Team, sequence
-from agentgraph.guards import MemorySink, Record
+from agentgraph.guards import MemorySink, Record, Trail
 from agentgraph.sessions import Envelope
 from agentgraph.sessions.audit import audit_of
 from agentgraph.sessions.state.record import SessionRecord
@@ -19,6 +19,8 @@ from tests.guards.records.random_agents import (
     NAMES,
     UNTOLD,
     Plan,
+    Totals,
+    TotalsGuard,
     World,
     answer_of,
     guards_of,
@@ -37,8 +39,8 @@ ANSWERS = st.lists(st.sampled_from(["approve", "edit", "reject", "respond"]), ma
 def test_whatever_an_agent_does_its_trail_tells(
     plan: Plan, policy: Mapping[str, Any], answers: list[str]
 ) -> None:
-    world, sink = World(), MemorySink()
-    agent = tree_of(plan, world, guards=guards_of(policy, sink))
+    world, sink, totals = World(), MemorySink(), TotalsGuard()
+    agent = tree_of(plan, world, guards=guards_of(policy, sink, totals))
     heard = asyncio.run(told(agent, answers))
     trail = trail_of(sink)
     records = sink.read(sink.runs()[0])
@@ -60,6 +62,15 @@ def test_whatever_an_agent_does_its_trail_tells(
     }
     assert len(world.undone) == len(set(world.undone))
     assert [one.seq for one in records] == [*range(1, len(records) + 1)]
+    assert totals.last == [totals_of(world, trail)]
+
+
+def totals_of(world: World, trail: Trail) -> Totals:
+    """Return what a guard has to know of what was done and decided."""
+    tools = len(world.acted) - world.asked.total()
+    decisions = tuple((str(one["guard"]), str(one["action"])) for one in trail.decisions)
+    steps = world.asked.total()
+    return Totals(steps, world.tokens, tools, trail.hops, decisions, limited=steps)
 
 
 def states(records: list[Record]) -> dict[str, str]:
@@ -85,8 +96,8 @@ def test_whatever_a_team_does_its_log_tells(
     given: tuple[list[Plan], list[str]], policy: Mapping[str, Any], answers: list[str]
 ) -> None:
     members, order = given
-    world, sink = World(), MemorySink()
-    guards = guards_of(policy, sink)
+    world, sink, totals = World(), MemorySink(), TotalsGuard()
+    guards = guards_of(policy, sink, totals)
     team = Team([tree_of(one, world) for one in members], sequence(order), guards=guards)
 
     record, envelopes = asyncio.run(held_by(team, answers))
@@ -103,6 +114,7 @@ def test_whatever_a_team_does_its_log_tells(
     assert [dict(one) for one in kept.decisions] == decided
     assert dict(Counter(kept.effects)) == dict(Counter(logged.effects))
     assert kept.end == logged.end != ""
+    assert totals.last == [totals_of(world, kept)]
 
 
 async def held_by(team: Team, answers: list[str]) -> tuple[SessionRecord, list[Envelope]]:
