@@ -6,18 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from agentgraph.guards import DecisionTable, Gate
-from agentgraph.guards.decision import TIERS
-from agentgraph.guards.overrides import Overrides, call_text, kind_of_guard
-from agentgraph.guards.short_forms import SHORT_FORMS
-from agentgraph.guards.tiers import guards_of
+from agentgraph.guards import DecisionTable
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import TIERS, Tier
+from agentgraph.guards.overrides import call_text, guard_classes
 
 PAGE = Path(__file__).parents[1] / "docs" / "guards.md"
-MUST_BE_GIVEN = {("budget", "regulated"), ("velocity", "regulated")}
-_ELSEWHERE = ("stages", "decisions", "extra")
-"""The settings that are no guards of ours with a default."""
 _TEXT = """\
 # What is on by default
 
@@ -46,35 +41,30 @@ def page() -> str:
 
 def _guards() -> str:
     head = ["guard", "what it does", *TIERS, "given alone"]
-    names = [name for name in Overrides.__annotations__ if name not in _ELSEWHERE]
-    return "\n".join(map(_row, [head, ["---"] * len(head), *map(_cells, names)]))
+    guards = [guard for guard in guard_classes().values() if guard is not DecisionTable]
+    return "\n".join(map(_row, [head, ["---"] * len(head), *map(_cells, guards)]))
 
 
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(name: str) -> list[str]:
-    first, *others = [_default(name, tier) for tier in TIERS]
+def _cells(guard: type[BuiltInGuard]) -> list[str]:
+    first, *others = [_default(guard, tier) for tier in TIERS]
     defaults = [first, *("the same" if other == first else other for other in others)]
-    short_form = SHORT_FORMS.get(name)
-    words = short_form.words if short_form is not None else ""
-    if name == "gates":
-        words = "a schema for the text as JSON, or by tool"
-    return [f"`{name}`", _purpose(name), *defaults, words.replace("|", "or")]
+    return [f"`{guard.setting}`", _purpose(guard), *defaults, guard.short_form]
 
 
-def _default(name: str, tier: Any) -> str:
-    if (name, tier) in MUST_BE_GIVEN:
+def _default(guard: type[BuiltInGuard], tier: Tier) -> str:
+    if any(guard.absence_faults(tier, is_removed=False)):
         return "must be given"
-    text = call_text(guards_of(tier)[name]())
+    text = call_text(guard.of_tier(tier))
     return "off" if text == "off" else f"`{text}`"
 
 
-def _purpose(name: str) -> str:
+def _purpose(guard: type[BuiltInGuard]) -> str:
     """Return the first sentence about a guard."""
-    kind = Gate if name == "gates" else kind_of_guard(name)
-    first = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+    first = " ".join((guard.__doc__ or "").partition("\n\n")[0].split())
     return first.rstrip(".").partition(". ")[0]
 
 

@@ -68,9 +68,9 @@ MAY_IMPORT_PRIVATE_NAMES = "agentgraph/graphs/private.py"
 # rows above it in this list. A module in a folder may have a row of its own.
 ROWS = {
     "guards": (
-        "decision table",
+        "decision built_in table",
         "mechanisms guard records.record records.sinks records.trail records.audit_trail",
-        "place process short_forms overrides stricter tiers policy checks",
+        "place process overrides policy checks",
         "records",
         "nodes",
         "patcher",

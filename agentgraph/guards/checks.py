@@ -16,18 +16,16 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.errors import similar_name
 from agentgraph.guards.mechanisms.approval import ToolApproval
+from agentgraph.guards.mechanisms.breaker import unused_fallback
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
 from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
-from agentgraph.guards.overrides import unused_fallback
+from agentgraph.guards.overrides import guard_classes
 from agentgraph.guards.policy import Policy
 
 GateAt: TypeAlias = tuple[Gate | ToolApproval | ToolLimit, Collection[str] | None]
 """A guard that names tools, and the names of an agent's tools; None where they are unknown."""
-
-_INPUT_WIDE = ("deadlock", "velocity", "saga", "audit")
-"""The guards that apply to a whole input, so that no stage can have its own."""
 
 
 def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
@@ -41,11 +39,14 @@ def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
         overrides = stage.override_names
         if "stages" in overrides:
             yield f"guards: the stage {name!r} has stages: name them beside it"
-        for guard in _INPUT_WIDE:
-            if guard not in overrides or (guard == "velocity" and stage.velocity is None):
+        for setting, guard in guard_classes().items():
+            if not guard.is_input_wide or setting not in overrides:
+                continue
+            must_be_stated = any(guard.absence_faults("regulated", is_removed=False))
+            if must_be_stated and getattr(stage, setting) is None:
                 continue  # a regulated stage must say that it has none
             yield (
-                f"guards: the stage {name!r} has {guard}=…, which holds for all of an input: "
+                f"guards: the stage {name!r} has {setting}=…, which holds for all of an input: "
                 "give it to the policy itself"
             )
 
@@ -161,19 +162,11 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         for name in (name for name in forms if name not in tools):
             match = similar_name(name, tools)
             if match is not None and match not in forms:
-                setting = _SETTINGS[type(gate)]
+                setting = "Gate(schema=" if isinstance(gate, Gate) else f"Guards({gate.setting}="
                 yield (
                     f"guards: {setting}{{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"
                 )
-
-
-_SETTINGS: Mapping[type, str] = {
-    Gate: "Gate(schema=",
-    ToolApproval: "Guards(interrupt_on=",
-    ToolLimit: "Guards(tool_limit=",
-}
-"""How a user writes the setting of each guard that names tools."""
 
 
 # Warnings.

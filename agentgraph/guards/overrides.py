@@ -1,10 +1,9 @@
-"""The overrides of a policy: which guards a user can give, their checks, and their display."""
+"""The guards that a policy has: their list, how a user gives them, and how they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypedDict, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -12,14 +11,15 @@ from langchain_core.messages import AIMessage
 
 from agentgraph.display import code, escaped, panel, table
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import FAILURE_CLASSES, FailureClass, Tier
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import FailureClass, Tier
 from agentgraph.guards.guard import Guard, guard_faults
 from agentgraph.guards.mechanisms.approval import ToolApproval, VerbChoice
 from agentgraph.guards.mechanisms.breaker import CircuitBreaker
 from agentgraph.guards.mechanisms.deadlines import Deadlines
 from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.escalation import Escalation
-from agentgraph.guards.mechanisms.gates.gate import Gate
+from agentgraph.guards.mechanisms.gates.gate import Gate, Gates
 from agentgraph.guards.mechanisms.gates.schema import Schema
 from agentgraph.guards.mechanisms.limits import (
     DepthLimit,
@@ -36,8 +36,31 @@ from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.mechanisms.velocity import CostVelocity
 from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.records.record import Sink
-from agentgraph.guards.short_forms import SHORT_FORMS
 from agentgraph.guards.table import Cell, DecisionTable
+
+GUARDS: tuple[type[BuiltInGuard], ...] = (
+    StepLimit,
+    HopLimit,
+    DepthLimit,
+    FanOutLimit,
+    ReplanLimit,
+    LoopDetector,
+    DeadlockMonitor,
+    CircuitBreaker,
+    RetryBudget,
+    Backoff,
+    Deadlines,
+    CostBudget,
+    CostVelocity,
+    Gates,
+    ToolApproval,
+    ToolLimit,
+    Escalation,
+    DecisionTable,
+    Saga,
+    AuditTrail,
+)
+"""The guards of each policy, in the order in which they are shown: all else is in their classes."""
 
 P = TypeVar("P")
 """The policy of a stage: `Guards`. It is a type variable, as `Guards` itself takes `Overrides`."""
@@ -46,7 +69,7 @@ P = TypeVar("P")
 class Overrides(TypedDict, Generic[P], total=False):
     """The guards that replace those of a tier.
 
-    A guard is given as such, or by its first setting alone, see `SHORT_FORMS`; None removes it.
+    A guard is given as such, or by a plain value that stands for it; None removes it.
     """
 
     steps: StepLimit | int | None
@@ -73,129 +96,96 @@ class Overrides(TypedDict, Generic[P], total=False):
     stages: Mapping[str, P]
 
 
-LIMITS: Mapping[str, tuple[type[Any], str]] = {
-    "steps": (StepLimit, "steps"),
-    "hops": (HopLimit, "hops"),
-    "depth": (DepthLimit, "depth"),
-    "fan_out": (FanOutLimit, "children"),
-    "replans": (ReplanLimit, "replans"),
-}
-_KINDS: Mapping[str, type[Any]] = {
-    **{name: kind for name, (kind, _) in LIMITS.items()},
-    "loop": LoopDetector,
-    "deadlock": DeadlockMonitor,
-    "breaker": CircuitBreaker,
-    "retry": RetryBudget,
-    "backoff": Backoff,
-    "deadlines": Deadlines,
-    "budget": CostBudget,
-    "velocity": CostVelocity,
-    "interrupt_on": ToolApproval,
-    "tool_limit": ToolLimit,
-    "escalation": Escalation,
-    "decisions": DecisionTable,
-    "saga": Saga,
-    "audit": AuditTrail,
-}
-_ALWAYS = frozenset({"replans", "deadlines", "escalation", "decisions"})
-"""The guards that None cannot remove: the nodes call them without a check for None."""
+class PolicyGuards:
+    """The guards of a policy as its attributes, for the code that reads them by their names."""
+
+    steps: StepLimit | None
+    hops: HopLimit | None
+    depth: DepthLimit | None
+    fan_out: FanOutLimit | None
+    replans: ReplanLimit
+    loop: LoopDetector | None
+    deadlock: DeadlockMonitor | None
+    breaker: CircuitBreaker | None
+    retry: RetryBudget | None
+    backoff: Backoff | None
+    deadlines: Deadlines
+    budget: CostBudget | None
+    velocity: CostVelocity | None
+    gates: Gates
+    interrupt_on: ToolApproval | None
+    tool_limit: ToolLimit | None
+    escalation: Escalation
+    decisions: DecisionTable
+    saga: Saga | None
+    audit: AuditTrail | None
 
 
-def guard_of(name: str, value: object, policy: type[P], tier: Tier, faults: list[str]) -> object:
-    """Return the guard for an override; where it is wrong, append to `faults` and return None.
+def guard_classes() -> dict[str, type[BuiltInGuard]]:
+    """Return the classes of the guards, by the names of their settings."""
+    return {guard.setting: guard for guard in GUARDS}
 
-    `policy` is the class that a stage's own policy must have; `tier` completes a short form.
+
+def setting_names() -> tuple[str, ...]:
+    """Return what a policy may be given: also guards of others, and the policies of its stages."""
+    return (*guard_classes(), "extra", "stages")
+
+
+def guard_of(name: str, value: object, tier: Tier) -> BuiltInGuard | None:
+    """Return the guard that a value for a setting is or stands for; `tier` completes it.
+
+    Raises `ConfigurationError` for a value that is neither.
     """
-    if name == "gates":
-        return _gates_of(value, faults)
-    if name == "extra":
-        guards = tuple(value) if isinstance(value, list | tuple) else (value,)
-        faults.extend(guard_faults(guards))
-        return guards
-    if name == "stages":
-        if isinstance(value, Mapping) and all(isinstance(s, policy) for s in value.values()):
-            return MappingProxyType(dict(value))
-        faults.append(f"stages={value!r}: give Guards by the names of agents")
-        return None
-    if name not in _KINDS:
-        faults.append(
-            f"{name}: there is no such guard; there are {', '.join(Overrides.__annotations__)}"
+    guard = guard_classes().get(name)
+    if guard is None:
+        raise ConfigurationError(
+            f"{name}: there is no such guard; there are {', '.join(setting_names())}"
         )
-        return None
-    if isinstance(value, _KINDS[name]) or (value is None and name not in _ALWAYS):
+    if isinstance(value, guard):
         return value
-    short_form = SHORT_FORMS.get(name)
-    if short_form is None or not short_form.takes(value):
-        faults.append(f"{name}={value!r}: {_hint(name)}")
+    if value is None and guard.is_removable:
         return None
     try:
-        return short_form.make(value, tier)
+        whole_guard = guard.from_value(value, tier)
     except ConfigurationError as error:
-        faults.extend(f"{name}={value!r}: {fault}" for fault in error.faults)
-        return None
+        raise ConfigurationError(f"{name}={value!r}: {fault}" for fault in error.faults) from None
+    if whole_guard is None:
+        raise ConfigurationError(f"{name}={value!r}: {_hint(guard)}")
+    return whole_guard
 
 
-def kind_of_guard(name: str) -> type[Any]:
-    """Return the class of the guard that has this name."""
-    return _KINDS[name]
-
-
-def _hint(name: str) -> str:
+def _hint(guard: type[BuiltInGuard]) -> str:
     """Say what may be given for a guard."""
-    short_form = SHORT_FORMS.get(name)
-    forms = f", or {short_form.words}" if short_form is not None else ""
-    removal = "" if name in _ALWAYS else "; None removes it"
-    return f"give a {_KINDS[name].__name__}{forms}{removal}"
+    short_form = f", or {guard.short_form}" if guard.short_form else ""
+    removal = "; None removes it" if guard.is_removable else ""
+    return f"give a {guard.__name__}{short_form}{removal}"
 
 
-def _gates_of(value: object, faults: list[str]) -> tuple[Gate, ...] | None:
-    """Return the gates of one gate or of several; a schema stands for the gate that has it."""
-    values = () if value is None else value
-    if isinstance(values, Gate | Mapping | type):
-        values = (values,)
-    # An empty text has no part that could be wrong, and would pass for an empty list of gates.
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
-        values = (value,)
-    gates: list[Gate] = []
-    own_faults: list[str] = []
-    for gate in values:
-        try:
-            gates.append(_gate_of(gate))
-        except ConfigurationError as error:
-            own_faults += error.faults
-    if own_faults:
-        faults.append(f"gates={value!r}: {'; '.join(dict.fromkeys(own_faults))}")
-        return None
-    return tuple(gates)
+def extra_guards(value: object) -> tuple[Guard[Any], ...]:
+    """Return the guards that a user brings; raises `ConfigurationError` for what is none."""
+    guards = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if faults := [*guard_faults(guards)]:
+        raise ConfigurationError(faults)
+    return guards
 
 
-def _gate_of(value: object) -> Gate:
-    if isinstance(value, Gate):
-        return value
-    if isinstance(value, Mapping | type):
-        return Gate(value)
-    raise ConfigurationError("give a Gate, a schema, or several")
+def policy_faults(tier: Tier, overrides: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with a policy of a tier that has these guards in place of the tier's."""
+    classes = guard_classes()
+    for name, guard_class in classes.items():
+        if overrides.get(name) is None:
+            yield from guard_class.absence_faults(tier, is_removed=name in overrides)
+    for name in classes:
+        if isinstance(guard := overrides.get(name), BuiltInGuard):
+            yield from (f"{name}: {fault}" for fault in guard.policy_faults())
 
 
-def fallback_faults(breaker: object) -> list[str]:
-    """Return what is wrong with the fallback of a breaker, which answers for a failing provider."""
-    fallback = breaker.fallback if isinstance(breaker, CircuitBreaker) else None
-    if fallback is None or isinstance(fallback, str | BaseChatModel | AIMessage):
-        return []
-    return [f"breaker: fallback={fallback!r}: give a model, its name, or an AIMessage to say"]
-
-
-def unused_fallback(table: DecisionTable, tier: Tier, breaker: CircuitBreaker | None) -> str:
-    """Return what is wrong with a fallback that no decision of a tier's table leads to, else ""."""
-    fallback = breaker.fallback if breaker is not None else None
-    classes = FAILURE_CLASSES if isinstance(fallback, AIMessage) else ("provider_error",)
-    if fallback is None or any(table.cell(name, tier).action == "fallback" for name in classes):
-        return ""
-    return (
-        f"a {tier} run swaps no model in silence, so the fallback would never answer: "
-        "give none, or a cell that asks for it, "
-        f"DecisionTable({{('provider_error', {tier!r}): Cell('fallback', 1, 'escalate')}})"
-    )
+def parameter_list() -> str:
+    """Return a line for each setting of a policy, for its documentation."""
+    summaries = {name: guard.summary for name, guard in guard_classes().items()}
+    summaries["extra"] = "(): guards of your own, see `Guard`"
+    summaries["stages"] = "{an agent's name: Guards(…)}: what holds at that agent instead"
+    return "\n".join(f"{name:<10}  {summary}" for name, summary in summaries.items())
 
 
 def policy_html(tier: str, guards: Mapping[str, object], overrides: Collection[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from inspect import cleandoc
 from typing import Final, Unpack
 
 from agentgraph.graphs.compiled import AnyGraph
@@ -10,7 +11,13 @@ from agentgraph.guards.decision import Tier
 from agentgraph.guards.nodes.agent_graph import agent_patcher
 from agentgraph.guards.nodes.foreign.graph import foreign_patcher
 from agentgraph.guards.nodes.foreign.parts import Names, is_agent
-from agentgraph.guards.overrides import Overrides, call_text, policy_html
+from agentgraph.guards.overrides import (
+    Overrides,
+    call_text,
+    parameter_list,
+    policy_html,
+    setting_names,
+)
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.patching import Patcher
@@ -37,30 +44,7 @@ class Guards(Policy):
     A guard that is not given is the tier's, see `interactive`, `batch` and `regulated`. None
     removes a guard. Its main setting may be given alone: `Guards(hops=3, budget=1000, audit=sink)`;
     `deadlines=30` are the seconds of a whole input. Counts are those of one outside input, over all
-    agents; all runs under this policy share breaker and retry:
-
-    steps       StepLimit(50, total=500): model calls without a new result, and in all
-    hops        HopLimit(5): how often in a row models hand over
-    depth       DepthLimit(8): how many levels of agents, those in teams and in tools included
-    fan_out     FanOutLimit(8): how many workers at once; the rest wait for them
-    replans     ReplanLimit(1): how many new plans in a stage
-    loop        LoopDetector(): tool calls that repeat, and tools that keep failing
-    deadlock    DeadlockMonitor(): handovers in a circle, workers that always say the same
-    deadlines   Deadlines(60, 180, 600): seconds for a model call, a stage, the input
-    budget      CostBudget(tokens=1_000_000): tokens and dollars, reserved before each call
-    velocity    CostVelocity(200_000, share=0.5): how fast they are spent, tokens per minute
-    breaker     CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead
-    retry       RetryBudget(): how many of all calls may be repetitions
-    backoff     Backoff(): how often a call is tried, and how long it waits before
-    gates       None, a Gate or several: schema, policy, invariants, grounding
-    tool_limit  None, or {tool: 1}: how many calls of single tools
-    interrupt_on  None, or {tool: True}: the tools that run only after a human has decided
-    escalation  Escalation(0.5): the score below which a human is asked, whose it is, how long
-    decisions   DecisionTable(): what is done about each class of failure
-    saga        Saga(): remembers what tools marked with `@effect` did, and undoes it
-    audit       AuditTrail(): records what was decided and done, in memory or in a file
-    extra       (): guards of your own, see `Guard`
-    stages      {an agent's name: Guards(…)}: what holds at that agent instead
+    agents; all runs under this policy share breaker and retry. `help(Guards)` lists all settings:
     """
 
     def __init__(self, tier: Tier | None = None, **overrides: Unpack[Overrides[Guards]]) -> None:
@@ -122,5 +106,8 @@ class Guards(Policy):
         return f"Guards({self.tier!r}{overrides})"
 
     def _repr_html_(self) -> str:
-        guards = {name: getattr(self, name) for name in Overrides.__annotations__}
+        guards = {name: getattr(self, name) for name in setting_names()}
         return policy_html(self.tier, guards, self.override_names)
+
+
+Guards.__doc__ = f"{cleandoc(Guards.__doc__ or '')}\n\n{parameter_list()}"

@@ -11,64 +11,33 @@ from types import MappingProxyType
 from typing import Any, Self, Unpack
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.decision import TIERS, Tier
 from agentgraph.guards.guard import Guard, GuardAt, guards_at, replaced_guards, tighter_guards
-from agentgraph.guards.mechanisms.approval import ToolApproval
-from agentgraph.guards.mechanisms.breaker import CircuitBreaker
-from agentgraph.guards.mechanisms.deadlines import Deadlines
-from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
-from agentgraph.guards.mechanisms.escalation import Escalation
-from agentgraph.guards.mechanisms.gates.gate import Gate
-from agentgraph.guards.mechanisms.limits import (
-    DepthLimit,
-    FanOutLimit,
-    HopLimit,
-    Progress,
-    ReplanLimit,
-    StepLimit,
-)
-from agentgraph.guards.mechanisms.loop import LoopDetector
-from agentgraph.guards.mechanisms.retry import Backoff, RetryBudget
-from agentgraph.guards.mechanisms.saga import Saga
+from agentgraph.guards.mechanisms.breaker import CircuitBreaker, unused_fallback
+from agentgraph.guards.mechanisms.limits import Progress, StepLimit
+from agentgraph.guards.mechanisms.retry import RetryBudget
 from agentgraph.guards.mechanisms.spending.budget import CostBudget
 from agentgraph.guards.mechanisms.spending.prices import Prices
-from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
-from agentgraph.guards.mechanisms.velocity import CostVelocity
-from agentgraph.guards.overrides import Overrides, fallback_faults, guard_of, unused_fallback
+from agentgraph.guards.overrides import (
+    Overrides,
+    PolicyGuards,
+    extra_guards,
+    guard_classes,
+    guard_of,
+    policy_faults,
+)
 from agentgraph.guards.process import ModelKey, process_breaker, process_retry
-from agentgraph.guards.records.audit_trail import AuditTrail
-from agentgraph.guards.stricter import tighter
-from agentgraph.guards.table import DecisionTable, table_faults, with_fallback
-from agentgraph.guards.tiers import OF_TIER, guards_of
+from agentgraph.guards.table import DecisionTable, with_fallback
 
 
-class Policy:
+class Policy(PolicyGuards):
     """Which guards hold, and with which limits.
 
     It owns its circuit breakers and retry budgets, one for each provider and model: all runs under
     one policy share them. Those of the default policy are the process's.
     """
 
-    steps: StepLimit | None
-    hops: HopLimit | None
-    depth: DepthLimit | None
-    fan_out: FanOutLimit | None
-    replans: ReplanLimit
-    loop: LoopDetector | None
-    deadlock: DeadlockMonitor | None
-    breaker: CircuitBreaker | None
-    retry: RetryBudget | None
-    backoff: Backoff | None
-    deadlines: Deadlines
-    budget: CostBudget | None
-    velocity: CostVelocity | None
-    gates: tuple[Gate, ...]
-    interrupt_on: ToolApproval | None
-    tool_limit: ToolLimit | None
-    escalation: Escalation
-    decisions: DecisionTable
-    saga: Saga | None
-    audit: AuditTrail | None
     extra: tuple[Guard[Any], ...]
     stages: Mapping[str, Self]
 
@@ -79,21 +48,13 @@ class Policy:
         if tier not in TIERS:
             faults.append(f"tier={tier!r}: there are {', '.join(TIERS)}")
             tier = "interactive"
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict.fromkeys(overrides)
         for name, value in overrides.items():
-            values[name] = guard_of(name, value, Policy, tier, faults)
-        if tier == "regulated" and values.get("budget") is None:
-            faults.append(
-                "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
-                "or tokens=…"
-            )
-        if tier == "regulated" and "velocity" not in values:
-            faults.append(
-                "a regulated flow has no velocity of its own: give velocity=CostVelocity(…), "
-                "or velocity=None to watch none"
-            )
-        faults += fallback_faults(values.get("breaker"))
-        faults += table_faults(values.get("decisions"))
+            try:
+                values[name] = _value_of(name, value, tier)
+            except ConfigurationError as error:
+                faults += error.faults
+        faults += policy_faults(tier, values)
         if faults:
             raise ConfigurationError(faults)
         self.tier: Tier = tier
@@ -114,15 +75,14 @@ class Policy:
         self._table: DecisionTable | None = None
         self._of_process: tuple[object, ...] = ()
         """The breaker and the retry budget in whose place the process's own are used."""
-        self._set(guards_of(tier), values)
+        for name, guard in guard_classes().items():
+            setattr(self, name, values[name] if name in values else guard.of_tier(tier))
+        self.stages = values.get("stages", MappingProxyType({}))
+        self.extra = values.get("extra", ())
         self.extra_guards: tuple[GuardAt, ...] = guards_at("", self.extra)
         """The guards that users have brought, each with the key of its memory."""
         if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
             raise ConfigurationError([f"breaker: {fault}"])
-
-    def _set(self, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        for name, make in defaults.items():
-            setattr(self, name, values[name] if name in values else make())
 
     @property
     def outermost(self) -> Self:
@@ -237,19 +197,25 @@ class Policy:
             inner._inner = (*outer._inner, (path, self.budget))
         inner.tier = max(self.tier, outer.tier, key=TIERS.index)
         names = self.override_names if inner.tier == outer.tier else self._stated_names
-        for name in names - {"extra"}:
-            setattr(inner, name, tighter(name, getattr(self, name), getattr(outer, name)))
+        for name in names - {"extra", "stages"}:
+            setattr(inner, name, _tighter(getattr(self, name), getattr(outer, name)))
         if self.extra_guards:
             inner._take_extra(tighter_guards(self.extra_guards, outer.extra_guards, path))
         if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
         inner.override_names = outer.override_names | self.override_names
-        alone = {name: stage for name, stage in self.stages.items() if name not in outer.stages}
-        if alone:
-            # A stage that only the inner policy names must not loosen the outer limits either.
-            inner_stages = {name: stage.within(inner) for name, stage in alone.items()}
-            inner.stages = MappingProxyType({**inner.stages, **inner_stages})
+        if self.stages:
+            self._add_stages(inner, outer)
         return inner
+
+    def _add_stages(self, inner: Self, outer: Self) -> None:
+        """Give the stages of both to `inner`, which is this policy within `outer`."""
+        own, shared = self.stages, self.stages.keys() & outer.stages.keys()
+        stages = {name: own[name].within(outer.stages[name]) for name in shared}
+        inner.stages = MappingProxyType({**outer.stages, **own, **stages})
+        # A stage that only this policy names must not loosen the outer limits either.
+        alone = {name: stage.within(inner) for name, stage in own.items() if name not in shared}
+        inner.stages = MappingProxyType({**inner.stages, **alone})
 
     def at(self, path: str) -> Self:
         """Return the policy of the agent with this path: that of its stage, else this one."""
@@ -286,7 +252,10 @@ class Policy:
     @property
     def _stated_names(self) -> frozenset[str]:
         """The names of the guards that were given, or that come with a tier that was given."""
-        return self.override_names | OF_TIER if self._names_tier else self.override_names
+        if not self._names_tier:
+            return self.override_names
+        with_tier = (name for name, guard in guard_classes().items() if guard.comes_with_tier)
+        return self.override_names.union(with_tier)
 
     def recursion_limit(self, nodes: int) -> int:
         """Return a super-step limit that a graph of `nodes` nodes cannot reach within its steps."""
@@ -299,3 +268,27 @@ class Policy:
         clone.__dict__.update(self.__dict__)
         clone._levels, clone._budgets, clone._prices, clone._table = {}, None, None, None
         return clone
+
+
+def _value_of(name: str, value: object, tier: Tier) -> object:
+    """Return what a user gives for a setting, as the policy has it."""
+    match name:
+        case "extra":
+            return extra_guards(value)
+        case "stages":
+            return _stages(value)
+    return guard_of(name, value, tier)
+
+
+def _stages(value: object) -> Mapping[str, Policy]:
+    """Return the policies of stages that a user gives; raises `ConfigurationError` for others."""
+    if isinstance(value, Mapping) and all(isinstance(stage, Policy) for stage in value.values()):
+        return MappingProxyType(dict(value))
+    raise ConfigurationError(f"stages={value!r}: give Guards by the names of agents")
+
+
+def _tighter(own: BuiltInGuard | None, outer: BuiltInGuard | None) -> BuiltInGuard | None:
+    """Return the guard that applies where one policy is inside of another."""
+    if own is None or outer is None:
+        return own if outer is None else outer
+    return own.tighter(outer)

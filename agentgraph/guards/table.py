@@ -6,12 +6,13 @@ The default cells are data; a policy may override single cells.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import get_args
+from typing import Self, get_args
 
 from agentgraph.display import code, escaped, table
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.decision import (
     FAILURE_CLASSES,
     TIERS,
@@ -62,6 +63,15 @@ class Cell:
     def after(self, made: int) -> Action:
         """Return the action to take after this cell's was taken `made` times in the stage."""
         return self.action if self.bound == 0 or made < self.bound else self.then
+
+    def tighter(self, outer: Cell) -> Cell:
+        """Return the cell that ends a run sooner; of two equally strict ones, the outer one."""
+        return self if self._attempts < outer._attempts else outer
+
+    @property
+    def _attempts(self) -> int:
+        """How often it lets the run go on after the failure."""
+        return 0 if self.action in _FINAL else self.bound
 
     def markdown(self) -> str:
         """Return the cell as Markdown: its words, then its actions."""
@@ -134,11 +144,16 @@ DEFAULT_CELLS: Mapping[tuple[FailureClass, Tier], Cell] = {
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionTable:
+class DecisionTable(BuiltInGuard):
     """The cells by class and tier: the default cells, some of them overridden.
 
     `DecisionTable({("no_progress", "batch"): Cell("abort")})`
     """
+
+    setting = "decisions"
+    summary = "DecisionTable(): what is done about each class of failure"
+    short_form = "{(failure class, tier): Cell(…)}"
+    is_removable = False
 
     overrides: Mapping[tuple[FailureClass, Tier], Cell] = field(default_factory=dict, hash=False)
 
@@ -160,6 +175,28 @@ class DecisionTable:
             raise ConfigurationError(faults)
         # A change of the caller's dict must not change the table.
         object.__setattr__(self, "overrides", dict(self.overrides))
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the table with these cells in place of the default ones."""
+        return cls(value) if isinstance(value, Mapping) else None
+
+    def policy_faults(self) -> Iterator[str]:
+        """Yield the overrides whose action the nodes cannot carry out."""
+        for (failure, tier), cell in self.overrides.items():
+            possible = (*_POSSIBLE[failure], *_FINAL)
+            if cell.action not in possible:
+                yield (
+                    f"{cell.action!r} cannot be carried out for {(failure, tier)!r}: "
+                    f"give {_one_of(possible)}"
+                )
+
+    def tighter(self, outer: Self) -> Self:
+        """Return a table with the stricter one of each two cells."""
+        if outer is self:
+            return self
+        cells = {key: cell.tighter(outer.cell(*key)) for key, cell in self.overrides.items()}
+        return replace(self, overrides={**outer.overrides, **cells})
 
     def cell(self, failure: FailureClass, tier: Tier) -> Cell:
         """Return the cell of a failure class in a tier; raises ValueError where there is none."""
@@ -254,18 +291,6 @@ _POSSIBLE: Mapping[FailureClass, tuple[str, ...]] = {
     "unsafe_output": _FOR_GATES,
 }
 """The actions that the nodes can carry out for each class, in addition to the final ones."""
-
-
-def table_faults(decisions: object) -> Iterator[str]:
-    """Yield the overrides of a table whose action the nodes cannot carry out."""
-    overrides = decisions.overrides if isinstance(decisions, DecisionTable) else {}
-    for (failure, tier), cell in overrides.items():
-        possible = (*_POSSIBLE[failure], *_FINAL)
-        if cell.action not in possible:
-            yield (
-                f"decisions: {cell.action!r} cannot be carried out for {(failure, tier)!r}: "
-                f"give {_one_of(possible)}"
-            )
 
 
 def _one_of(names: tuple[str, ...]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
 from agentgraph.guards.mechanisms.escalation import VERBS, Verb
 
 APPROVAL: Final = "interrupt_on"
@@ -19,7 +20,7 @@ VerbChoice: TypeAlias = bool | Sequence[Verb] | Mapping[str, Sequence[Verb]]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolApproval:
+class ToolApproval(BuiltInGuard):
     """Ask a human before a tool runs, and allow these answers.
 
         Guards(interrupt_on={"pay": True, "mail": ["approve", "reject"]})
@@ -28,6 +29,10 @@ class ToolApproval:
     `reject` and `respond` answer it without the tool: the model reads the reason, or the text as
     the tool's result, and goes on. A call that nobody decides on in `Escalation.ttl_s` is rejected.
     """
+
+    setting = "interrupt_on"
+    summary = "None, or {tool: True}: the tools that run only after a human has decided"
+    short_form = "{tool name: True, or the answers that are allowed}"
 
     tools: Mapping[str, VerbChoice]
     _verbs: Mapping[str, tuple[Verb, ...]] = field(init=False, repr=False, compare=False)
@@ -39,6 +44,16 @@ class ToolApproval:
         by_tool = {tool: tuple(setting) for tool, setting in verbs.items() if setting}
         object.__setattr__(self, "_verbs", MappingProxyType(by_tool))
 
+    @classmethod
+    def of_tier(cls, tier: Tier) -> None:
+        """Return None: no tier asks before single tools."""
+        return None
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the approval of these tools."""
+        return cls(value) if isinstance(value, Mapping) else None
+
     def verbs(self, tool: str) -> tuple[Verb, ...]:
         """Return the answers that are allowed to a call of a tool, () where nobody is asked."""
         return self._verbs.get(tool, ())
@@ -49,14 +64,16 @@ class ToolApproval:
         cause = f"`{tool}` runs only after a human has decided"
         return Decision("escalate", APPROVAL, cause, evidence=evidence)
 
-    def combine(self, outer: ToolApproval) -> ToolApproval:
+    def tighter(self, outer: Self) -> Self:
         """Return the approvals of both; of one tool, the answers that both allow."""
+        if outer is self:
+            return self
         tools: dict[str, VerbChoice] = {}
         for tool in {**outer._verbs, **self._verbs}:
             verbs = [own for own in (outer.verbs(tool), self.verbs(tool)) if own]
             common = [verb for verb in verbs[0] if all(verb in own for own in verbs)]
             tools[tool] = common or ["reject"]
-        return ToolApproval(tools)
+        return replace(self, tools=tools)
 
 
 def _verbs_of(setting: VerbChoice) -> Sequence[Verb]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import FAILURE_CLASSES, Decision, Tier
 from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
+from agentgraph.guards.table import DecisionTable
 
 FailureKind = Literal["provider", "schema", "identical", "cost"]
 State = Literal["closed", "open", "half_open", "stopped"]
@@ -73,7 +79,7 @@ class Permit:
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class CircuitBreaker:
+class CircuitBreaker(BuiltInGuard):
     """Refuse calls for a while after too many failures, then let exactly one call try.
 
     `permit = breaker.acquire()`; where `permit.decision.allows`, make the call and settle the
@@ -92,6 +98,10 @@ class CircuitBreaker:
     A run whose failures opened it `max_trips` times is stopped; other runs are not. Nothing is
     awaited between a check and its effect, so the lock is only for several event loops at once.
     """
+
+    setting = "breaker"
+    summary = "CircuitBreaker(): leaves a failing provider alone; `fallback=` answers instead"
+    short_form = "a model, its name, or an AIMessage, which answers for a failing provider"
 
     identical: int = 3
     schema: int = 2
@@ -127,6 +137,16 @@ class CircuitBreaker:
             raise ConfigurationError(faults)
         self._streaks = dict.fromkeys(_KINDS, 0)
         self._calls = deque(maxlen=self.window)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the breaker with this fallback."""
+        return cls(fallback=value) if _can_answer(value) else None
+
+    def policy_faults(self) -> Iterator[str]:
+        """Yield a fault where the nodes cannot let the fallback answer."""
+        if self.fallback is not None and not _can_answer(self.fallback):
+            yield f"fallback={self.fallback!r}: give a model, its name, or an AIMessage to say"
 
     @property
     def state(self) -> State:
@@ -322,3 +342,20 @@ class CircuitBreaker:
         if (cap := self.cooldown_cap_s) < (least := self.cooldown_s):
             faults.append(f"CircuitBreaker(cooldown_cap_s={cap}): give {least} or more")
         return faults
+
+
+def unused_fallback(table: DecisionTable, tier: Tier, breaker: CircuitBreaker | None) -> str:
+    """Return what is wrong with a fallback that no decision of a tier's table leads to, else ""."""
+    fallback = breaker.fallback if breaker is not None else None
+    classes = FAILURE_CLASSES if isinstance(fallback, AIMessage) else ("provider_error",)
+    if fallback is None or any(table.cell(name, tier).action == "fallback" for name in classes):
+        return ""
+    return (
+        f"a {tier} run swaps no model in silence, so the fallback would never answer: "
+        "give none, or a cell that asks for it, "
+        f"DecisionTable({{('provider_error', {tier!r}): Cell('fallback', 1, 'escalate')}})"
+    )
+
+
+def _can_answer(value: object) -> bool:
+    return isinstance(value, str | BaseChatModel | AIMessage)

@@ -6,13 +6,15 @@ retry and no resume in another process starts the time anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision, FailureClass
-from agentgraph.guards.mechanisms.settings import is_finite, is_positive
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, FailureClass, Tier
+from agentgraph.guards.mechanisms.settings import is_finite, is_positive, smaller
 
 Layer = Literal["tool", "step", "stage", "workflow"]
 
@@ -20,6 +22,12 @@ _LAYERS: tuple[Layer, ...] = get_args(Layer)
 """From the innermost to the outermost."""
 _GUARD = "deadline"
 _IN_TIME = {layer: Decision("allow", _GUARD, evidence={"layer": layer}) for layer in _LAYERS}
+_OF_TIER: Mapping[Tier, tuple[float, float, float]] = {
+    "interactive": (60, 180, 600),
+    "batch": (120, 1_800, 6 * 3_600),
+    "regulated": (120, 900, 24 * 3_600),
+}
+"""The seconds of a model call, a stage and a whole input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class MonotonicDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
+class Deadlines(BuiltInGuard):
     """The seconds that a model call, a stage and a whole input may take; None is no limit.
 
     A stage is a turn of a sub-agent, or of a team's speaker; an agent at the root has the input's
@@ -100,6 +108,12 @@ class Deadlines:
     `tool_s` is for each call of a tool. A call that takes longer is cancelled, or left behind where
     it cannot be, as in a thread; the model is told, and the run goes on.
     """
+
+    setting = "deadlines"
+    summary = "Deadlines(60, 180, 600): seconds for a model call, a stage, the input"
+    short_form = "seconds above 0 for a whole input"
+    is_removable = False
+    comes_with_tier = True
 
     step_s: float | None = 60.0
     stage_s: float | None = 180.0
@@ -115,6 +129,32 @@ class Deadlines:
         ]
         if faults:
             raise ConfigurationError(faults)
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self:
+        """Return the deadlines of a tier; calls of tools have none of their own."""
+        return cls(*_OF_TIER[tier])
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the deadlines where `value` is all that an input may take; calls have the tier's.
+
+        The policy may be that of a stage, so the stage has as much time.
+        """
+        if not is_positive(value):
+            return None
+        step_s, _, _ = _OF_TIER[tier]
+        return cls(min(step_s, value), value, value)
+
+    def tighter(self, outer: Self) -> Self:
+        """Return the deadlines with the smaller one of each limit."""
+        return replace(
+            self,
+            step_s=smaller(self.step_s, outer.step_s),
+            stage_s=smaller(self.stage_s, outer.stage_s),
+            workflow_s=smaller(self.workflow_s, outer.workflow_s),
+            tool_s=smaller(self.tool_s, outer.tool_s),
+        )
 
     def step(self, outer: Deadline | None = None) -> Deadline | None:
         """Return the deadline of a model call that starts now."""

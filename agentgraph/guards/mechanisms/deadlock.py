@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self, cast
 
 from agentgraph.errors import ConfigurationError
+from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.canonical import digest as digest_of
 from agentgraph.guards.mechanisms.canonical import exact_digest
@@ -32,7 +33,7 @@ class _Edge(NamedTuple):
 
 
 @dataclass(slots=True)
-class DeadlockMonitor:
+class DeadlockMonitor(BuiltInGuard):
     """Notice peers that hand over in a circle, and workers that always give the same reply.
 
     A circle is a deadlock if it has at most `cycle` agents and is made `occurrences` times in the
@@ -44,6 +45,10 @@ class DeadlockMonitor:
     were sent before any was answered. To different briefs a worker may always reply the same. A
     brief that is sent for the third time is corrected whatever the worker replies.
     """
+
+    setting = "deadlock"
+    summary = "DeadlockMonitor(): handovers in a circle, workers that always say the same"
+    is_input_wide = True
 
     cycle: int = 3
     occurrences: int = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Final, Literal, Self, TypeAlias, get_args
 
@@ -12,10 +12,16 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
 from agentgraph.guards.mechanisms.failures import is_control_flow
 from agentgraph.guards.mechanisms.gates.gate import Subject
-from agentgraph.guards.mechanisms.settings import is_positive, takes_one_argument
+from agentgraph.guards.mechanisms.settings import (
+    is_positive,
+    is_share,
+    smaller,
+    takes_one_argument,
+)
 
 Critic: TypeAlias = Callable[[Subject], float | Awaitable[float]]
 """Says how sure one can be of a result, from 0 to 1."""
@@ -25,6 +31,7 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 
 CONFIDENCE: Final = "escalation"
 """The guard that a decision names where the ground is a critic's score, and not a failure."""
+_THRESHOLDS: Mapping[Tier, float] = {"interactive": 0.5, "batch": 0.7, "regulated": 0.85}
 _MAX_REPR = 80
 _EDIT_FIELDS = ("edited", "edited_action")
 _FIELDS: Mapping[Verb, Sequence[str]] = {
@@ -96,11 +103,17 @@ class Answer(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Escalation:
+class Escalation(BuiltInGuard):
     """Ask a human where a critic's score is below the threshold, and wait at most `ttl_s`.
 
     The critic is a function of a `Subject`, sync or async, that returns a score from 0 to 1.
     """
+
+    setting = "escalation"
+    summary = "Escalation(0.5): the score below which a human is asked, whose it is, how long"
+    short_form = "the score from 0 to 1 below which a human is asked"
+    is_removable = False
+    comes_with_tier = True
 
     threshold: float = 0.5
     critic: Critic | None = None
@@ -119,6 +132,25 @@ class Escalation:
             faults.append(f"Escalation(ttl_s={self.ttl_s!r}): give seconds above 0, or None")
         if faults:
             raise ConfigurationError(faults)
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self:
+        """Return the escalation of a tier: the higher the stakes, the higher its threshold."""
+        return cls(_THRESHOLDS[tier])
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the escalation with this threshold."""
+        return cls(value) if is_share(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return an escalation that asks both critics, and waits no longer than either."""
+        return replace(
+            self,
+            threshold=max(self.threshold, outer.threshold),
+            critic=_stricter_critic(self.critic, outer.critic),
+            ttl_s=smaller(self.ttl_s, outer.ttl_s),
+        )
 
     def judge(self, score: object) -> Decision:
         """Decide on a score: one below the threshold, or a value that is no score, escalates."""
@@ -141,9 +173,7 @@ class Escalation:
         if self.critic is None:
             return Decision("allow", CONFIDENCE)
         try:
-            score: object = self.critic(subject)
-            if inspect.isawaitable(score):
-                score = await score
+            score = await _score(self.critic, subject)
         except Exception as error:
             if is_control_flow(error):
                 raise
@@ -285,6 +315,25 @@ def _faults(verb: Verb, fields: Mapping[str, object]) -> Iterator[str]:
     for name in ("message", "reviewer"):
         if not isinstance(fields.get(name, ""), str):
             yield f"needs a text as {name}"
+
+
+def _stricter_critic(own: Critic | None, outer: Critic | None) -> Critic | None:
+    """Return a critic that asks both and gives the lower score."""
+    if own is None or outer is None or own is outer:
+        return outer if own is None else own
+
+    async def critic_of_both(subject: Subject) -> float:
+        scores = [await _score(critic, subject) for critic in (own, outer)]
+        # A score that is no number is returned as it is: the escalation refuses it.
+        invalid_scores = [score for score in scores if not isinstance(score, int | float)]
+        return invalid_scores[0] if invalid_scores else min(scores)
+
+    return critic_of_both
+
+
+async def _score(critic: Critic, subject: Subject) -> float:
+    score = critic(subject)
+    return await score if inspect.isawaitable(score) else score
 
 
 def _as_score(value: object) -> float | None:

@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import Any, Literal, Self, cast
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision, FailureClass
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import canonical, digest
-from agentgraph.guards.mechanisms.settings import is_whole
+from agentgraph.guards.mechanisms.settings import is_whole, smaller
 
 # The step limit is checked before each model call, so the usual decision is made once.
 STEP_ALLOWED = Decision("allow", "max_steps")
@@ -98,13 +99,17 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLimit:
+class StepLimit(BuiltInGuard):
     """End the run instead of making the model call after the last allowed one.
 
     `steps` counts the model calls since the last new result, with the call that led to it: a run
     that learns something goes on. `total` counts all model calls of an input; None sets no limit.
     Each attempt at a provider is a call, and all levels are counted together.
     """
+
+    setting = "steps"
+    summary = "StepLimit(50, total=500): model calls without a new result, and in all"
+    short_form = "how many model calls, 1 or more"
 
     steps: int = 50
     total: int | None = 500
@@ -118,7 +123,7 @@ class StepLimit:
             )
 
     @classmethod
-    def by_default(cls) -> StepLimit:
+    def of_tier(cls, tier: Tier) -> Self:
         """Return the limit that holds where none is given: it ends no work that asks new questions.
 
         Under it an old result of a new question is new too: "no spam" of each of a hundred mails.
@@ -126,6 +131,17 @@ class StepLimit:
         limit = cls()
         object.__setattr__(limit, "_counts_questions", True)
         return limit
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many model calls without a new result."""
+        return cls(value) if is_whole(value, 1) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return the limit with the smaller one of each count."""
+        return replace(
+            self, steps=min(self.steps, outer.steps), total=smaller(self.total, outer.total)
+        )
 
     def times(self, turns: int) -> StepLimit:
         """Return the limit for so many turns."""
@@ -164,17 +180,29 @@ class StepLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class HopLimit:
+class HopLimit(BuiltInGuard):
     """Refuse the handoff after the last allowed one in a row.
 
     A row are the handoffs that models choose without a tool's work between them. What rules decide,
     a delegation and its answer, and a human's word are no handoffs; a request for help ends a row.
     """
 
+    setting = "hops"
+    summary = "HopLimit(5): how often in a row models hand over"
+    short_form = "how many handoffs, 0 or more"
+
     hops: int = 5
 
     def __post_init__(self) -> None:
         _require_whole(self.hops, 0, f"HopLimit({self.hops!r}): give 0 or more")
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many handoffs."""
+        return cls(value) if is_whole(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        return min(self, outer, key=lambda limit: limit.hops)
 
     def check(self, count: int, grants: int = 1) -> Decision:
         """Decide on one more handoff after `count` in a row; for grants see `StepLimit.check`."""
@@ -192,13 +220,25 @@ class HopLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthLimit:
+class DepthLimit(BuiltInGuard):
     """Refuse the agent below the last allowed level."""
+
+    setting = "depth"
+    summary = "DepthLimit(8): how many levels of agents, those in teams and in tools included"
+    short_form = "how many levels, 0 or more"
 
     depth: int = 8
 
     def __post_init__(self) -> None:
         _require_whole(self.depth, 0, f"DepthLimit({self.depth!r}): give 0 or more levels")
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many levels."""
+        return cls(value) if is_whole(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        return min(self, outer, key=lambda limit: limit.depth)
 
     def check(self, depth: int) -> Decision:
         """Decide on an agent that is `depth` levels below the root of its tree."""
@@ -215,12 +255,17 @@ class DepthLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class FanOutLimit:
+class FanOutLimit(BuiltInGuard):
     """Let so many workers work at once; further ones wait for them, and begin in their order.
 
     `total` is how many workers may begin for one input; None sets no limit. Those beyond it are
     refused, and all of them where `children` is 0.
     """
+
+    setting = "fan_out"
+    summary = "FanOutLimit(8): how many workers at once; the rest wait for them"
+    short_form = "how many workers at once, 0 or more"
+    comes_with_tier = True
 
     children: int = 8
     total: int | None = None
@@ -231,6 +276,21 @@ class FanOutLimit:
             _require_whole(
                 self.total, 0, f"FanOutLimit(total={self.total!r}): give 0 or more workers"
             )
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self:
+        """Return the limit of a tier: 16 workers in `batch`, 8 in the others."""
+        return cls(16 if tier == "batch" else 8)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many workers at once."""
+        return cls(value) if is_whole(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return the limit with the smaller one of each count."""
+        children = min(self.children, outer.children)
+        return replace(self, children=children, total=smaller(self.total, outer.total))
 
     def check(self, asked: int) -> Decision:
         """Decide on `asked` workers at once: those beyond the limit have to wait for the others."""
@@ -270,8 +330,14 @@ class FanOutLimit:
 
 
 @dataclass(slots=True)
-class ReplanLimit:
+class ReplanLimit(BuiltInGuard):
     """Allow a number of new plans per stage and run, none of them equal to an earlier one."""
+
+    setting = "replans"
+    summary = "ReplanLimit(1): how many new plans in a stage"
+    short_form = "how many new plans, 0 or more"
+    is_removable = False
+    comes_with_tier = True
 
     replans: int = 2
     _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -283,6 +349,19 @@ class ReplanLimit:
 
     def __post_init__(self) -> None:
         _require_whole(self.replans, 0, f"ReplanLimit({self.replans!r}): give 0 or more")
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self:
+        """Return the limit of a tier: one new plan in `interactive`, two in the others."""
+        return cls(1 if tier == "interactive" else 2)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many new plans."""
+        return cls(value) if is_whole(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        return min(self, outer, key=lambda limit: limit.replans)
 
     def ask(self, stage: str, plan: object = None) -> Decision:
         """Decide on one more plan for a stage, and count it before it runs.

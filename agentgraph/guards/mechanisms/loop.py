@@ -15,7 +15,8 @@ from hashlib import sha256
 from typing import NamedTuple, Self, TypeVar, cast
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
 from agentgraph.guards.mechanisms.canonical import canonical, exact, parse_json
 from agentgraph.guards.mechanisms.repeats.answer import Count, answer_in, count_in
 from agentgraph.guards.mechanisms.repeats.window import (
@@ -27,7 +28,7 @@ from agentgraph.guards.mechanisms.repeats.window import (
     Window,
 )
 from agentgraph.guards.mechanisms.repeats.wording import compare, words_of
-from agentgraph.guards.mechanisms.settings import whole_number_faults
+from agentgraph.guards.mechanisms.settings import is_whole, whole_number_faults
 
 INSTEAD = "Do something else, or answer with what you have."
 """How a correction of the model ends."""
@@ -98,7 +99,7 @@ class _Observation:
 
 
 @dataclass(slots=True)
-class LoopDetector:
+class LoopDetector(BuiltInGuard):
     """Correct the model when its calls repeat, and end the run if the model does not stop.
 
         LoopDetector().observe(tool="search", args={"q": "cats"}, result="none")
@@ -110,6 +111,10 @@ class LoopDetector:
     decision says how many messages in a row have brought nothing new (`quiet`), and after how many
     a run under guard ends (`patience`). Failures with different arguments never end it.
     """
+
+    setting = "loop"
+    summary = "LoopDetector(): tool calls that repeat, and tools that keep failing"
+    short_form = "how many equal calls are a loop, 2 or more"
 
     window: int = 5
     threshold: int = 3
@@ -146,6 +151,13 @@ class LoopDetector:
             raise ConfigurationError(faults)
         self._streaks = FailureStreaks()
         self._tail = self._window()
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return a detector whose window holds two calls that alternate so often."""
+        if not is_whole(value, 2):
+            return None
+        return cls(window=max(5, 2 * value - 1), threshold=value)
 
     def _window(self) -> Window:
         return Window(max(self.window, PERIODS[-1] * self.threshold))
@@ -401,8 +413,10 @@ class LoopDetector:
         detector._outer = None if self._outer is None else self._outer.fresh()
         return detector
 
-    def combine(self, outer: LoopDetector) -> Self:
+    def tighter(self, outer: Self) -> Self:
         """Return this detector for another run, with the detector of an outer policy inside it."""
+        if outer is self:
+            return self
         detector = replace(self)
         detector._outer = outer.fresh()
         return detector

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from threading import Lock
+from typing import Self
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.settings import is_finite, is_whole, seconds_faults
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
+from agentgraph.guards.mechanisms.settings import (
+    is_finite,
+    is_share,
+    is_whole,
+    seconds_faults,
+)
 
 # One retry, in whole billionths: ten deposits of 0.1 have to make exactly one.
 _TOKEN = 10**9
@@ -25,7 +32,7 @@ _LARGEST_EXPONENT = 1000
 
 
 @dataclass(eq=False, slots=True)
-class RetryBudget:
+class RetryBudget(BuiltInGuard):
     """Let retries be a small part of the traffic, for all the runs that share a provider.
 
     Each first attempt deposits `ratio` of a retry, each retry withdraws 1. The `reserve` exists
@@ -35,6 +42,10 @@ class RetryBudget:
 
     Under `Guards` each model at a provider has a budget of its own.
     """
+
+    setting = "retry"
+    summary = "RetryBudget(): how many of all calls may be repetitions"
+    short_form = "which part of all calls may be repetitions, from 0 to 1"
 
     ratio: float = 0.1
     reserve: int = 3
@@ -58,6 +69,17 @@ class RetryBudget:
         self._deposit = _tokens(self.ratio)
         self._limit = _tokens(self.cap)
         self._full_reserve = self._reserve_left = _tokens(self.reserve)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the budget in which each first attempt earns this part of a retry."""
+        return cls(value) if is_share(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return this budget where nothing of it is larger than in the outer one, else that."""
+        names = ("ratio", "reserve", "cap")
+        is_stricter = all(getattr(self, name) <= getattr(outer, name) for name in names)
+        return self if is_stricter else outer
 
     def for_key(self, key: str, provider: str = "") -> RetryBudget:
         """Return the budget of a model at a provider, the same one each time, set like this one."""
@@ -141,12 +163,16 @@ class RetryBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(BuiltInGuard):
     """How often a call is tried, and how long the pause before a retry is.
 
     The pause is random, up to a bound that doubles from `base_s` to `cap_s`: clients that failed
     together must not come back together. It is no shorter than the provider's Retry-After.
     """
+
+    setting = "backoff"
+    summary = "Backoff(): how often a call is tried, and how long it waits before"
+    short_form = "how often a call is tried, 1 or more"
 
     base_s: float = 0.5
     cap_s: float = 20.0
@@ -162,6 +188,20 @@ class Backoff:
             faults.append(f"Backoff(attempts={self.attempts!r}): give a whole number, 1 or more")
         if faults:
             raise ConfigurationError(faults)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the backoff with so many attempts."""
+        return cls(attempts=value) if is_whole(value, 1) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return the backoff with the longer pauses and the fewer attempts."""
+        return replace(
+            self,
+            base_s=max(self.base_s, outer.base_s),
+            cap_s=max(self.cap_s, outer.cap_s),
+            attempts=min(self.attempts, outer.attempts),
+        )
 
     def pause(self, attempt: int, retry_after: float | None = None) -> float:
         """Return the seconds to wait after this attempt, counted from 0; infinity: do not retry.

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, ConfigurationError, kind_of
+from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.decision import Action, Decision, FailureClass
 from agentgraph.guards.mechanisms.canonical import exact_digest
 from agentgraph.guards.mechanisms.failures import is_control_flow
@@ -59,13 +60,17 @@ Undo: TypeAlias = Callable[[Entry], Awaitable[object]]
 
 
 @dataclass(slots=True, eq=False)
-class Saga:
+class Saga(BuiltInGuard):
     """Remember each action under its key, so that no action is done twice and each can be undone.
 
     It forgets no action, so its memory is bounded by `limit`: the action after that is refused.
     A failed compensation is tried again up to `retries` times, within `grace_s` seconds after the
     roll-back has started, even where a deadline of the run has passed.
     """
+
+    setting = "saga"
+    summary = "Saga(): remembers what tools marked with `@effect` did, and undoes it"
+    is_input_wide = True
 
     retries: int = 2
     grace_s: float = 60.0

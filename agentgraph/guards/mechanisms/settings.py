@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 def is_finite(value: object) -> TypeGuard[float]:
@@ -28,6 +30,18 @@ def is_positive(value: object) -> TypeGuard[float]:
 def is_whole(value: object, least: int = 0) -> TypeGuard[int]:
     """Tell whether a value is a whole number, `least` or more; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_share(value: object) -> TypeGuard[float]:
+    """Tell whether a value is a number from 0 to 1."""
+    return is_finite(value) and 0 <= value <= 1
+
+
+def smaller(first: Number | None, second: Number | None) -> Number | None:
+    """Return the smaller one of two limits; None is no limit."""
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)
 
 
 def whole_number_faults(guard: object, minimums: Mapping[str, int]) -> Iterator[str]:

@@ -15,8 +15,9 @@ from typing import Self, cast
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.settings import is_finite
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
+from agentgraph.guards.mechanisms.settings import is_finite, is_positive
 
 _GUARD = "cost_velocity"
 _ALLOW = Decision("allow", _GUARD)
@@ -81,7 +82,7 @@ class _Window:
 
 
 @dataclass(slots=True)
-class CostVelocity:
+class CostVelocity(BuiltInGuard):
     """Deny when tokens per minute or dollars per hour pass their ceiling, in both windows.
 
     Each window is averaged over its whole length, so a run may spend at once what is allowed in
@@ -91,6 +92,11 @@ class CostVelocity:
     `fast_s`, as soon as the run has spent as much within `slow_s`. With `alert` the run goes on:
     the decision is recorded and streamed, and counting begins anew.
     """
+
+    setting = "velocity"
+    summary = "CostVelocity(200_000, share=0.5): how fast they are spent, tokens per minute"
+    short_form = "how many tokens a minute"
+    is_input_wide = True
 
     tokens_per_min: float | None = None
     usd_per_hour: float | None = None
@@ -137,6 +143,28 @@ class CostVelocity:
             raise ConfigurationError(faults)
         self._begin()
         self._min_elapsed_ms = _milliseconds(self.min_elapsed_s)
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self | None:
+        """Return the ceiling of a tier, in tokens; a regulated one has to be given."""
+        if tier == "regulated":
+            return None
+        is_batch = tier == "batch"
+        return cls(1_000_000 if is_batch else 200_000, share=0.5, alert=is_batch)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the ceiling of so many tokens a minute."""
+        return cls(tokens_per_min=value) if is_positive(value) else None
+
+    @classmethod
+    def absence_faults(cls, tier: Tier, *, is_removed: bool) -> Iterator[str]:
+        """Yield a fault where a regulated policy does not say whether it has a ceiling."""
+        if tier == "regulated" and not is_removed:
+            yield (
+                "a regulated flow has no velocity of its own: give velocity=CostVelocity(…), "
+                "or velocity=None to watch none"
+            )
 
     def record(
         self, *, tokens: int, usd: Decimal | None = None, scope: str = "", stage: str = ""

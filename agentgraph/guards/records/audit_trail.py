@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal, get_args
+from typing import Literal, Self, TypeGuard, get_args
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, GuardStopped, kind_of
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.records.record import Record, RecordKind, Sink
 from agentgraph.guards.records.sinks import MemorySink
@@ -36,7 +37,7 @@ class _RunCounter:
     has_warned: bool = False
 
 
-class AuditTrail:
+class AuditTrail(BuiltInGuard):
     """Number the records of each run and hand them to a sink.
 
         Guards(audit=AuditTrail(JSONLSink("audit.jsonl"), on_failure="stop"))
@@ -46,11 +47,14 @@ class AuditTrail:
     stops a run that is regulated, and no other.
     """
 
+    setting = "audit"
+    summary = "AuditTrail(): records what was decided and done, in memory or in a file"
+    short_form = "a sink, which has write() and read()"
+    is_input_wide = True
+
     def __init__(self, sink: Sink | None = None, on_failure: OnFailure | None = None) -> None:
         faults = []
-        if sink is not None and not all(
-            callable(getattr(sink, name, None)) for name in ("write", "read")
-        ):
+        if sink is not None and not _is_sink(sink):
             faults.append(f"AuditTrail({sink!r}): give a sink, which has write() and read()")
         if on_failure not in (None, *get_args(OnFailure)):
             faults.append(f'AuditTrail(on_failure={on_failure!r}): give "log" or "stop"')
@@ -67,6 +71,15 @@ class AuditTrail:
     def __repr__(self) -> str:
         settings = "" if self.on_failure is None else f", {self.on_failure!r}"
         return f"AuditTrail({type(self.sink).__name__}{settings})"
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the trail that writes to this sink."""
+        return cls(value) if _is_sink(value) and not isinstance(value, type) else None
+
+    def tighter(self, outer: Self) -> Self:
+        """Return the outer trail: split over two, neither would show what happened in a run."""
+        return outer
 
     def record(
         self,
@@ -182,6 +195,10 @@ class AuditTrail:
             had_warned, counter.has_warned = counter.has_warned, True
         if not had_warned:
             log.warning("the audit trail of run %s cannot be %s: %s", run, verb, kind)
+
+
+def _is_sink(value: object) -> TypeGuard[Sink]:
+    return all(callable(getattr(value, name, None)) for name in ("write", "read"))
 
 
 def _no_operation() -> None: ...

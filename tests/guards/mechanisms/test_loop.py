@@ -499,10 +499,10 @@ def test_what_was_dumped_stays_as_it_was_when_a_detector_goes_on() -> None:
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_of_two_detectors_the_one_that_has_corrected_more_often_tells(is_stored: bool) -> None:
     strict = LoopDetector()
-    both = LoopDetector(window=8, threshold=6).combine(strict)
+    both = LoopDetector(window=8, threshold=6).tighter(strict)
     for told in [None, None, None, 1, 2, 3, 4, 5]:
         if is_stored:
-            dumped, both = both.dump(), LoopDetector(window=8, threshold=6).combine(strict)
+            dumped, both = both.dump(), LoopDetector(window=8, threshold=6).tighter(strict)
             both.load(json.loads(json.dumps(dumped)))
         assert call(both, "A").evidence.get("made") == told
 

@@ -10,12 +10,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from typing import Annotated, Literal, Protocol, TypeAlias, cast
+from typing import Annotated, Literal, Protocol, Self, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import FailureClass
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import FailureClass, Tier
 from agentgraph.guards.mechanisms.failures import is_control_flow
 from agentgraph.guards.mechanisms.gates.schema import (
     Checker,
@@ -243,6 +244,51 @@ class Gate:
         for kind, functions in kinds:
             for function in _functions_of(functions):
                 yield kind, f"{kind}:{_name_of(function)}", _check_by(function, kind)
+
+
+class Gates(tuple[Gate, ...], BuiltInGuard):
+    """The checks of a stage.
+
+    They are those of several gates, in this order: the gates of an outer policy come first.
+    """
+
+    __slots__ = ()
+
+    setting = "gates"
+    summary = "None, a Gate or several: schema, policy, invariants, grounding"
+    short_form = "a schema for the text as JSON, or by tool"
+    is_removable = False  # where None is given, there are no gates
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self:
+        """Return the gates of one gate or of several; a schema stands for the gate that has it."""
+        values = () if value is None else value
+        if isinstance(values, Gate | Mapping | type):
+            values = (values,)
+        # An empty text has no part that could be wrong, and would pass for an empty list of gates.
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+            values = (value,)
+        gates: list[Gate] = []
+        faults: list[str] = []
+        for gate in values:
+            try:
+                gates.append(_gate_of(gate))
+            except ConfigurationError as error:
+                faults += error.faults
+        if faults:
+            raise ConfigurationError(["; ".join(dict.fromkeys(faults))])
+        return cls(gates)
+
+    def tighter(self, outer: Self) -> Self:
+        return type(self)((*outer, *self))
+
+
+def _gate_of(value: object) -> Gate:
+    if isinstance(value, Gate):
+        return value
+    if isinstance(value, Mapping | type):
+        return Gate(value)
+    raise ConfigurationError("give a Gate, a schema, or several")
 
 
 _Kind: TypeAlias = Literal["schema", "policy", "invariant", "grounding"]

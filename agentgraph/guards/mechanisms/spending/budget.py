@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from threading import Lock
-from typing import Literal, TypeAlias, cast
+from typing import Literal, Self, TypeAlias, cast
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
+from agentgraph.guards.mechanisms.settings import is_whole
 from agentgraph.guards.mechanisms.spending.prices import Prices
 
 Amount: TypeAlias = float | str | Decimal
@@ -26,7 +28,7 @@ _ZERO = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
-class CostBudget:
+class CostBudget(BuiltInGuard):
     """The US dollars, the tokens, or both, that a run may spend.
 
         CostBudget(usd="2.50", prices={"my-model": ("0.15", "0.60")})
@@ -36,6 +38,10 @@ class CostBudget:
     that many are left. So one such call, the last, may exceed the budget by what it writes: give
     models a limit where the budget must never be exceeded.
     """
+
+    setting = "budget"
+    summary = "CostBudget(tokens=1_000_000): tokens and dollars, reserved before each call"
+    short_form = "how many tokens, 0 or more"
 
     usd: Amount | None = None
     tokens: int | None = None
@@ -59,6 +65,27 @@ class CostBudget:
             for name, (read_price, written_price) in self.prices.items()
         }
         object.__setattr__(self, "prices", prices)
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> Self | None:
+        """Return the budget of a tier, in tokens; a regulated one has to be given."""
+        if tier == "regulated":
+            return None
+        return cls(tokens=10_000_000 if tier == "batch" else 1_000_000)
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the budget of so many tokens."""
+        return cls(tokens=value) if is_whole(value) else None
+
+    @classmethod
+    def absence_faults(cls, tier: Tier, *, is_removed: bool) -> Iterator[str]:
+        """Yield a fault where a regulated policy has no budget."""
+        if tier == "regulated":
+            yield (
+                "a regulated flow has no budget of its own: give budget=CostBudget(usd=…), "
+                "or tokens=…"
+            )
 
     @property
     def price_list(self) -> Prices:

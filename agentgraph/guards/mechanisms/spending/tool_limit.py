@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.guards.decision import Decision
+from agentgraph.guards.built_in import BuiltInGuard
+from agentgraph.guards.decision import Decision, Tier
 from agentgraph.guards.mechanisms.settings import is_whole
 
 Scope: TypeAlias = Literal["input", "thread"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolLimit:
+class ToolLimit(BuiltInGuard):
     """Refuse the calls of a tool after the last allowed one; the run goes on.
 
         Guards(tool_limit={"pay": 1})
@@ -25,6 +26,10 @@ class ToolLimit:
     Calls are counted for one input, over all its levels, or for all inputs of a thread or session.
     A call that failed counts; one that goes on after a human's answer or a kill is the same call.
     """
+
+    setting = "tool_limit"
+    summary = "None, or {tool: 1}: how many calls of single tools"
+    short_form = "{tool name: how many calls}"
 
     calls: Mapping[str, int]
     per: Scope = "input"
@@ -35,6 +40,16 @@ class ToolLimit:
         if faults := [*_faults(self.calls, self.per)]:
             raise ConfigurationError(faults)
         object.__setattr__(self, "calls", dict(self.calls))
+
+    @classmethod
+    def of_tier(cls, tier: Tier) -> None:
+        """Return None: no tier limits single tools."""
+        return None
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        """Return the limit of so many calls of each tool, for one input."""
+        return cls(value) if isinstance(value, Mapping) else None
 
     @property
     def tools(self) -> frozenset[str]:
@@ -57,11 +72,11 @@ class ToolLimit:
         if tool in self.tools:
             memory.end(key)
 
-    def combine(self, outer: ToolLimit) -> ToolLimit:
+    def tighter(self, outer: Self) -> Self:
         """Return a limit that applies both."""
         if self == outer:
             return self
-        limit = ToolLimit(self.calls, self.per)
+        limit = replace(self)
         object.__setattr__(
             limit, "_outer_limits", (*self._outer_limits, outer, *outer._outer_limits)
         )
