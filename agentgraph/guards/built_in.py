@@ -1,7 +1,8 @@
 """A guard that a policy has a setting for: its class says all that policies know of it.
 
-To add one, write its class in a module of `mechanisms`, and name it in `GUARDS` and `Overrides`,
-see `overrides`. For example, with a docstring whose first sentence goes into `docs/guards.md`:
+To add one, write its class in a module of `mechanisms`, and name it in `BUILT_IN_GUARDS` and in
+`Overrides`, both in `overrides`. For example, with a docstring whose first sentence goes into
+`docs/guards.md`:
 
     @dataclass(frozen=True, slots=True)
     class QuestionLimit(BuiltInGuard):

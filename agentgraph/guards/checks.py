@@ -10,22 +10,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from langchain_core.messages import AIMessage
 
 from agentgraph.errors import similar_name
-from agentgraph.guards.mechanisms.approval import ToolApproval
+from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.mechanisms.breaker import unused_fallback
 from agentgraph.guards.mechanisms.effects import Effect, effect_of
-from agentgraph.guards.mechanisms.gates.gate import Gate
 from agentgraph.guards.mechanisms.spending.prices import model_name_of, worst_cost
-from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.overrides import guard_classes
 from agentgraph.guards.policy import Policy
-
-GateAt: TypeAlias = tuple[Gate | ToolApproval | ToolLimit, Collection[str] | None]
-"""A guard that names tools, and the names of an agent's tools; None where they are unknown."""
 
 
 def stage_faults(policy: Policy, names: Collection[str]) -> Iterator[str]:
@@ -127,6 +122,19 @@ def _price_names(model: object) -> list[str]:
 # Guards that name tools.
 
 
+@runtime_checkable
+class NamesTools(Protocol):
+    """A gate, or another guard, that is for the tools of some names."""
+
+    @property
+    def tools(self) -> Collection[str] | None:
+        """Return the names, None where it names none."""
+
+
+GateAt: TypeAlias = tuple[NamesTools, Collection[str] | None]
+"""A guard that names tools, and the names of an agent's tools; None where they are unknown."""
+
+
 def gated_at(
     policy: Policy, path: str, tools: Callable[[], Collection[str] | None]
 ) -> list[GateAt]:
@@ -135,12 +143,12 @@ def gated_at(
     `tools` is called only where there is such a guard.
     """
     level = policy.at(path)
-    guards: list[Gate | ToolApproval | ToolLimit] = [
-        gate for gate in level.gates if gate.tools is not None
+    guards = (*level.gates, *(getattr(level, setting) for setting in guard_classes()))
+    with_names = [
+        guard for guard in guards if isinstance(guard, NamesTools) and guard.tools is not None
     ]
-    guards += [guard for guard in (level.interrupt_on, level.tool_limit) if guard is not None]
-    names = tools() if guards else ()
-    return [(guard, names) for guard in guards]
+    names = tools() if with_names else ()
+    return [(guard, names) for guard in with_names]
 
 
 def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
@@ -148,7 +156,7 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
 
     A name without a similar one may be the tool of another agent with the same policy.
     """
-    gates: dict[int, Gate | ToolApproval | ToolLimit] = {}
+    gates: dict[int, NamesTools] = {}
     tools_by_gate: dict[int, set[str] | None] = {}
     for gate, names in gates_with_tools:
         gates[id(gate)] = gate
@@ -162,11 +170,15 @@ def schema_faults(gates_with_tools: Iterable[GateAt]) -> Iterator[str]:
         for name in (name for name in forms if name not in tools):
             match = similar_name(name, tools)
             if match is not None and match not in forms:
-                setting = "Gate(schema=" if isinstance(gate, Gate) else f"Guards({gate.setting}="
                 yield (
-                    f"guards: {setting}{{{name!r}: …}}): nobody under it has such a tool: "
+                    f"guards: {_setting(gate)}{{{name!r}: …}}): nobody under it has such a tool: "
                     f"there is {match!r}"
                 )
+
+
+def _setting(guard: NamesTools) -> str:
+    """Return how a user writes the setting in which a guard names tools."""
+    return f"Guards({guard.setting}=" if isinstance(guard, BuiltInGuard) else "Gate(schema="
 
 
 # Warnings.

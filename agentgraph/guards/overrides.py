@@ -38,7 +38,7 @@ from agentgraph.guards.records.audit_trail import AuditTrail
 from agentgraph.guards.records.record import Sink
 from agentgraph.guards.table import Cell, DecisionTable
 
-GUARDS: tuple[type[BuiltInGuard], ...] = (
+BUILT_IN_GUARDS: tuple[type[BuiltInGuard], ...] = (
     StepLimit,
     HopLimit,
     DepthLimit,
@@ -97,7 +97,10 @@ class Overrides(TypedDict, Generic[P], total=False):
 
 
 class PolicyGuards:
-    """The guards of a policy as its attributes, for the code that reads them by their names."""
+    """The guards of a policy as its attributes, with the types for code that reads them by name.
+
+    A guard without a line here is an attribute too, of which type checkers do not know.
+    """
 
     steps: StepLimit | None
     hops: HopLimit | None
@@ -123,7 +126,7 @@ class PolicyGuards:
 
 def guard_classes() -> dict[str, type[BuiltInGuard]]:
     """Return the classes of the guards, by the names of their settings."""
-    return {guard.setting: guard for guard in GUARDS}
+    return {guard.setting: guard for guard in BUILT_IN_GUARDS}
 
 
 def setting_names() -> tuple[str, ...]:
@@ -136,29 +139,29 @@ def guard_of(name: str, value: object, tier: Tier) -> BuiltInGuard | None:
 
     Raises `ConfigurationError` for a value that is neither.
     """
-    guard = guard_classes().get(name)
-    if guard is None:
+    guard_class = guard_classes().get(name)
+    if guard_class is None:
         raise ConfigurationError(
             f"{name}: there is no such guard; there are {', '.join(setting_names())}"
         )
-    if isinstance(value, guard):
+    if isinstance(value, guard_class):
         return value
-    if value is None and guard.is_removable:
+    if value is None and guard_class.is_removable:
         return None
     try:
-        whole_guard = guard.from_value(value, tier)
+        guard = guard_class.from_value(value, tier)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}={value!r}: {fault}" for fault in error.faults) from None
-    if whole_guard is None:
-        raise ConfigurationError(f"{name}={value!r}: {_hint(guard)}")
-    return whole_guard
+    if guard is None:
+        raise ConfigurationError(f"{name}={value!r}: {_hint(guard_class)}")
+    return guard
 
 
-def _hint(guard: type[BuiltInGuard]) -> str:
+def _hint(guard_class: type[BuiltInGuard]) -> str:
     """Say what may be given for a guard."""
-    short_form = f", or {guard.short_form}" if guard.short_form else ""
-    removal = "; None removes it" if guard.is_removable else ""
-    return f"give a {guard.__name__}{short_form}{removal}"
+    short_form = f", or {guard_class.short_form}" if guard_class.short_form else ""
+    removal = "; None removes it" if guard_class.is_removable else ""
+    return f"give a {guard_class.__name__}{short_form}{removal}"
 
 
 def extra_guards(value: object) -> tuple[Guard[Any], ...]:

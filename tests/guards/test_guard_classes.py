@@ -27,7 +27,7 @@ from agentgraph.guards.built_in import BuiltInGuard
 from agentgraph.guards.decision import TIERS, Tier
 from agentgraph.guards.mechanisms.settings import is_whole
 from agentgraph.guards.overrides import (
-    GUARDS,
+    BUILT_IN_GUARDS,
     Overrides,
     PolicyGuards,
     parameter_list,
@@ -35,6 +35,7 @@ from agentgraph.guards.overrides import (
 )
 from agentgraph.testing import ScriptedModel
 from tests.defaults import page
+from tests.guards.guarded_agents import look
 from tests.guards.test_showing import rows_of
 
 
@@ -70,11 +71,15 @@ class PagerLimit(QuestionLimit):
     is_removable = False
     is_input_wide = True
 
+    @property
+    def tools(self) -> frozenset[str]:
+        return frozenset({"lok"})
+
 
 @pytest.fixture(autouse=True)
 def added_guards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name two more guards in the list, as a line for each in its module would."""
-    monkeypatch.setattr(overrides, "GUARDS", (*GUARDS, QuestionLimit, PagerLimit))
+    monkeypatch.setattr(overrides, "BUILT_IN_GUARDS", (*BUILT_IN_GUARDS, QuestionLimit, PagerLimit))
 
 
 def guards(tier: Tier | None = None, **settings: Any) -> Guards:
@@ -153,6 +158,11 @@ def test_a_stage_may_have_its_own_unless_the_guard_is_for_a_whole_input() -> Non
         staged(pages=1)
 
 
+def test_a_misspelt_tool_is_found_in_any_guard_that_names_tools() -> None:
+    with pytest.raises(ConfigurationError, match=r"Guards\(pages=\{'lok': …\}\): .* is 'look'"):
+        Agent("desk", model=ScriptedModel([]), tools=[look], guards=guards())
+
+
 def test_a_policy_shows_it() -> None:
     policy = guards(questions=3)
     assert repr(policy) == "Guards('interactive', questions=QuestionLimit(questions=3))"
@@ -178,17 +188,17 @@ def test_the_page_of_defaults_has_a_row_of_it() -> None:
 
 
 def test_type_checkers_know_each_setting_and_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overrides, "GUARDS", GUARDS)
+    monkeypatch.setattr(overrides, "BUILT_IN_GUARDS", BUILT_IN_GUARDS)
     hints = get_type_hints(Overrides)
     assert tuple(hints) == setting_names()
-    for guard in GUARDS:
+    for guard in BUILT_IN_GUARDS:
         kinds = get_args(hints[guard.setting])
         assert kinds[0] is (Gate if guard.setting == "gates" else guard)
         assert (NoneType in kinds) is (guard.is_removable or guard.setting == "gates")
 
 
 def test_attributes_of_a_policy_are_of_the_class_and_none_where_it_may_be() -> None:
-    classes = {guard.setting: guard for guard in GUARDS}
+    classes = {guard.setting: guard for guard in BUILT_IN_GUARDS}
     for name, hint in get_type_hints(PolicyGuards).items():
         kinds = {*get_args(hint)} or {hint}
         assert kinds == {classes[name], *([NoneType] if classes[name].is_removable else [])}
