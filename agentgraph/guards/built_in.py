@@ -18,6 +18,8 @@ To add one, write its class in a module of `mechanisms`, and name it in `BUILT_I
 
         def tighter(self, outer: Self) -> Self:
             return min(self, outer, key=lambda limit: limit.questions)
+
+Where it has the methods and hooks of `Guard` too, it is asked by them as a user's guard is.
 """
 
 from __future__ import annotations

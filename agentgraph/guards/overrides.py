@@ -164,7 +164,7 @@ def _hint(guard_class: type[BuiltInGuard]) -> str:
     return f"give a {guard_class.__name__}{short_form}{removal}"
 
 
-def extra_guards(value: object) -> tuple[Guard[Any], ...]:
+def guards_of_user(value: object) -> tuple[Guard[Any], ...]:
     """Return the guards that a user brings; raises `ConfigurationError` for what is none."""
     guards = tuple(value) if isinstance(value, list | tuple) else (value,)
     if faults := [*guard_faults(guards)]:

@@ -22,9 +22,9 @@ from agentgraph.guards.mechanisms.spending.prices import Prices
 from agentgraph.guards.overrides import (
     Overrides,
     PolicyGuards,
-    extra_guards,
     guard_classes,
     guard_of,
+    guards_of_user,
     policy_faults,
 )
 from agentgraph.guards.process import ModelKey, process_breaker, process_retry
@@ -79,8 +79,9 @@ class Policy(PolicyGuards):
             setattr(self, name, values[name] if name in values else guard.of_tier(tier))
         self.stages = values.get("stages", MappingProxyType({}))
         self.extra = values.get("extra", ())
-        self.extra_guards: tuple[GuardAt, ...] = guards_at("", self.extra)
+        self._extra: tuple[GuardAt, ...] = guards_at("", self.extra)
         """The guards that users have brought, each with the key of its memory."""
+        self._extra_guards: tuple[GuardAt, ...] | None = None
         if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
             raise ConfigurationError([f"breaker: {fault}"])
 
@@ -104,6 +105,18 @@ class Policy(PolicyGuards):
             has_fallback = self.breaker is not None and self.breaker.fallback is not None
             self._table = with_fallback(self.decisions) if has_fallback else self.decisions
         return self._table
+
+    @property
+    def extra_guards(self) -> tuple[GuardAt, ...]:
+        """Return the guards that are asked by their hooks, each with the key of its memory.
+
+        They are those of users, and before them the built-in ones that have `Guard`'s methods.
+        """
+        if self._extra_guards is None:
+            guards = [getattr(self, name) for name in guard_classes()]
+            with_hooks = [guard for guard in guards if hasattr(guard, "fold")]
+            self._extra_guards = (*guards_at("", with_hooks), *self._extra)
+        return self._extra_guards
 
     def share_with_process(self) -> Self:
         """Use the breakers and retry budgets of the process; return the policy itself."""
@@ -136,7 +149,7 @@ class Policy(PolicyGuards):
         return (
             bool(self.escalation.critic)
             or any(gate.judges_work for gate in self.gates)
-            or any(hasattr(guard, "after_model") for guard in self.extra)
+            or any(hasattr(guard, "after_model") for _, guard in self.extra_guards)
         )
 
     @property
@@ -199,8 +212,8 @@ class Policy(PolicyGuards):
         names = self.override_names if inner.tier == outer.tier else self._stated_names
         for name in names - {"extra", "stages"}:
             setattr(inner, name, _tighter(getattr(self, name), getattr(outer, name)))
-        if self.extra_guards:
-            inner._take_extra(tighter_guards(self.extra_guards, outer.extra_guards, path))
+        if self._extra:
+            inner._take_extra(tighter_guards(self._extra, outer._extra, path))
         if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
         inner.override_names = outer.override_names | self.override_names
@@ -236,8 +249,8 @@ class Policy(PolicyGuards):
         names = stage._stated_names if is_other else stage.override_names
         for name in names - {"stages", "extra"}:
             setattr(level, name, getattr(stage, name))
-        if stage.extra_guards:
-            level._take_extra(replaced_guards(stage.extra_guards, self.extra_guards, path))
+        if stage._extra:
+            level._take_extra(replaced_guards(stage._extra, self._extra, path))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))
         if is_other:
@@ -247,7 +260,7 @@ class Policy(PolicyGuards):
         return level
 
     def _take_extra(self, guards: tuple[GuardAt, ...]) -> None:
-        self.extra_guards, self.extra = guards, tuple(guard for _, guard in guards)
+        self._extra, self.extra = guards, tuple(guard for _, guard in guards)
 
     @property
     def _stated_names(self) -> frozenset[str]:
@@ -267,6 +280,7 @@ class Policy(PolicyGuards):
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__)
         clone._levels, clone._budgets, clone._prices, clone._table = {}, None, None, None
+        clone._extra_guards = None
         return clone
 
 
@@ -274,7 +288,7 @@ def _value_of(name: str, value: object, tier: Tier) -> object:
     """Return what a user gives for a setting, as the policy has it."""
     match name:
         case "extra":
-            return extra_guards(value)
+            return guards_of_user(value)
         case "stages":
             return _stages(value)
     return guard_of(name, value, tier)

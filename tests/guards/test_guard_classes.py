@@ -15,10 +15,13 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.guards import (
     Backoff,
     Deadlines,
+    Decision,
     DepthLimit,
     FanOutLimit,
     Gate,
+    GuardedCall,
     HopLimit,
+    Record,
     ReplanLimit,
     StepLimit,
     overrides,
@@ -33,9 +36,9 @@ from agentgraph.guards.overrides import (
     parameter_list,
     setting_names,
 )
-from agentgraph.testing import ScriptedModel
+from agentgraph.testing import ScriptedModel, call
 from tests.defaults import page
-from tests.guards.guarded_agents import look
+from tests.guards.guarded_agents import look, solo
 from tests.guards.test_showing import rows_of
 
 
@@ -182,6 +185,50 @@ def test_the_page_of_defaults_has_a_row_of_it() -> None:
         "`QuestionLimit(questions=5)` | off | `QuestionLimit(questions=2)` | "
         "how many questions, 0 or more |\n"
     ) in page()
+
+
+@dataclass(frozen=True, slots=True)
+class LookLimit(BuiltInGuard):
+    """Refuse to look something up after the last allowed time."""
+
+    setting = "looks"
+    summary = "LookLimit(2): how often something is looked up"
+    short_form = "how often, 0 or more"
+    name = "look_limit"
+
+    looks: int = 2
+
+    @classmethod
+    def from_value(cls, value: object, tier: Tier) -> Self | None:
+        return cls(value) if is_whole(value) else None
+
+    def tighter(self, outer: Self) -> Self:
+        return min(self, outer, key=lambda limit: limit.looks)
+
+    def start(self) -> int:
+        return 0
+
+    def fold(self, memory: int, record: Record) -> int:
+        return memory + (record.kind == "tool" and not record.failed)
+
+    def before_tool(self, memory: int, call: GuardedCall) -> Decision | None:
+        if memory < self.looks:
+            return None
+        return Decision("abort", self.name, f"{memory} of {self.looks} looks were taken")
+
+
+async def test_one_with_hooks_decides_in_a_run_of_all_levels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The inner policy's limit of 3 tightens the outer one's 4; both levels are counted."""
+    monkeypatch.setattr(overrides, "BUILT_IN_GUARDS", (*BUILT_IN_GUARDS, LookLimit))
+    looks = [call("look", what=str(number)) for number in range(9)]
+    worker_model = ScriptedModel(looks)
+    worker = solo(worker_model, look, name="worker", guards=guards(looks=3))
+    boss_model = ScriptedModel([looks[0], call("transfer_to_worker")])
+    boss = solo(boss_model, look, name="boss", agents=[worker], guards=guards(looks=4))
+    reply = await boss.ainvoke("go")
+    assert (reply.close_reason, len(worker_model.requests)) == ("look_limit", 3)
 
 
 # The lists for type checkers.
