@@ -78,7 +78,7 @@ class Overrides(TypedDict, Generic[P], total=False):
     fan_out: FanOutLimit | int | None
     replans: ReplanLimit | int
     loop: LoopDetector | int | None
-    deadlock: DeadlockMonitor | int | None
+    deadlock: DeadlockMonitor | None
     breaker: CircuitBreaker | BaseChatModel | AIMessage | str | None
     retry: RetryBudget | float | None
     backoff: Backoff | int | None
@@ -90,7 +90,7 @@ class Overrides(TypedDict, Generic[P], total=False):
     tool_limit: ToolLimit | Mapping[str, int] | None
     escalation: Escalation | float
     decisions: DecisionTable | Mapping[tuple[FailureClass, Tier], Cell]
-    saga: Saga | int | None
+    saga: Saga | None
     audit: AuditTrail | Sink | None
     extra: Guard[Any] | Sequence[Guard[Any]]
     stages: Mapping[str, P]

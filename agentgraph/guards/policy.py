@@ -78,10 +78,7 @@ class Policy(PolicyGuards):
         for name, guard in guard_classes().items():
             setattr(self, name, values[name] if name in values else guard.of_tier(tier))
         self.stages = values.get("stages", MappingProxyType({}))
-        self.extra = values.get("extra", ())
-        self._extra: tuple[GuardAt, ...] = guards_at("", self.extra)
-        """The guards that users have brought, each with the key of its memory."""
-        self._extra_guards: tuple[GuardAt, ...] | None = None
+        self._take_extra(guards_at("", values.get("extra", ())))
         if self._names_tier and (fault := unused_fallback(self.table, tier, self.breaker)):
             raise ConfigurationError([f"breaker: {fault}"])
 
@@ -105,18 +102,6 @@ class Policy(PolicyGuards):
             has_fallback = self.breaker is not None and self.breaker.fallback is not None
             self._table = with_fallback(self.decisions) if has_fallback else self.decisions
         return self._table
-
-    @property
-    def extra_guards(self) -> tuple[GuardAt, ...]:
-        """Return the guards that are asked by their hooks, each with the key of its memory.
-
-        They are those of users, and before them the built-in ones that have `Guard`'s methods.
-        """
-        if self._extra_guards is None:
-            guards = [getattr(self, name) for name in guard_classes()]
-            with_hooks = [guard for guard in guards if hasattr(guard, "fold")]
-            self._extra_guards = (*guards_at("", with_hooks), *self._extra)
-        return self._extra_guards
 
     def share_with_process(self) -> Self:
         """Use the breakers and retry budgets of the process; return the policy itself."""
@@ -212,8 +197,7 @@ class Policy(PolicyGuards):
         names = self.override_names if inner.tier == outer.tier else self._stated_names
         for name in names - {"extra", "stages"}:
             setattr(inner, name, _tighter(getattr(self, name), getattr(outer, name)))
-        if self._extra:
-            inner._take_extra(tighter_guards(self._extra, outer._extra, path))
+        inner._take_extra(tighter_guards(self._extra, outer._extra, path))
         if inner.tier != outer.tier and "decisions" not in self.override_names:
             inner.decisions = self.decisions
         inner.override_names = outer.override_names | self.override_names
@@ -249,8 +233,7 @@ class Policy(PolicyGuards):
         names = stage._stated_names if is_other else stage.override_names
         for name in names - {"stages", "extra"}:
             setattr(level, name, getattr(stage, name))
-        if stage._extra:
-            level._take_extra(replaced_guards(stage._extra, self._extra, path))
+        level._take_extra(replaced_guards(stage._extra, self._extra, path))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))
         if is_other:
@@ -260,7 +243,13 @@ class Policy(PolicyGuards):
         return level
 
     def _take_extra(self, guards: tuple[GuardAt, ...]) -> None:
+        """Take the guards that users have brought, each with the key of its memory."""
         self._extra, self.extra = guards, tuple(guard for _, guard in guards)
+        own_guards = [getattr(self, name) for name in guard_classes()]
+        with_hooks = [guard for guard in own_guards if hasattr(guard, "fold")]
+        # No property: each step of a run reads it.
+        self.extra_guards: tuple[GuardAt, ...] = (*guards_at("", with_hooks), *guards)
+        """The guards that are asked by their hooks: built-in ones that have them, and users'."""
 
     @property
     def _stated_names(self) -> frozenset[str]:
@@ -280,7 +269,6 @@ class Policy(PolicyGuards):
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__)
         clone._levels, clone._budgets, clone._prices, clone._table = {}, None, None, None
-        clone._extra_guards = None
         return clone
 
 

@@ -242,6 +242,7 @@ def test_type_checkers_know_each_setting_and_its_class(monkeypatch: pytest.Monke
         kinds = get_args(hints[guard.setting])
         assert kinds[0] is (Gate if guard.setting == "gates" else guard)
         assert (NoneType in kinds) is (guard.is_removable or guard.setting == "gates")
+        assert bool({*kinds} - {guard, NoneType}) is bool(guard.short_form)
 
 
 def test_attributes_of_a_policy_are_of_the_class_and_none_where_it_may_be() -> None:
