@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
 from agentgraph.errors import ConfigurationError
@@ -152,16 +153,20 @@ _FIELD_TYPES: Final[Mapping[str, tuple[Any, str]]] = {
 }
 
 
+@cache
+def _names_of(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names of the fields of a class, and of those that have no default."""
+    items = fields(kind)
+    required = [i for i in items if i.default is MISSING and i.default_factory is MISSING]
+    return frozenset(item.name for item in items), tuple(item.name for item in required)
+
+
 def _checked_fields(kind: Any, data: object) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ConfigurationError(f"a {kind.__name__} is read from an object, not from {data!r}")
-    names = [item.name for item in fields(kind)]
+    names, required = _names_of(kind)
     faults = [f"a {kind.__name__} has no {key!r}" for key in data if key not in names]
-    faults += [
-        f"a {kind.__name__} needs {item.name!r}"
-        for item in fields(kind)
-        if item.default is MISSING and item.default_factory is MISSING and item.name not in data
-    ]
+    faults += [f"a {kind.__name__} needs {name!r}" for name in required if name not in data]
     faults += [
         f"a {kind.__name__} has {key}={short(value)}: {field_type[1]} is wanted"
         for key, value in data.items()

@@ -135,28 +135,10 @@ class Envelope:
 
         Missing fields get their defaults.
         """
-        if len(data) != len(cls.__slots__):
-            data = {**_DEFAULTS, "metadata": {}, **data}
-        if len(data) > len(cls.__slots__):
-            raise ValueError("it has fields that an envelope has not")
-        audience = data["audience"]
-        if not isinstance(audience, list | tuple | None):
-            raise ValueError("its audience is no list")
-        # Positional arguments, which are faster: a log may have thousands of envelopes.
-        envelope = cls(
-            data["envelope_id"],
-            data["session_id"],
-            data["sender_id"],
-            None if audience is None else tuple(audience),
-            data["event_type"],
-            freeze(data["event_data"]),
-            data["causation_id"],
-            _PRIORITIES[data["priority"]],
-            data["idempotency_key"],
-            freeze(data["metadata"]),
-            data["created_at"],
-            data["sequence"],
-        )
+        envelope = _unchecked(data)
+        object.__setattr__(envelope, "event_data", freeze(envelope.event_data))
+        object.__setattr__(envelope, "metadata", freeze(envelope.metadata))
+        object.__setattr__(envelope, "__class__", cls)
         envelope._check()
         return envelope
 
@@ -173,6 +155,52 @@ class Envelope:
             raise ValueError("its event_data is no object, or its sequence no number")
         if not isinstance(self.metadata, dict):
             raise ValueError("its metadata is no object")
+
+
+class _Private(Envelope):
+    """An envelope whose fields are set one by one, as in a class that is not frozen.
+
+    A log may have thousands of envelopes: this is three times as fast as the constructor.
+    """
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+
+def private_envelope(data: Mapping[str, Any]) -> Envelope:
+    """Read an envelope as `Envelope.from_dict` does, without freezing its data, which it shares.
+
+    It is for the fold alone, which changes no envelope and hands none out.
+    """
+    envelope = _unchecked(data)
+    envelope._check()
+    return envelope
+
+
+def _unchecked(data: Mapping[str, Any]) -> Envelope:
+    if len(data) != len(Envelope.__slots__):
+        data = {**_DEFAULTS, "metadata": {}, **data}
+    if len(data) > len(Envelope.__slots__):
+        raise ValueError("it has fields that an envelope has not")
+    envelope = object.__new__(_Private)
+    audience = data["audience"]
+    if audience is not None and not isinstance(audience, list | tuple):
+        raise ValueError("its audience is no list")
+    fields: Any = envelope  # type checkers know it as frozen
+    fields.envelope_id = data["envelope_id"]
+    fields.session_id = data["session_id"]
+    fields.sender_id = data["sender_id"]
+    fields.audience = None if audience is None else tuple(audience)
+    fields.event_type = data["event_type"]
+    fields.event_data = data["event_data"]
+    fields.causation_id = data["causation_id"]
+    fields.priority = _PRIORITIES[data["priority"]]
+    fields.idempotency_key = data["idempotency_key"]
+    fields.metadata = data["metadata"]
+    fields.created_at = data["created_at"]
+    fields.sequence = data["sequence"]
+    return envelope
 
 
 _PRIORITIES = {priority.value: priority for priority in Priority}  # a call of the type is slower

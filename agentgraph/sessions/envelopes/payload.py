@@ -26,6 +26,8 @@ _MAX_EXCERPT = 2_000
 _CHECKSUM_KEY = '{"checksum":'
 """The first key of a stored object whose checksum covers the rest of its text: a row that was
 altered by hand, or by a fault of the disk, is noticed. Rows of earlier versions have none."""
+_CHECKSUM_START = _CHECKSUM_KEY.encode()
+_CHECKSUM_AT = len(_CHECKSUM_START)
 _CLIPPED = re.compile(r"… \[\d+ more\]\Z")
 """The end of what `clip` returns."""
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -104,15 +106,14 @@ def encode_object(value: Mapping[str, Any]) -> str:
     return f"{_CHECKSUM_KEY}{crc32(text.encode('ascii'))},{text[1:]}"
 
 
-def decode_object(text: str) -> Any:
+def decode_object(text: bytes) -> Any:
     """Read what `encode_object` has written; `ValueError` if it was altered since, or is torn."""
-    if not text.startswith(_CHECKSUM_KEY):
-        return decode_json(text)
-    digits, comma, rest = text[len(_CHECKSUM_KEY) :].partition(",")
-    original = "{" + rest
-    if not comma or digits != str(crc32(original.encode("ascii"))):
-        raise ValueError("it was altered: its checksum does not fit")
-    return decode_json(original)
+    if text.startswith(_CHECKSUM_START):
+        comma = text.find(b",")
+        digits, text = text[_CHECKSUM_AT:comma], b"{" + text[comma + 1 :]
+        if digits != b"%d" % crc32(text):
+            raise ValueError("it was altered: its checksum does not fit")
+    return decode_json(text)
 
 
 def as_payload(value: object) -> Any:

@@ -7,7 +7,7 @@ torn, or be missing: then its session is quarantined, and no other session is af
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from agentgraph.errors import (
 )
 from agentgraph.routing.frozen_json import FrozenDict, freeze_object
 from agentgraph.sessions.envelopes.draft import Draft
-from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.envelope import Envelope, private_envelope
 from agentgraph.sessions.envelopes.payload import (
     decode_json,
     decode_object,
@@ -33,9 +33,11 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
+from agentgraph.sessions.state.fold import fold_all
 from agentgraph.sessions.state.record import SessionRecord, id_of, tenant_of
 from agentgraph.sessions.state.state import FINAL_STATUSES, SessionState
 
+ReadEnvelope: TypeAlias = Callable[[Mapping[str, Any]], Envelope]
 Row: TypeAlias = Sequence[Any]
 """A row as a driver returns it; each function that reads rows names their columns."""
 
@@ -217,10 +219,12 @@ def _metadata(text: object) -> Mapping[str, Any]:
         return FrozenDict()
 
 
-def envelope_of(session_id: str, sequence: int, data: object) -> Envelope:
+def envelope_of(
+    session_id: str, sequence: int, data: object, read: ReadEnvelope = Envelope.from_dict
+) -> Envelope:
     """Read an envelope; `Quarantined` if it is torn, or stored in the wrong place."""
     try:
-        envelope = Envelope.from_dict(_json(data))
+        envelope = read(_json(data))
         # A row that was moved or edited by hand must not be folded as if it belonged there.
         if envelope.session_id != id_of(session_id) or envelope.sequence != sequence:
             raise ValueError("it belongs elsewhere")
@@ -237,20 +241,30 @@ def read_rows(
 
     `Quarantined` if an envelope up to the head, or up to the limit, is missing.
     """
+    return [*_in_order(session_id, rows, after, limit, Envelope.from_dict)]
+
+
+def fold_rows(state: SessionState, rows: Iterable[Row], limit: int) -> SessionState:
+    """Return the state after the envelopes that follow it, of rows as `read_rows` reads them."""
+    return fold_all(state, _in_order(state.key, rows, state.sequence, limit, private_envelope))
+
+
+def _in_order(
+    session_id: str, rows: Iterable[Row], after: int, limit: int | None, read: ReadEnvelope
+) -> Iterator[Envelope]:
     all_rows = list(rows)
     head = all_rows[0][0]
     count = max(head - after, 0)
     if limit is not None:
         count = min(count, limit)
-    envelopes: list[Envelope] = []
+    due = after + 1
     for _, sequence, data in all_rows[:count]:
-        due = after + len(envelopes) + 1
         if sequence != due:
             raise _missing_envelope(session_id, due)
-        envelopes.append(envelope_of(session_id, sequence, data))
-    if len(envelopes) < count:
-        raise _missing_envelope(session_id, after + len(envelopes) + 1)
-    return envelopes
+        yield envelope_of(session_id, sequence, data, read)
+        due += 1
+    if due <= after + count:
+        raise _missing_envelope(session_id, due)
 
 
 def tail_rows(
@@ -343,10 +357,12 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
 
 def _json(data: object) -> Any:
     """Read a JSON object; `ValueError` if the data is torn."""
-    if not isinstance(data, str) or not data.isascii():
+    if isinstance(data, str):
+        data = data.encode("ascii")
+    if not isinstance(data, bytes) or not data.isascii():
         raise ValueError("it is no ASCII text")
     value = decode_object(data)
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise ValueError("it is no object")
     return value
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import Log
-from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.log.protocol import DamagedSession, FoldingLog
 from agentgraph.sessions.state.fold import fold, fold_all
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import WHOLE, ranges_before
@@ -107,8 +107,11 @@ async def state_at(
         rewound = int(rewind.event_data["previous"])
     while state.sequence < sequence:
         limit = min(_PAGE, sequence - state.sequence)
-        envelopes = await log.read(record.key, state.sequence, limit)
-        if not envelopes:
+        before = state
+        if isinstance(log, FoldingLog):
+            state = await log.fold(before, limit)
+        else:
+            state = fold_all(before, await log.read(record.key, before.sequence, limit))
+        if state.sequence == before.sequence:
             break  # the session was forgotten meanwhile, and there is a new one of its id
-        state = fold_all(state, envelopes)
     return state

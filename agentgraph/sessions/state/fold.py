@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeGuard
 
 from agentgraph.phases import KEEP, ConversationState
@@ -24,7 +25,15 @@ from agentgraph.sessions.state.input_account import (
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.rewind import apply_rewind
-from agentgraph.sessions.state.state import SessionState, Status, fold_in_place, with_fields
+from agentgraph.sessions.state.state import (
+    NOTHING,
+    SessionState,
+    Status,
+    changes_of,
+    fold_in_place,
+    with_changes,
+    with_fields,
+)
 from agentgraph.sessions.state.thread import thread_after
 from agentgraph.sessions.state.visibility import next_audience, visibility_after
 
@@ -60,14 +69,18 @@ def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
         is_agent = envelope.sender_id in state.participant_order
         is_agent = is_agent and envelope.sender_id not in state.humans
         state = with_fields(state, thread=thread_after(state.thread, envelope, is_agent=is_agent))
-    return with_fields(state, sequence=envelope.sequence, updated_at=envelope.created_at)
+    changes = changes_of(state)
+    changes["sequence"] = envelope.sequence
+    changes["updated_at"] = envelope.created_at
+    return with_changes(state, changes)
 
 
 def apply_decision(
     state: SessionState, envelope: Envelope, decision: TransitionDecision
 ) -> SessionState:
     """Return the state after the decision on an envelope: a new round, or the end."""
-    state = _end_early(state)
+    if state.turns and state.due:
+        state = _end_early(state)
     if decision.action == "close":
         return with_fields(
             state,
@@ -78,40 +91,46 @@ def apply_decision(
             turns={},
             expected_next_speaker=None,
         )
-    waits = decision.action == "wait"
-    return with_fields(
-        state,
-        status="waiting_human" if waits else _status(state, state.interrupts, decision.speakers),
-        round=state.round + 1,
-        speakers=decision.speakers,
-        spoken=(),
-        given_up=(),
-        stopped="",
-        turns={},
-        failures={},
-        decision=envelope.event_data["decision"],  # that one, and frozen already
-        rewound_round=None,
-        cancelled_decision=state.decision if envelope.event_type == ev.EV_CANCELLED else None,
-        audience=None if envelope.audience is None else next_audience(state, envelope, decision),
-        round_began=envelope.sequence,
-        floor_at=envelope.created_at,
-        expected_next_speaker=decision.next_speaker,
-    )
+    status: Status = "waiting_human"
+    if decision.action != "wait":
+        status = _status(state, state.interrupts, decision.speakers)
+    is_cancelled = envelope.event_type == ev.EV_CANCELLED
+    cancelled_decision = state.decision if is_cancelled else None
+    is_public = envelope.audience is None
+    audience = None if is_public else next_audience(state, envelope, decision)
+    round = state.round + 1
+    changes = changes_of(state)  # all is read before
+    changes["status"] = status
+    changes["round"] = round
+    changes["speakers"] = decision.speakers
+    changes["spoken"] = ()
+    changes["given_up"] = ()
+    changes["stopped"] = ""
+    changes["turns"] = NOTHING
+    changes["failures"] = NOTHING
+    changes["decision"] = envelope.event_data["decision"]  # that one, and frozen already
+    changes["rewound_round"] = None
+    changes["cancelled_decision"] = cancelled_decision
+    changes["audience"] = audience
+    changes["round_began"] = envelope.sequence
+    changes["floor_at"] = envelope.created_at
+    changes["expected_next_speaker"] = decision.next_speaker
+    return with_changes(state, changes)
 
 
 def _end_early(state: SessionState) -> SessionState:
     """Apply the updates of a round that ends before all of its speakers have spoken."""
-    if not state.turns or not state.due:
-        return state
     return with_fields(state, context_vars=net_context(state.context_vars, updates_so_far(state)))
 
 
 def decision_of(envelope: Envelope) -> TransitionDecision | None:
     """Return the decision stored in an envelope, None if there is none."""
-    stamp = envelope.event_data.get("decision")
-    if envelope.event_type not in _DECISION_TYPES or not _is_decision(stamp):
+    if envelope.event_type not in _DECISION_TYPES:
         return None
-    return TransitionDecision(
+    stamp = envelope.event_data.get("decision")
+    if not _is_decision(stamp):
+        return None
+    return _decision(
         stamp["action"],
         tuple(stamp["speakers"]),
         stamp["phase"],
@@ -120,9 +139,13 @@ def decision_of(envelope: Envelope) -> TransitionDecision | None:
     )
 
 
+# A log has few different decisions, and thousands of envelopes.
+_decision = lru_cache(maxsize=256, typed=True)(TransitionDecision)
+
+
 def net_context(context: Mapping[str, Any], updates: object) -> Mapping[str, Any]:
     """Return context variables after updates: first the deletions, then the settings."""
-    if not isinstance(updates, dict):
+    if not updates or not isinstance(updates, dict):
         return context
     deletions, values = updates.get("delete"), updates.get("set")
     if not deletions and not values:
@@ -136,17 +159,18 @@ def _is_decision(stamp: Any) -> TypeGuard[Mapping[str, Any]]:
     """Tell whether a value is a well-formed decision: senders may have written anything there."""
     if not isinstance(stamp, dict) or stamp.keys() != _DECISION_KEYS:
         return False
-    speakers, rule = stamp["speakers"], stamp["rule"]
+    speakers, phase = stamp["speakers"], stamp["phase"]
     return (
-        stamp["action"] in ("speak", "wait", "close")
+        stamp["action"] in _ACTIONS
         and isinstance(speakers, list)
         and _TEXT.issuperset(map(type, speakers))
-        and isinstance(rule, int | str)
-        and isinstance(stamp["phase"], str | None)
+        and isinstance(stamp["rule"], (int, str))
+        and (phase is None or isinstance(phase, str))
         and isinstance(stamp["close_reason"], str)
     )
 
 
+_ACTIONS = ("speak", "wait", "close")
 _DECISION_KEYS = TransitionDecision("close").to_dict().keys()
 _TEXT = frozenset({str})
 
@@ -157,80 +181,87 @@ def _status(
     """Return the status of a session with a round under way: what the round waits for."""
     if interrupts:
         return "waiting_decision"
-    if due and set(due).issubset(state.humans):
-        return "waiting_human"
-    return "active"
+    humans = state.humans
+    for name in due:
+        if name not in humans:
+            return "active"
+    return "waiting_human" if due else "active"
 
 
 def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
     """Apply a text or packet: its sender has spoken, and ends its turn if it is due."""
-    sender = envelope.sender_id
-    is_agent = sender in state.participant_order and sender not in state.humans
-    is_outside = not is_agent and (sender in state.humans or sender == state.creator_id)
-    changes: dict[str, Any] = {
-        **(begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)),
-        "last_envelope_id": envelope.envelope_id,
-        "said": {**state.said, sender: state.said.get(sender, 0) + 1},
-        "visibility": visibility_after(state, envelope),
-        "spoke_at": envelope.created_at,
-        "spoke": envelope.sequence,
-    }
+    sender, sequence = envelope.sender_id, envelope.sequence
+    is_human = sender in state.humans
+    is_outside = is_human or (sender == state.creator_id and sender not in state.participant_order)
+    account = begin_input(state, envelope) if is_outside else charge_turn(state, sender, envelope)
+    if envelope.audience is not None or state.visibility:
+        account["visibility"] = visibility_after(state, envelope)
     due = state.due
-    is_parallel = len(state.speakers) > 1 and sender in due
-    stamp = stamp_in(state, envelope) if is_parallel else None
+    is_due = sender in due
+    stamp = stamp_in(state, envelope) if is_due and len(state.speakers) > 1 else None
     # Of several speakers only the join counts, for whoever comes last in the list.
     asker = sender if stamp is None else _last_speaker(state, sender) if len(due) == 1 else None
-    if asker not in (None, state.asked_by) or (asker is not None and stamp is not None):
-        changes |= {
-            "asked_by": asker,
-            "asked_at": envelope.created_at,
-            "asked": envelope.sequence,
-        }
-    if sender in due:
-        still_due = [name for name in due if name != sender]
-        changes |= _end_turn(state, envelope, still_due, stamp)
-    elif state.speakers and not state.spoken:
-        # Sent between two rounds: the speakers of the next round, not begun yet, will see it.
-        changes["round_began"] = envelope.sequence
-    return with_fields(state, **changes)
+    asks = asker is not None and (asker != state.asked_by or stamp is not None)
+    is_between_rounds = not is_due and state.speakers and not state.spoken
+    said = {**state.said, sender: state.said.get(sender, 0) + 1}
+    end = _end_turn(state, envelope, due, stamp) if is_due else None
+    changes = changes_of(state)  # all is read before
+    changes["last_envelope_id"] = envelope.envelope_id
+    changes["said"] = said
+    changes["spoke_at"] = envelope.created_at
+    changes["spoke"] = sequence
+    if account:
+        changes.update(account)
+    if asks:
+        changes["asked_by"] = asker
+        changes["asked_at"] = envelope.created_at
+        changes["asked"] = sequence
+    if end is not None:
+        changes.update(end)
+    elif is_between_rounds:
+        # The speakers of the next round, which has not begun yet, will see it.
+        changes["round_began"] = sequence
+    return with_changes(state, changes)
 
 
 def _end_turn(
     state: SessionState,
     envelope: Envelope,
-    still_due: Sequence[str],
+    due: Sequence[str],
     stamp: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
     """Return the changes to a round when the turn of one of its speakers ends.
 
     With a stamp it is one of several: what they update takes effect with the last of them.
     """
-    sender = envelope.sender_id
-    is_answer = envelope.event_type == ev.EV_PACKET and sender not in state.humans
+    sender, is_packet = envelope.sender_id, envelope.event_type == ev.EV_PACKET
     # A text carries no updates, whatever its data holds.
-    data = envelope.event_data if envelope.event_type == ev.EV_PACKET else {}
-    active = data.get("active")
-    interrupts = _without_interrupts(state, sender) if state.interrupts else {}
+    data = envelope.event_data if is_packet else NOTHING
+    still_due = [name for name in due if name != sender]
+    interrupts = _without_interrupts(state, sender) if state.interrupts else state.interrupts
     last_speaker: str | None = sender
-    updates, turns = data.get("context_updates"), state.turns
-    if len(state.speakers) > 1:
-        turns = {**turns, sender: turn_data(envelope)}
+    updates = data.get("context_updates")
     if stamp is not None:
         updates = stamp.get("context_updates")
         last_speaker = state.last_speaker_id if still_due else _last_speaker(state, sender)
-    return {
+    changes: dict[str, Any] = {
         "status": _status(state, interrupts, still_due),
-        "last_speaker_id": last_speaker,
         "turn_count": state.turn_count + 1,
-        "spoken": _in_order(state, (*state.spoken, sender)),
         "interrupts": interrupts,
+        "last_speaker_id": last_speaker,
+        "spoken": _in_order(state, (*state.spoken, sender)) if state.spoken else (sender,),
         "context_vars": net_context(state.context_vars, updates),
-        "active": {**state.active, sender: active}
-        if active is not None
-        else _without_active(state, sender),
-        "turns": turns,
-        **(without_marks(state) if is_answer else {}),
     }
+    if len(state.speakers) > 1:
+        changes["turns"] = {**state.turns, sender: turn_data(envelope)}
+    active = data.get("active")
+    if active is not None:
+        changes["active"] = {**state.active, sender: active}
+    elif sender in state.active:
+        changes["active"] = _without_active(state, sender)
+    if state.effects and is_packet and sender not in state.humans:
+        changes.update(without_marks(state))
+    return changes
 
 
 def _in_order(state: SessionState, names: Sequence[str]) -> tuple[str, ...]:
@@ -328,7 +359,8 @@ def _on_released(state: SessionState, envelope: Envelope) -> SessionState:
 def _on_closed(state: SessionState, envelope: Envelope) -> SessionState:
     """End the session: no speaker is due, and no interrupt is open."""
     reason = envelope.event_data.get("reason")
-    state = _end_early(state)
+    if state.turns and state.due:
+        state = _end_early(state)
     return with_fields(
         state,
         status="expired" if state.status == "expired" else "closed",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from agentgraph.guards.mechanisms.spending.tool_limit import earlier_calls
+from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.state import SessionState, with_fields
@@ -19,7 +20,7 @@ ALL_BUDGETS: Final = "*"
 """Means every budget in a reservation, as in the guards."""
 
 
-def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
+def begin_input(state: SessionState, envelope: Envelope) -> dict[str, Any]:
     """Return the changes to the account when an input comes from outside.
 
     Effects of the present round stay if its agents run again, as they must not happen a second
@@ -28,17 +29,19 @@ def begin_input(state: SessionState, envelope: Envelope) -> Mapping[str, Any]:
     tool_calls = state.account.get("called")
     earlier = earlier_calls(tool_calls) if isinstance(tool_calls, Mapping) else {}
     account = {"called": {"earlier": earlier}} if earlier else {}
-    empty: dict[str, Any] = {"used": {}, "account": account, "held": {}, **_effects_of_round(state)}
-    return {**empty, "hops": 0, "input": envelope.sequence}
+    changes: dict[str, Any] = {"used": {}, "account": account, "held": {}}
+    changes.update(_effects_of_round(state))
+    changes["hops"], changes["input"] = 0, envelope.sequence
+    return changes
 
 
-def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mapping[str, Any]:
+def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> dict[str, Any]:
     """Return the changes to the account when a turn has ended, failed or been suspended.
 
     The turn's usage replaces what was reserved for it.
     """
     changes: dict[str, Any] = {}
-    data = envelope.event_data if envelope.event_type != ev.EV_TEXT else {}
+    data = envelope.event_data if envelope.event_type != ev.EV_TEXT else FrozenDict()
     usage, hops = data.get("usage"), data.get("hops")
     if usage and isinstance(usage, dict):
         changes["used"] = add_usage(state.used, usage)
@@ -49,7 +52,7 @@ def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> Mappin
             changes["held"] = {
                 name: shares for name, shares in state.held.items() if name != speaker
             }
-    elif _is_share(lost_share):
+    elif lost_share is not None and _is_share(lost_share):
         changes["held"] = _reserve(state, speaker, ALL_BUDGETS, lost_share)
     if isinstance(hops, int) and hops > 0:
         changes["hops"] = state.hops + hops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from agentgraph.errors import ConfigurationError
@@ -125,6 +126,7 @@ def session_key(tenant: str, session_id: str) -> str:
     return f"{tenant}/{session_id}"
 
 
+@lru_cache(maxsize=256)
 def id_of(key: str) -> str:
     """Return the id of the session that has this key: the id within its tenant."""
     return key if _tenant_in(key) is None else key.partition("/")[2]

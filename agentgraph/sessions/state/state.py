@@ -18,12 +18,15 @@ from agentgraph.sessions.state.thread import NEW_THREAD
 # `with_fields` is an import to type checkers, which pass on only what is listed.
 __all__ = [
     "FINAL_STATUSES",
+    "NOTHING",
     "Range",
     "SessionState",
     "Status",
+    "changes_of",
     "fold_in_place",
     "is_milestone_due",
     "state_fields",
+    "with_changes",
     "with_fields",
 ]
 
@@ -265,7 +268,11 @@ class SessionState:
         values["audience"] = None if data["audience"] is None else tuple(data["audience"])
         values["visibility"] = data["visibility"]
         values["live"] = tuple([(start, end) for start, end in data.get("live", ())])
-        return cls(**values)
+        if values.keys() - _DEFAULTS.keys():
+            raise TypeError("it has fields that a state has not")
+        freeze_fields(values)
+        # Not by the constructor, which sets the fields one by one: this is half of an opening.
+        return _copy(cls, _BLANK, values)
 
 
 def is_milestone_due(head: int, count: int) -> bool:
@@ -274,6 +281,8 @@ def is_milestone_due(head: int, count: int) -> bool:
 
 
 _FIELDS = fields(SessionState)
+_BLANK = SessionState()
+_DEFAULTS = _BLANK.__dict__
 
 
 def state_fields() -> list[str]:
@@ -311,6 +320,31 @@ def _copy(
     return copy
 
 
+NOTHING: Mapping[str, Any] = FrozenDict()
+
+
+def changes_of(state: SessionState) -> dict[str, Any]:
+    """Return where to write new values of fields, for `with_changes`.
+
+    Of a private state these are its own: whoever writes there must have read the state before.
+    """
+    return state.__dict__ if type(state) is _Private else {}
+
+
+def with_changes(state: SessionState, changes: dict[str, Any]) -> SessionState:
+    """Return a state with these values in some fields: faster than `with_fields`, for many fields.
+
+    Type checkers do not check the names of the fields.
+    """
+    if type(state) is _Private:
+        if changes is not state.__dict__:
+            state.__dict__.update(changes)
+        return state
+    if dict in map(type, changes.values()):
+        freeze_fields(changes)
+    return _copy(SessionState, state, changes)
+
+
 # Type checkers take it for the standard library's `replace`, and check field names by that. At run
 # time that one must not be used for states: it sets every field again, and knows no private state.
 if TYPE_CHECKING:
@@ -322,6 +356,4 @@ else:
         if type(state) is _Private:
             state.__dict__.update(changes)
             return state
-        if dict in map(type, changes.values()):
-            freeze_fields(changes)
-        return _copy(SessionState, state, changes)
+        return with_changes(state, changes)

@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from agentgraph.errors import RoundConflict, StaleOwner
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions import Hub, Team
-from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.envelopes.envelope import EV_CONTEXT_SET, Envelope
 from agentgraph.sessions.log import Log, MemoryLog, StoredSession
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.postgres import connection as postgres_connection
@@ -129,6 +129,25 @@ async def test_state_at_each_sequence_is_what_the_envelopes_up_to_it_fold_to(log
 
     for sequence in range(writer.head + 1):
         assert await state_at(log, writer.record, sequence) == after(writer, sequence)
+
+
+async def test_state_that_is_folded_from_stored_envelopes_is_frozen_all_the_way_down(
+    log: Log,
+) -> None:
+    values = {"set": {"order": {"items": ["A17"]}}}
+    said = replace(envelope(2), event_type=EV_CONTEXT_SET, event_data=values)
+    writer = await Writer(log).begin(envelope(1), said)
+
+    state = await state_at(log, writer.record, 2)
+
+    assert state.context_vars["order"] == {"items": ["A17"]}
+    for change in (
+        lambda: state.context_vars.update(tier="none"),  # type: ignore[attr-defined]
+        lambda: state.context_vars["order"].update(items=[]),
+        lambda: state.context_vars["order"]["items"].append("B4"),
+    ):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            change()
 
 
 async def test_session_that_begins_with_many_envelopes_has_a_milestone(log: Log) -> None:

@@ -309,7 +309,8 @@ async def test_torn_record_quarantines_its_own_session(
     whole = await Writer(log, "whole").begin(envelope(1, session_id="whole"))
     execute(path, "UPDATE agentgraph_envelopes SET data = ? WHERE envelope_id = 's-2'", data)
 
-    for asked in (log.read("s"), log.tail("s", 2), log.find("s", "s-2")):
+    folded = log.fold(SessionState.initial(writer.record), 3)
+    for asked in (log.read("s"), folded, log.tail("s", 2), log.find("s", "s-2")):
         with pytest.raises(Quarantined, match=r"session 's' .* sequence 2 .* restore that"):
             await asked
     assert await log.read("s", limit=1) == writer.envelopes[:1]
@@ -335,22 +336,24 @@ async def test_torn_record_quarantines_its_own_session(
 async def test_record_of_another_shape_is_malformed(
     log: SQLiteLog, path: str, field: str, value: str
 ) -> None:
-    await Writer(log).begin(envelope(1), envelope(2))
+    writer = await Writer(log).begin(envelope(1), envelope(2))
     changed = f"json_set(data, '$.{field}', {value})"
     query = f"UPDATE agentgraph_envelopes SET data = {changed} WHERE sequence = 2"
     execute(path, query)
 
-    with pytest.raises(Quarantined, match="sequence 2"):
-        await log.read("s")
+    for asked in (log.read("s"), log.fold(SessionState.initial(writer.record), 2)):
+        with pytest.raises(Quarantined, match="sequence 2"):
+            await asked
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
 async def test_missing_record_is_found_out(log: SQLiteLog, path: str, missing: int) -> None:
-    await Writer(log).begin(envelope(1), envelope(2), envelope(3))
+    writer = await Writer(log).begin(envelope(1), envelope(2), envelope(3))
     execute(path, "DELETE FROM agentgraph_envelopes WHERE sequence = ?", missing)
 
-    with pytest.raises(Quarantined, match=f"sequence {missing} "):
-        await log.read("s")
+    for asked in (log.read("s"), log.fold(SessionState.initial(writer.record), 3)):
+        with pytest.raises(Quarantined, match=f"sequence {missing} "):
+            await asked
     with pytest.raises(Quarantined, match="what was said"):
         await log.tail("s", 3)
     if missing == 3:

@@ -187,9 +187,11 @@ class PostgresLog:
         self, session_id: str, after: int = 0, limit: int | None = None
     ) -> list[Envelope]:
         after = max(after, 0)
-        values = {"after": after, "limit": None if limit is None else max(limit, 0)}
-        rows = await self._rows_of(session_id, sql.READ, values)
+        rows = await self._page(session_id, after, limit)
         return r.read_rows(session_id, rows, after, limit)
+
+    async def fold(self, state: SessionState, limit: int) -> SessionState:
+        return r.fold_rows(state, await self._page(state.key, state.sequence, limit), limit)
 
     async def milestone(self, session_id: str, at: int) -> SessionState | None:
         key = r.to_ascii(session_id)
@@ -322,6 +324,14 @@ class PostgresLog:
         # listeners must not be called here as well.
         if self._server_listener is None or not self._server_listener.is_connected:
             self._listeners.notify(session_id)
+
+    async def _page(self, session_id: str, after: int, limit: int | None) -> Sequence[r.Row]:
+        """Return the rows of envelopes after a sequence; the sequences of a whole log have no gaps.
+
+        With an envelope missing it is a shorter page, which the reader of the rows notices.
+        """
+        upto = _FOREVER if limit is None else after + max(limit, 0)
+        return await self._rows_of(session_id, sql.READ, {"after": after, "upto": upto})
 
     async def _rows_of(
         self, session_id: str, query: str, values: Values, *, may_be_none: bool = False

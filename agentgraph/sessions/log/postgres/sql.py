@@ -182,14 +182,12 @@ SELECT record, snapshot, head, attempts, owner, epoch,
     team, creator, created_at
 FROM agentgraph_sessions s WHERE session_id = %(session_id)s
 """
-# An outer join: a session without such envelopes gives one row, an unknown session none.
+# An outer join: a session without such envelopes gives one row, an unknown session none. A range
+# and no LIMIT: without statistics the planner would sort all envelopes that follow, for each page.
 READ = """
 SELECT s.head, e.sequence, e.data
-FROM agentgraph_sessions s LEFT JOIN LATERAL (
-    SELECT sequence, data FROM agentgraph_envelopes
-    WHERE session_id = %(session_id)s AND sequence > %(after)s
-    ORDER BY sequence LIMIT %(limit)s::bigint
-) e ON true
+FROM agentgraph_sessions s LEFT JOIN agentgraph_envelopes e
+    ON e.session_id = s.session_id AND e.sequence > %(after)s AND e.sequence <= %(upto)s
 WHERE s.session_id = %(session_id)s ORDER BY e.sequence
 """
 # LATERAL, so that the index on what views show is read backwards, and only as far as needed.

@@ -228,6 +228,12 @@ class SQLiteLog:
 
         return await self._submit(lambda access: access.ask(work), may_share=False)
 
+    async def fold(self, state: SessionState, limit: int) -> SessionState:
+        def work(file: SessionFile) -> SessionState:
+            return r.fold_rows(state, file.read(state.key, state.sequence, limit), limit)
+
+        return await self._submit(lambda access: access.ask(work), may_share=False)
+
     async def milestone(self, session_id: str, at: int) -> SessionState | None:
         def work(file: SessionFile) -> SessionState | None:
             before = at

@@ -44,8 +44,9 @@ SELECT record, snapshot, head, attempts, owner, epoch,
 FROM agentgraph_sessions s WHERE session_id = ?
 """
 # An outer join: a session without such envelopes gives one row, an unknown session none.
+# Bytes are read faster than text, of which the connection decodes each.
 READ = """
-SELECT s.head, e.sequence, e.data
+SELECT s.head, e.sequence, CAST(e.data AS BLOB)
 FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.sequence > :after
 WHERE s.session_id = :session_id ORDER BY e.sequence LIMIT :limit
