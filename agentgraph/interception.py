@@ -145,13 +145,20 @@ class Interceptor(Protocol):
         ...
 
     async def handoff(
-        self, target: str, digest: str, *, is_return: bool = False, levels: int = 0
+        self,
+        target: str,
+        digest: str,
+        *,
+        returns_from: str | None = None,
+        levels: int = 0,
+        brief: str = "",
     ) -> Refusal | None:
         """Count a move of the conversation; return a refusal if it may not be made.
 
-        It leads to a peer, so many `levels` down, or back to the supervisor.
+        It leads to a peer, so many `levels` down with a `brief`, or back to the supervisor.
         `digest` identifies the progress of the conversation: two handoffs with the same digest have
-        no progress between them.
+        no progress between them. `returns_from` does so for a return, without what was said with
+        earlier ones.
         """
         ...
 

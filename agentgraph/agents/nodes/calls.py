@@ -25,6 +25,7 @@ from agentgraph.stream import ToolResponseEvent, ToolUsageEvent, emit, media_of
 
 TRANSFER_MADE = "Conversation transferred to "
 NOT_EXECUTED = "Not executed: "
+HELP_REQUESTED = "Help requested of "
 
 
 class CallTask(TypedDict):
@@ -187,16 +188,20 @@ def inside_visit(position: str) -> Iterator[None]:
         _visit.reset(token)
 
 
-def progress(messages: Sequence[AnyMessage]) -> str:
+def progress(messages: Sequence[AnyMessage], *, by_work: bool = False) -> str:
     """Return a digest of the last text or tool result, "" where there is none.
 
     A handoff, its reason and its notices do not count: two agents that only pass a conversation
-    back and forth make no progress.
+    back and forth make no progress. With `by_work` neither do requests for help, and what is said
+    beside calls.
     """
+    moves = (*_MOVES, HELP_REQUESTED) if by_work else _MOVES
     for message in reversed(messages):
         text = str(message.text)
         if isinstance(message, ToolMessage):
-            text = "" if text.startswith(_MOVES) else text
+            text = "" if text.startswith(moves) else text
+        elif by_work and isinstance(message, AIMessage) and calls_of(message):
+            text = ""
         else:
             text = _NOTICES.sub("", text).strip()
         if text:

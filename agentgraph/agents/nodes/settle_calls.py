@@ -15,6 +15,7 @@ from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from agentgraph.agents.nodes.calls import (
+    HELP_REQUESTED,
     PendingCalls,
     answer,
     emit_answers,
@@ -203,7 +204,8 @@ async def _transfer(
     if interceptor is not None:
         levels = move.target.count("/") + 1
         digest = progress(level.history(state))
-        objection = await interceptor.handoff(name, digest, levels=levels)
+        brief = f"{pending.message.text}\n{move.reason}\n{move.summary}".strip()
+        objection = await interceptor.handoff(name, digest, levels=levels, brief=brief)
         if objection is not None:
             return await _refuse_all(level, pending, moves, objection.why)
     refusals = _refuse(surplus, f"the conversation was transferred to {name}")
@@ -225,7 +227,7 @@ async def _ask_for_help(
         return await _refuse_all(level, pending, moves, objection)
     refusals = await emit_answers(level, pending, _refuse(surplus, "help was requested"))
     reason = move.reason or "no reason given"
-    text = f"Help requested of {level.supervisor}: {reason}"
+    text = f"{HELP_REQUESTED}{level.supervisor}: {reason}"
     supervisor_path = level.path.rpartition("/")[0]
     request = level.marked(answer(move.call_id, REQUEST_HELP, text), supervisor_path)
     messages = [request, *refusals]
@@ -237,8 +239,9 @@ async def _objection_to_return(level: Level, state: AgentState) -> str | None:
     interceptor = current_interceptor()
     if interceptor is None or level.supervisor is None or state.get("errand") is not None:
         return None  # a delegate only answers its call
-    digest = progress(level.history(state))
-    objection = await interceptor.handoff(level.supervisor, digest, is_return=True)
+    history = level.history(state)
+    work = progress(history, by_work=True)
+    objection = await interceptor.handoff(level.supervisor, progress(history), returns_from=work)
     return None if objection is None else objection.why
 
 

@@ -21,6 +21,8 @@ _SAME_BRIEFS = 3
 """How often a worker may get one brief before its supervisor is corrected, whatever the replies."""
 _MAX_KEYS = 64
 _MAX_RESULTS = 16
+_MOST_NEWS = 50
+"""How often words alone, without any work, are taken for progress."""
 _MINIMUMS = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
 
 
@@ -37,7 +39,9 @@ class DeadlockMonitor(BuiltInGuard):
     """Notice peers that hand over in a circle, and workers that always give the same reply.
 
     A circle is a deadlock if it has at most `cycle` agents and is made `occurrences` times in the
-    same state: where the digest has changed there was progress, and a new circle begins.
+    same state: where the digest has changed there was progress, and a new circle begins. So there
+    is where a supervisor told something new with its transfer. A worker that gives back for the
+    `stuck`th time, for whatever reasons, although it was told nothing new, is in a deadlock too.
 
     When a worker gives the same reply to the same brief for the `stuck_correct`th time, its
     supervisor is corrected; at the `stuck`th time the run ends. For a brief in other words it is
@@ -67,6 +71,8 @@ class DeadlockMonitor(BuiltInGuard):
     _briefs: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The wordings of the last briefs with one reply."""
     _messages: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _news: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """How often something new was told, and the wordings of what was told last, by branch."""
 
     def __post_init__(self) -> None:
         faults = [*whole_number_faults(self, _MINIMUMS)]
@@ -83,7 +89,7 @@ class DeadlockMonitor(BuiltInGuard):
 
         `branch` names the part of a run whose handoffs follow each other.
         """
-        edge = _Edge(source, target, digest)
+        edge = self._edge(source, target, digest, branch)
         if self._refused_edges and _edge_key(edge, branch) in self._refused_edges:
             names, count = sorted([source, target]), self.occurrences + 1
             return _deadlock(names, count, branch)
@@ -96,6 +102,40 @@ class DeadlockMonitor(BuiltInGuard):
             return _ALLOW
         return _deadlock([edge.source for edge in edges], count, branch)
 
+    def give_back(self, *, worker: str, supervisor: str, state: str, branch: str = "") -> Decision:
+        """Decide on a worker's return; `state` identifies the work, whatever the reasons given.
+
+        Ask `handoff` first, which knows those who return for the same reason.
+        """
+        key = _key(branch, worker, supervisor, state, self._news_of(branch))
+        times = _increment(self._replies, key)
+        if times < self.stuck:
+            return _ALLOW
+        cause = f"{worker!r} has asked for help {times} times and was told nothing new in between"
+        evidence: dict[str, object] = {
+            "cycle": sorted([worker, supervisor]),
+            "count": times,
+            "branch": branch,
+        }
+        return Decision("escalate", _GUARD, cause, "deadlock", evidence)
+
+    def tell(self, brief: str, *, branch: str = "") -> bool:
+        """Note what is said with a transfer; return whether it tells something new."""
+        times, *earlier = (self._news.pop(branch, "") or "0").split("/")
+        words = words_of_brief(brief)
+        is_new = not compare(words, earlier).alike and int(times) < _MOST_NEWS
+        wordings = [*earlier, words][-2 * self.stuck :]
+        self._news[branch] = "/".join([str(int(times) + is_new), *wordings])
+        _trim(self._news, _MAX_RESULTS)
+        return is_new
+
+    def _news_of(self, branch: str) -> str:
+        return self._news.get(branch, "").partition("/")[0]
+
+    def _edge(self, source: str, target: str, digest: str, branch: str) -> _Edge:
+        news = self._news_of(branch)
+        return _Edge(source, target, f"{digest} {news}" if news else digest)
+
     def correct(
         self, decision: Decision, *, source: str, target: str, digest: str, branch: str = ""
     ) -> Decision:
@@ -103,7 +143,7 @@ class DeadlockMonitor(BuiltInGuard):
 
         The caller then refuses the handoff. Who insists on it in the same state is in a deadlock.
         """
-        key = _edge_key(_Edge(source, target, digest), branch)
+        key = _edge_key(self._edge(source, target, digest, branch), branch)
         if key in self._refused_edges:
             return decision
         self._refused_edges[key] = 1
@@ -195,7 +235,7 @@ class DeadlockMonitor(BuiltInGuard):
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
-        if not (self._paths or self._cycles or self._replies):
+        if not (self._paths or self._cycles or self._replies or self._news):
             return {}
         return {
             "paths": [
@@ -206,6 +246,7 @@ class DeadlockMonitor(BuiltInGuard):
             "briefs": [list(item) for item in self._briefs.items()],
             "replies": [list(item) for item in self._replies.items()],
             "messages": [list(item) for item in self._messages.items()],
+            "news": [list(item) for item in self._news.items()],
         }
 
     def load(self, state: Mapping[str, object]) -> None:
@@ -217,6 +258,7 @@ class DeadlockMonitor(BuiltInGuard):
         self._briefs = dict(cast(Sequence[tuple[str, str]], state.get("briefs", ())))
         self._replies = dict(cast(Sequence[tuple[str, int]], state.get("replies", ())))
         self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))
+        self._news = dict(cast(Sequence[tuple[str, str]], state.get("news", ())))
 
 
 def _deadlock(names: list[str], count: int, branch: str) -> Decision:

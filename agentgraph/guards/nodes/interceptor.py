@@ -210,9 +210,16 @@ class NodeInterceptor:
         return self.site.time_limit()
 
     async def handoff(
-        self, target: str, digest: str, *, is_return: bool = False, levels: int = 0
+        self,
+        target: str,
+        digest: str,
+        *,
+        returns_from: str | None = None,
+        levels: int = 0,
+        brief: str = "",
     ) -> Refusal | None:
         """Count a move of the conversation; return a refusal if it may not be made."""
+        is_return = returns_from is not None
         site, account, policy = self.site, self.account, self.site.policy
         if levels and policy.depth is not None:
             decision = policy.depth.check(site.level + levels)
@@ -228,7 +235,9 @@ class NodeInterceptor:
                 await site.decide(decision)
                 return Refusal(decision.guard, decision.cause)
         if account.deadlock is not None:
-            refusal = await self._refused_as_deadlock(account.deadlock, target, digest)
+            refusal = await self._refused_as_deadlock(
+                account.deadlock, target, digest, brief=brief, returns_from=returns_from
+            )
             if refusal is not None:
                 return refusal
         if is_return:
@@ -242,17 +251,31 @@ class NodeInterceptor:
         return None
 
     async def _refused_as_deadlock(
-        self, monitor: DeadlockMonitor, target: str, digest: str
+        self,
+        monitor: DeadlockMonitor,
+        target: str,
+        digest: str,
+        *,
+        brief: str,
+        returns_from: str | None,
     ) -> Refusal | None:
-        """Return the refusal of a handoff that closes a circle without progress, else None."""
-        site = self.site
-        edge = {"source": site.place.name, "target": target, "digest": digest}
-        decision = monitor.handoff(**edge, branch=site.place.visit)
+        """Return the refusal of a move of agents that tell each other nothing new, else None."""
+        branch, source = self.site.place.visit, self.site.place.name
+        if brief and monitor.tell(brief, branch=branch):
+            self.account.learn(brief)
+        decision = monitor.handoff(source=source, target=target, digest=digest, branch=branch)
+        if decision.allows and returns_from is not None:
+            digest = returns_from
+            decision = monitor.give_back(
+                worker=source, supervisor=target, state=digest, branch=branch
+            )
         if decision.allows:
             return None
-        decision = monitor.correct(decision, **edge, branch=site.place.visit)
+        decision = monitor.correct(
+            decision, source=source, target=target, digest=digest, branch=branch
+        )
         if decision.action == "correct":  # the refusal tells the model
-            await site.decide(decision)
+            await self.site.decide(decision)
         else:
             await self._correct_or_postpone(decision)
         return Refusal(decision.guard, decision.cause)

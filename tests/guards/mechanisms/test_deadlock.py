@@ -266,3 +266,35 @@ def test_other_work_excuses_the_same_reply_to_another_brief_and_not_to_the_same_
     for wording in REWORDED:
         same = monitor.dispatch(**said, brief=wording, work="nothing found").action
     assert same == "abort"
+
+
+def returns(monitor: DeadlockMonitor, times: int, *, state: str = "same") -> list[str]:
+    return [
+        monitor.give_back(worker="coder", supervisor="boss", state=state).action
+        for _ in range(times)
+    ]
+
+
+def test_a_worker_that_gives_back_for_the_third_time_is_stuck_until_it_is_told_more() -> None:
+    monitor = DeadlockMonitor()
+    assert returns(monitor, 4) == ["allow", "allow", "escalate", "escalate"]
+    assert monitor.tell("The customer is 17")
+    copy = DeadlockMonitor()
+    copy.load(json.loads(json.dumps(monitor.dump())))
+    assert not copy.tell("the customer is 17, please")
+    assert returns(copy, 3) == ["allow", "allow", "escalate"]
+    assert returns(copy, 2, state="a file was read") == ["allow", "allow"]
+
+
+def test_a_circle_with_something_new_told_in_each_round_is_none() -> None:
+    monitor = DeadlockMonitor()
+    for number in range(30):
+        assert monitor.tell(f"fact {number}")
+        assert actions(walk(monitor, "AB", "BA")) == ["allow", "allow"]
+
+
+def test_words_alone_are_no_progress_for_ever() -> None:
+    monitor = DeadlockMonitor()
+    news = [monitor.tell(f"try number {number}") for number in range(80)]
+    assert news.index(False) == 50
+    assert not any(news[50:])

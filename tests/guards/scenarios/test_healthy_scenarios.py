@@ -284,6 +284,32 @@ def specialists() -> Agent:
     return working([call(f"transfer_to_{name}") for name in SPECIALISTS], name="boss", agents=subs)
 
 
+NEWS: dict[str, Callable[[int], list[Scripted]]] = {
+    "in a reason": lambda n: [call("transfer_to_sub", reason=f"Fact {n}: {CITIES[n % 10]}.")],
+    "in a summary": lambda n: [call("transfer_to_sub", reason="as asked", summary=f"Fact {n}.")],
+    "in a text": lambda n: [Turn(f"Fact {n}.", [call("transfer_to_sub")])],
+    "from a tool": lambda n: [call("look", what=f"{n}"), call("transfer_to_sub")],
+}
+
+
+def helping(news: str, reason: str) -> Agent:
+    """Return a supervisor that answers thirty requests for help with something new each."""
+    numbers = count(1)
+    model = ScriptedModel(lambda _: call("request_help", reason=reason.format(next(numbers))))
+    sub = Agent("sub", model=model)
+    steps = [step for n in range(30) for step in NEWS[news](n)]
+    return working(steps, tool("look", "fact {}".format), name="boss", agents=[sub])
+
+
+@pytest.mark.parametrize("news", NEWS)
+@pytest.mark.parametrize("reason", ["What is next?", "What is the answer to question {}?"])
+async def test_requests_for_help_that_are_answered_with_something_new_go_on(
+    news: str, reason: str
+) -> None:
+    course = await course_of(helping(news, reason))
+    assert (course.text, course.close_reason, course.actions) == ("Done.", None, [])
+
+
 MAILS = numbered("Is this spam? Mail {}: an offer", 100)
 
 TOGETHER: dict[str, Callable[[], Agent]] = {

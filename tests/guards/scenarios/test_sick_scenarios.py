@@ -17,6 +17,7 @@ from agentgraph import Agent, Team, effect
 from agentgraph.guards import Gate, Guards
 from agentgraph.phases import ConversationRouter
 from agentgraph.testing import ScriptedModel, Turn, bad_call, call
+from agentgraph.testing.answers import Scripted
 from tests.guards.scenarios.driver import ask, course_of, in_turn, requests, stuck, tool
 
 LOOP, DEADLOCK = "loop_detector", "deadlock_monitor"
@@ -171,12 +172,44 @@ async def test_a_supervisor_that_is_stuck_on_a_worker_is_corrected_and_then_ende
     assert "'sub' has given the same reply" in course.text
 
 
-async def test_a_supervisor_and_a_sub_agent_that_give_it_to_and_fro_are_ended() -> None:
-    sub = Agent("sub", model=ScriptedModel(lambda _: call("request_help", reason="not mine")))
-    agent = stuck([call("transfer_to_sub")], name="boss", agents=[sub])
+REASONS = [
+    "I cannot read the order",
+    "billing is not my field",
+    "which customer is meant?",
+    "a password is missing",
+    "who pays for this?",
+]
+GIVE_BACK = [call("request_help", reason="not mine")]
+REQUESTS: dict[str, Callable[[int], Scripted]] = {
+    "for the same reason": lambda n: call("request_help", reason="not mine"),
+    "for a reason with another number": lambda n: call("request_help", reason=f"not mine, {n}"),
+    "for another reason": lambda n: call("request_help", reason=REASONS[n % len(REASONS)]),
+    "with another text": lambda n: Turn(f"Alas, {REASONS[n % len(REASONS)]}.", GIVE_BACK),
+}
+TRANSFERS: dict[str, list[Scripted]] = {
+    "without a word": [call("transfer_to_sub")],
+    "with the same words": [call("transfer_to_sub", reason="It is yours", summary="An order.")],
+    "in other words": [
+        call("transfer_to_sub", reason=reason)
+        for reason in ("Look at the order", "please look at the order", "The order: look at it!")
+    ],
+    "with a text": [Turn("I hand you over.", [call("transfer_to_sub")])],
+}
+
+
+@pytest.mark.parametrize("request_for", REQUESTS)
+@pytest.mark.parametrize("transfer", TRANSFERS)
+async def test_a_supervisor_and_a_sub_agent_that_give_it_to_and_fro_are_corrected_and_then_ended(
+    request_for: str, transfer: str
+) -> None:
+    numbers = count(1)
+    model = ScriptedModel(lambda _: REQUESTS[request_for](next(numbers)))
+    sub = Agent("sub", model=model, default_tools=True)
+    agent = stuck(TRANSFERS[transfer], name="boss", agents=[sub])
     course = await course_of(agent)
-    assert (course.close_reason, course.corrections >= 1) == (DEADLOCK, True)
-    assert requests(agent) + len(sub.model.requests) <= 16  # type: ignore[union-attr]
+    assert (course.close_reason, course.corrections) == (DEADLOCK, 1)
+    assert requests(agent) + requests(sub) <= 9
+    assert "somebody else has to decide" in course.text or "was told nothing new" in course.text
 
 
 @pytest.mark.parametrize("members", ["ab", "abc"])

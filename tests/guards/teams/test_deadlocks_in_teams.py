@@ -229,11 +229,12 @@ async def test_a_supervisor_and_a_sub_agent_who_give_it_to_and_fro_end(tier: Tie
     assert asked(boss) == 3
 
 
-async def test_who_asks_for_another_kind_of_help_gets_on() -> None:
+async def test_who_asks_for_another_kind_of_help_and_is_told_nothing_ends_too() -> None:
     numbers = count()
     boss = boss_of(again(lambda: help_me(f"tell me {next(numbers)}")))
     _, decided = await told(boss, "help me")
-    assert actions(decided) == [("max_steps", "abort")]
+    assert actions(decided) == [("deadlock_monitor", "correct"), ("deadlock_monitor", "abort")]
+    assert "asked for help 3 times" in decided[0]["cause"]
 
 
 async def test_where_stakes_are_high_a_human_decides_on_such_a_pair() -> None:
