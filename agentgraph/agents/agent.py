@@ -30,6 +30,7 @@ from agentgraph.agents.spec.tree import history_sizes_of, names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import PublicGraph, substituted
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.guards.policy import Policy
@@ -380,9 +381,20 @@ class Agent(AgentSpec, Generic[Output]):
     @cached_property
     def _graph(self) -> AnyCompiledGraph:
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
-        if self.checkpointer is not None:
-            return self._own_graph
-        return self._own_graph.copy({"checkpointer": None})
+        graph = self._own_graph
+        if self.guards is None:
+            substituted(graph, self._graph_in_tool)
+        return graph if self.checkpointer is not None else graph.copy({"checkpointer": None})
+
+    def _graph_in_tool(self) -> PublicGraph | None:
+        """Return the graph under the guards of the tool around this code, None where it has none.
+
+        Only for an agent without guards.
+        """
+        enclosure = None if outer_call() is None else current_enclosure()
+        if enclosure is None:
+            return None
+        return cast("PublicGraph", self._runner_under(enclosure.policy).graph)
 
     @cached_property
     def _saver(self) -> BaseCheckpointSaver[Any]:

@@ -135,6 +135,7 @@ def copy_of(builder: AnyGraph) -> AnyGraph:
     for source, ends in builder.branches.items():
         duplicate.branches[source] = dict(ends)
     duplicate.compiled = False
+    vars(duplicate).pop("agentgraph_substitute", None)  # a changed graph is no longer the same
     # The build adds it, once more to a graph that was built before.
     duplicate.nodes.pop(DEFAULT_ERROR_HANDLER, None)
     return duplicate

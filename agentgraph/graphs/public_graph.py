@@ -7,12 +7,13 @@ channels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, get_type_hints
 
 from langchain_core.messages import AnyMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langgraph.channels import EphemeralValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
@@ -67,6 +68,15 @@ class PublicGraph(LoopedGraph):
         """Return the names of all channels of its state."""
         return list(self.builder.channels)
 
+    def in_force(self) -> PublicGraph:
+        """Return the graph that runs in the place of this one here: itself, or its substitute."""
+        find_substitute: Substitute | None = getattr(self.builder, _SUBSTITUTE, None)
+        graph = None if find_substitute is None else find_substitute()
+        if graph is None:
+            return self
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        return graph.copy({**settings, "config": merge_configs(graph.config, self.config)})
+
     async def ainvoke(
         self,
         input: Any,
@@ -76,6 +86,8 @@ class PublicGraph(LoopedGraph):
         **kwargs: Any,
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
+        if (graph := self.in_force()) is not self:
+            return await graph.ainvoke(input, config, output_keys=output_keys, **kwargs)
         own_input, keys = self._choose(input, config, output_keys)
         result = await super().ainvoke(own_input, config, output_keys=keys, **kwargs)
         return result if keys is output_keys else self._for_parent(result, own_input, config)
@@ -89,6 +101,8 @@ class PublicGraph(LoopedGraph):
         **kwargs: Any,
     ) -> Any:
         """Run to the end; a graph around this one gets the messages that it lacks."""
+        if (graph := self.in_force()) is not self:
+            return graph.invoke(input, config, output_keys=output_keys, **kwargs)
         own_input, keys = self._choose(input, config, output_keys)
         result = super().invoke(own_input, config, output_keys=keys, **kwargs)
         return result if keys is output_keys else self._for_parent(result, own_input, config)
@@ -102,6 +116,8 @@ class PublicGraph(LoopedGraph):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
+        if (graph := self.in_force()) is not self:
+            return graph.astream(input, config, output_keys=output_keys, **kwargs)
         own_input, keys = self._choose(input, config, output_keys)
         settings = self._with_context(config, kwargs)
         parts = super().astream(own_input, config, output_keys=keys, **settings)
@@ -117,6 +133,8 @@ class PublicGraph(LoopedGraph):
         **kwargs: Any,
     ) -> Iterator[Any]:
         """Run, and yield what happens; `values` and `updates` have public channels only."""
+        if (graph := self.in_force()) is not self:
+            return graph.stream(input, config, output_keys=output_keys, **kwargs)
         own_input, keys = self._choose(input, config, output_keys)
         settings = self._with_context(config, kwargs)
         return super().stream(own_input, config, output_keys=keys, **settings)
@@ -177,6 +195,31 @@ class PublicGraph(LoopedGraph):
         earlier = {message.id: message for message in own_input.get("messages") or ()}
         new = [m for m in result.get("messages") or () if m.id not in earlier or m != earlier[m.id]]
         return {**result, "messages": new}
+
+
+Substitute: TypeAlias = Callable[[], PublicGraph | None]
+_SUBSTITUTE = "agentgraph_substitute"
+"""The attribute of a builder that finds the substitute: all copies of a graph share its builder."""
+_SETTINGS = (
+    "checkpointer",
+    "store",
+    "cache",
+    "interrupt_before_nodes",
+    "interrupt_after_nodes",
+    "step_timeout",
+    "stream_mode",
+    "debug",
+)
+"""What a user may have changed in a copy of a graph."""
+
+
+def substituted(graph: AnyCompiledGraph, find_substitute: Substitute) -> AnyCompiledGraph:
+    """Return a graph in whose place another runs wherever `find_substitute` returns one.
+
+    That holds for its copies too, such as those of `with_config`, but for no patched one.
+    """
+    setattr(graph.builder, _SUBSTITUTE, find_substitute)
+    return graph
 
 
 class _Keys(list[str]):

@@ -92,7 +92,7 @@ class Runner:
         effects: Mapping[str, Effect],
     ) -> None:
         self._agent = agent
-        self._graph = graph
+        self.graph = graph
         self._effects = effects
         self._threads = Threads(agent, graph, saver, effects)
         self._own_audit = None if agent.policy is None else agent.policy.audit
@@ -353,7 +353,7 @@ class Runner:
             config = with_saver(config, with_first_read(self._threads.saver, start.checkpoint))
         try:
             result: Any = await run_whole(
-                self._graph,
+                self.graph,
                 start.graph_input,
                 config,
                 result_keys=RESULT_KEYS,

@@ -8,7 +8,7 @@ returns it or raises `GuardStopped`; the wrappers of the nodes carry it out in t
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -201,7 +201,7 @@ class NodeInterceptor:
         ledger = account.outer_ledger
         if call.ledger is not None:
             ledger = OuterLedger(call.ledger, account.path_prefix)
-        if call.loop is not get_running_loop():
+        if call.loop is not _get_running_loop():  # None in a synchronous tool
             ledger = None  # another loop must not use the connections of the log
         return Enclosure(account, site.policy, path, site.place.depth, ledger)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langchain_core.messages.ai import UsageMetadata
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agentgraph import Agent, Guards, Team, patched
 from agentgraph.guards import CostBudget, Gate, MemorySink, StepLimit, Subject, folded
@@ -271,13 +273,70 @@ async def test_each_run_has_its_own_budget_beside_the_outer_one() -> None:
     assert len(model.requests) == 2 * 3
 
 
-# Whoever takes the graph of an agent without guards has compiled it.
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "graph"])
+@WAY
 async def test_an_agent_without_guards_is_under_those_of_the_tool_s_agent(way: str) -> None:
     model = busy()
     tool = WAYS[way](solo(model, name="other", guards=None))
     reply = await alone(tool, ASK, guards=watched(steps=calls(7))).ainvoke("go")
     assert (reply.close_reason, len(model.requests)) == ("max_steps", 6)
+
+
+def by_graph_stream(other: Agent) -> Any:
+    graph = other.graph.with_config(tags=["aside"])
+
+    async def ask(question: str) -> str:
+        """Ask the other agent."""
+        parts = graph.astream({"messages": [("user", question)]}, stream_mode="values")
+        states = [part async for part in parts]
+        return str(states[-1]["messages"][-1].text)
+
+    return ask
+
+
+def by_blocking_graph(other: Agent) -> Any:
+    def ask(question: str) -> str:
+        """Ask the other agent."""
+        result = other.graph.invoke({"messages": [("user", question)]})
+        return str(result["messages"][-1].text)
+
+    return ask
+
+
+def by_node(other: Agent) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("other", other.graph)
+    builder.add_edge(START, "other")
+    graph: Any = builder.compile()
+
+    async def ask(question: str) -> str:
+        """Ask a graph of others with the other agent as its node."""
+        result = await graph.ainvoke({"messages": [("user", question)]})
+        return str(result["messages"][-1].text)
+
+    return ask
+
+
+async def test_that_graph_has_no_guards_elsewhere() -> None:
+    model = ScriptedModel([call("look", what="it"), "Seen."])
+    graph = solo(model, look, name="other", guards=None).graph
+    result = await graph.ainvoke({"messages": [HumanMessage("go")]})
+    assert result["messages"][-1].text == "Seen."
+
+
+@pytest.mark.parametrize("by", [by_graph, by_graph_stream, by_blocking_graph, by_node])
+async def test_the_graph_of_an_agent_without_guards_is_under_those_of_the_tool_s_agent(
+    by: Ask,
+) -> None:
+    def refuses(subject: Subject) -> bool | str:
+        return subject.tool != "look" or "nobody may look"
+
+    model = busy()
+    other = solo(model, look, name="other", guards=None)
+    guards = watched(steps=calls(7), gates=Gate(policy=refuses))
+    outer = alone(by(other), ASK, guards=guards)
+    reply = await outer.ainvoke("go")
+    assert (reply.close_reason, len(model.requests)) == ("max_steps", 6)
+    assert "nobody may look" in str(model.requests[-1].messages)
 
 
 async def test_a_graph_of_others_in_a_tool_is_counted_too() -> None:
