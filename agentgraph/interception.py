@@ -166,6 +166,10 @@ class Interceptor(Protocol):
         """Count the workers that begin now, and say which must wait, and which may not begin."""
         ...
 
+    def watch(self) -> AbstractContextManager[object]:
+        """Return what watches the code of a tool: the models and tools that it calls itself."""
+        ...
+
     def time_limit(self) -> AbstractContextManager[object]:
         """Return the time limit of the stage or of the input, whichever comes first."""
         ...

@@ -15,8 +15,8 @@ from tests.walks import WALKS, Profile, Profiler, Visit, Walk, listing, measured
 # Measured with Python 3.11. The figures do not depend on time: clocks stand still, and only what
 # each walk does by itself counts. Lower a ceiling as soon as its figure has fallen.
 CEILINGS = {
-    "supervisor": Walk(modules=38, hops=252, depth=14),
-    "guarded supervisor": Walk(modules=69, hops=715, depth=17),
+    "supervisor": Walk(modules=38, hops=253, depth=14),
+    "guarded supervisor": Walk(modules=70, hops=722, depth=17),
     "session": Walk(modules=99, hops=1092, depth=21),
     "server": Walk(modules=32, hops=104, depth=12),
     "retry": Walk(modules=56, hops=295, depth=18),

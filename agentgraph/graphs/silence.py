@@ -33,7 +33,7 @@ class Silence:
         self._holds = holds
         self._chunks: list[Any] = []
         self._write: StreamWriter = self._chunks.append
-        self.config = self._quiet(var_child_runnable_config.get() or {})
+        self.config = self.quiet(var_child_runnable_config.get() or {})
 
     def __enter__(self) -> Self:
         self._token = var_child_runnable_config.set(self.config)
@@ -53,7 +53,8 @@ class Silence:
         for chunk in chunks:
             self._write(chunk)
 
-    def _quiet(self, config: RunnableConfig) -> RunnableConfig:
+    def quiet(self, config: RunnableConfig) -> RunnableConfig:
+        """Return a config without streams."""
         values: Mapping[str, Any] = config.get(CONF, {})
         quiet = {name: value for name, value in values.items() if name != CONFIG_KEY_STREAM}
         runtime = values.get(CONFIG_KEY_RUNTIME)

@@ -11,19 +11,22 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AnyMessage, RemoveMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
 from agentgraph.agents.nodes.middleware import Stops
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.blocking import in_thread, without_aborts
+from agentgraph.graphs.silence import Silence
+from agentgraph.interception import outer_call
 from agentgraph.outcomes import Finish, Handoff, Note
 from agentgraph.running import Run
 from agentgraph.timeouts import is_left_behind
@@ -101,11 +104,33 @@ def recording_tool(tool: BaseTool) -> BaseTool:
 def _with_record(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        result = await without_aborts(function(*args, **kwargs))
+        result = await _run_watched(function, *args, **kwargs)
         _record(result)
         return result
 
     return run
+
+
+async def _run_watched(function: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+    """Run the code of a tool; guards watch the models and tools that it calls itself."""
+    call = outer_call()
+    if call is None:
+        return await without_aborts(function(*args, **kwargs))
+    with call.interceptor.watch():
+        if not call.interceptor.judges_answers:
+            return await without_aborts(function(*args, **kwargs))
+        with Silence(holds=lambda: False) as silence:  # no gate judges what its models say
+            quiet = {name: _quiet(value, silence) for name, value in kwargs.items()}
+            return await without_aborts(function(*args, **quiet))
+
+
+def _quiet(value: Any, silence: Silence) -> Any:
+    """Return an argument of a tool without the streams that a config in it has."""
+    if isinstance(value, ToolRuntime):
+        return replace(value, config=silence.quiet(value.config))
+    if not isinstance(value, dict) or "callbacks" not in value:
+        return value
+    return silence.quiet(cast(RunnableConfig, value))
 
 
 def _in_thread(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

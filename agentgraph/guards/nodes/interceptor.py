@@ -30,6 +30,7 @@ from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.nodes.approval import run_approved
 from agentgraph.guards.nodes.extra_guards import keeps_running, objection
 from agentgraph.guards.nodes.foreign.calls import input_message_id
+from agentgraph.guards.nodes.foreign.watch import Watch, watched_by
 from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
 from agentgraph.guards.nodes.site import Site, stop_error
@@ -204,6 +205,10 @@ class NodeInterceptor:
         if call.loop is not _get_running_loop():  # None in a synchronous tool
             ledger = None  # another loop must not use the connections of the log
         return Enclosure(account, site.policy, path, site.place.depth, ledger)
+
+    def watch(self) -> AbstractContextManager[object]:
+        """Return what watches the code of a tool: the models and tools that it calls itself."""
+        return watched_by(Watch(self.site, is_tool=True))
 
     def time_limit(self) -> AbstractContextManager[object]:
         """Return the time limit of the stage or of the whole run, whichever comes first."""

@@ -13,8 +13,12 @@ from langchain_core.messages.ai import UsageMetadata
 
 from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision
-from agentgraph.guards.mechanisms.spending.budget import Reservation
-from agentgraph.guards.mechanisms.spending.prices import cost_of, most_output_of, worst_cost
+from agentgraph.guards.mechanisms.spending.budget import Reservation, Spend
+from agentgraph.guards.mechanisms.spending.prices import (
+    cost_of,
+    most_output_of,
+    worst_cost,
+)
 from agentgraph.guards.nodes.site import Site
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pending_writes import PendingWrites
@@ -74,24 +78,11 @@ async def reserve(
     # Of a model without a limit, only what it has written before is certain to be needed.
     surplus = 0 if stated_output else output - estimates.most_written
     tokens = estimates.of(messages, call.specs, output)
-    usd: Decimal | None = None
-    assumed_amounts: dict[str, Any] = {"assumed_tokens": surplus} if surplus else {}
-    if any(spend.is_in_usd for spend in spends):
-        prices = site.policy.prices
-        usd = worst_cost(prices, name, tokens - output, output)
-        if surplus:
-            assumed_amounts["assumed_usd"] = worst_cost(prices, name, 0, surplus) or Decimal(0)
     if pending_writes is not None:
         await _recall(account, pending_writes)
-    reservations: list[Reservation] = []
-    payment = Payment(reservations)
-    # In all budgets or in none: where the last one refuses, the others must not stay reserved.
-    for spend in spends:
-        decision, reservation = spend.reserve(tokens=tokens, usd=usd, **assumed_amounts)
-        if reservation is None:
-            payment.release()
-            raise GuardStopped(await site.decide_by_table(decision))
-        reservations.append(reservation)
+    payment = hold(site, spends, name, tokens, output, surplus)
+    if isinstance(payment, Decision):
+        raise GuardStopped(await site.decide_by_table(payment))
     try:
         if pending_writes is not None:
             await pending_writes.write(account.spending.dump())
@@ -100,6 +91,31 @@ async def reserve(
     except BaseException:
         payment.release()
         raise
+    return payment
+
+
+def hold(
+    site: Site, spends: Sequence[Spend], name: str, tokens: int, output: int, surplus: int
+) -> Payment | Decision:
+    """Reserve what a call may cost in all budgets, or in none and return the denial of one.
+
+    `output` of the tokens are those that the model may write, of which `surplus` is only assumed.
+    """
+    usd: Decimal | None = None
+    assumed_amounts: dict[str, Any] = {"assumed_tokens": surplus} if surplus else {}
+    if any(spend.is_in_usd for spend in spends):
+        prices = site.policy.prices
+        usd = worst_cost(prices, name, tokens - output, output)
+        if surplus:
+            assumed_amounts["assumed_usd"] = worst_cost(prices, name, 0, surplus) or Decimal(0)
+    reservations: list[Reservation] = []
+    payment = Payment(reservations)
+    for spend in spends:
+        decision, reservation = spend.reserve(tokens=tokens, usd=usd, **assumed_amounts)
+        if reservation is None:
+            payment.release()
+            return decision
+        reservations.append(reservation)
     return payment
 
 

@@ -23,6 +23,7 @@ from agentgraph.guards.mechanisms.saga import Registration, Saga
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.mechanisms.spending.tool_limit import ToolLimit
 from agentgraph.guards.nodes.extra_guards import act_on, keeps_running, objection
+from agentgraph.guards.nodes.foreign.watch import Forbidden
 from agentgraph.guards.nodes.site import Overdue, Site
 from agentgraph.interception import (
     ControlFlow,
@@ -72,6 +73,12 @@ class GuardedToolCall:
             if not is_cut_off(error):
                 raise
             return await cut_off(site, use, error)
+        except Forbidden as stop:
+            await site.decide(replace(stop.decision, action="deny"))
+            cause = f"`{use.name}` was broken off: {stop.decision.cause}"
+            return _answer(
+                use, f"Error: {cause}. What it has done so far is not known.", failed=True
+            )
 
     async def _run(self) -> object:
         """Run the tool within its time limit, and observe its answer."""

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.tools import tool
 
 from agentgraph import Agent, Guards, Team, patched
 from agentgraph.errors import ConfigurationError
 from agentgraph.guards import CostBudget, CostVelocity
 from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, call
+from tests.guards.foreign_graphs.foreign_shapes import SHAPES
 from tests.guards.guarded_agents import look, stopped_by, watched
 
 A_THOUSAND: Any = {"input_tokens": 900, "output_tokens": 100, "total_tokens": 1_000}
@@ -104,3 +107,37 @@ def test_a_team_is_no_graph_of_a_model_though_a_speaker_is_called_like_one() -> 
     team = Team([speaker], round_robin(["agent"], max_turns=1), name="clerks", guards=None)
     boss = placed("boss/clerks", team, in_dollars("boss"))
     assert "clerks" in boss.graph.nodes
+
+
+# Models in nodes that guards do not know.
+
+UNSEEN = ("dict", "method", "graph in a list")
+
+
+def office(shape: str, guards: Guards, *turns: Any) -> Agent:
+    graph = SHAPES[shape].make(ScriptedModel([*turns]), tool(look))
+    boss = ScriptedModel([call("transfer_to_office"), "Bye."])
+    return Agent("boss", model=boss, agents=[graph], guards=guards, default_tools=False)
+
+
+def asks_for(tokens: int, what: str) -> Turn:
+    usage = UsageMetadata(input_tokens=tokens, output_tokens=0, total_tokens=tokens)
+    return Turn("", [call("look", what=what)], usage=usage)
+
+
+@pytest.mark.filterwarnings("ignore:guards. .* asks a model in a node")
+@pytest.mark.parametrize("shape", UNSEEN)
+async def test_dollars_limit_models_in_nodes_that_guards_do_not_know(shape: str) -> None:
+    prices = {"scripted": (1, 1), "boss/office": (1_000, 1_000)}
+    budget = CostBudget(usd=5, prices=prices)
+    turns = [asks_for(4_000, "a"), asks_for(4_000, "b"), asks_for(4_000, "c"), "Done."]
+    reply = await office(shape, Guards(budget=budget), *turns).ainvoke("go")
+    assert reply.close_reason == "cost_budget"
+
+
+@pytest.mark.filterwarnings("ignore:guards. .* asks a model in a node")
+@pytest.mark.parametrize("shape", UNSEEN)
+async def test_a_call_there_without_usage_is_charged_as_it_was_estimated(shape: str) -> None:
+    turns = [asks_for(0, f"{n}") for n in range(9)]
+    reply = await office(shape, Guards(budget=6_000), *turns, "Done.").ainvoke("go")
+    assert reply.close_reason == "cost_budget"

@@ -6,16 +6,13 @@ watch is such a callback: it cannot repeat a call or answer in its place, but it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
@@ -25,23 +22,30 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.guard import Hook
 from agentgraph.guards.mechanisms.approval import APPROVAL
 from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.guards.mechanisms.spending.estimates import estimate
 from agentgraph.guards.nodes.extra_guards import objection
+from agentgraph.guards.nodes.payment import Payment, fail, hold, settle
 from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
-from agentgraph.interception import current_interceptor
+from agentgraph.interception import OuterCall, current_interceptor, outer_call
 from agentgraph.timeouts import is_left_behind
 
 
 class Forbidden(GuardStopped):
     """A watch has forbidden a call; the decision is not recorded yet."""
 
+    decision: Decision
+
 
 class Watch(BaseCallbackHandler):
     """Counts the calls that are made while it is installed; raises `Forbidden` for one too many.
 
     `site` is opened with the first call. With `is_model` the node stands for a model: its guards
-    have admitted the first call, and pay for the last one.
+    have admitted the first call, and pay for the last one. With `is_tool` it is the
+    code of an agent's tool: the tools that it calls without a model are its own affair. `priced_as`
+    returns the name that prices have for the models at a place; without it, each has its own.
     """
 
     raise_error = True
@@ -53,14 +57,23 @@ class Watch(BaseCallbackHandler):
         on_first: Callable[[], object] | None = None,
         *,
         is_model: bool = False,
+        is_tool: bool = False,
+        priced_as: Callable[[Place], str] | None = None,
     ) -> None:
         self._open = site
+        self._priced_as = priced_as
         self._on_first = on_first
         self._is_model = is_model
+        self._is_tool = is_tool
         self._site: Site | None = None
+        self.within: OuterCall | None = None
+        """The tool call around the calls that it sees; in another one, another guard sees them."""
         self.calls = 0
         """How many models the node has asked."""
-        self._unpaid: LLMResult | None = None
+        self._unpaid: AIMessage | None = None
+        self._payments: dict[object, tuple[str, Payment]] = {}
+        self._too_fast: Decision | None = None
+        """The denial of the next call, where the last one has spent too fast."""
         self._judged_calls: dict[str, tuple[str, Mapping[str, object]]] = {}
         self.message: AIMessage | None = None
         """The last message that a model has given."""
@@ -70,42 +83,68 @@ class Watch(BaseCallbackHandler):
         """Note a tool call that was judged already: it may run, unless it is changed."""
         self._judged_calls[call_id] = tool, args
 
-    def on_chat_model_start(self, *args: Any, **fields: Any) -> None:
+    def on_chat_model_start(
+        self, serialized: Any, messages: Sequence[Sequence[BaseMessage]], **fields: Any
+    ) -> None:
         """Count a call of a chat model, or forbid it."""
-        self.on_llm_start()
+        self._start([message for part in messages for message in part], **fields)
 
-    def on_llm_start(self, *args: Any, **fields: Any) -> None:
+    def on_llm_start(self, serialized: Any, prompts: Sequence[str], **fields: Any) -> None:
         """Count a call of a model, or forbid it."""
+        self._start([HumanMessage(prompt) for prompt in prompts], **fields)
+
+    def _start(self, messages: Sequence[BaseMessage], **fields: Any) -> None:
         if not self._sees():
             return  # a guarded node within asks its model
         self.calls += 1
         if self._is_model and self.calls == 1:
             return
         site = self._open_site()
-        decision = _denial_at(site) or _objection_to(site, "before_model")
+        decision = _denial_at(site) or self._too_fast
+        decision = decision or _objection_to(site, "before_model", messages=messages)
         if decision is not None:
             raise _forbidden(decision)
+        own_name = str((fields.get("metadata") or {}).get("ls_model_name") or "")
+        name = own_name if self._priced_as is None else self._priced_as(site.place)
+        estimates = site.account.estimates
+        output = estimates.likely_output
+        tokens = estimate(messages, (), output)
+        spends = site.account.spends_under(site.policy)
+        surplus = output - estimates.most_written
+        payment = hold(site, spends, name, tokens, output, surplus)
+        if isinstance(payment, Decision):
+            raise _forbidden(payment)
         site.account.step()
-        site.record("model", model=site.place.path)
+        payment.record_seq = site.record("model", model=name or site.place.path)
+        self._payments[fields.get("run_id")] = name, payment
 
     def on_llm_end(self, response: LLMResult, **fields: Any) -> None:
-        """Count the tokens of a call."""
+        """Pay for a call."""
         if not self._sees():
             return
         messages = [m for m in _messages_of(response) if isinstance(m, AIMessage)]
-        self.message = messages[-1] if messages else self.message
-        paid_response, self._unpaid = (
-            (self._unpaid, response) if self._is_model else (response, None)
-        )
-        if paid_response is None:
+        message = messages[-1] if messages else AIMessage("")
+        self.message = message if messages else self.message
+        paid_message, self._unpaid = (self._unpaid, message) if self._is_model else (message, None)
+        name, payment = self._payments.pop(fields.get("run_id"), ("", None))
+        if self._is_tool:  # what it finds out by its models, the agent gets to know in the end
+            self._open_site().account.learn(str(message.text), str(fields.get("run_id")))
+        if paid_message is None or payment is None:
             return
         site = self._open_site()
-        for spend in site.account.spends_under(site.policy):
-            _, reservation = spend.reserve(tokens=0, usd=Decimal(0))
-            if reservation is not None:
-                reservation.settle(tokens=_tokens_of(paid_response), usd=Decimal(0))
+        self._too_fast = settle(site, name, paid_message, payment)
         if site.policy.extra_guards:
-            site.fold("model", usage=_usage_of(paid_response))
+            site.fold("model", usage=paid_message.usage_metadata)
+
+    def on_llm_error(self, error: BaseException, **fields: Any) -> None:
+        """Return what was reserved for a call that failed."""
+        _, payment = self._payments.pop(fields.get("run_id"), ("", None))
+        if payment is None:
+            return
+        site = self._open_site()
+        fail(site, error, payment)
+        if site.policy.extra_guards:
+            site.fold("model", failed=True)
 
     def on_tool_start(
         self,
@@ -117,7 +156,7 @@ class Watch(BaseCallbackHandler):
         **fields: Any,
     ) -> None:
         """Let a tool run that its gates allow, and forbid any other."""
-        if not self._sees():
+        if not self._sees() or (self._is_tool and tool_call_id is None):
             return
         name = str(serialized.get("name") or "")
         args = dict(inputs) if isinstance(inputs, Mapping) else {"input": input_str}
@@ -128,7 +167,8 @@ class Watch(BaseCallbackHandler):
         site = self._open_site()
         decision = None
         if judged_call is None or judged_call[0] != name:
-            decision = unapproved(site.policy, name) or _beyond_limit(site, name)
+            help_text = _IN_TOOL if self._is_tool else _IN_NODE
+            decision = unapproved(site.policy, name, help_text) or _beyond_limit(site, name)
         decision = decision or _tool_denial(site, name, args)
         decision = decision or _objection_to(site, "before_tool", name, args)
         if decision is not None:
@@ -139,7 +179,7 @@ class Watch(BaseCallbackHandler):
 
     def _sees(self) -> bool:
         """Tell whether a call is no other guard's: neither of a watch within, nor of an agent."""
-        if _current.get() is not self:
+        if _current.get() is not self or outer_call() is not self.within:
             return False
         if is_left_behind():
             raise _forbidden(Decision("abort", "deadline", "the run has gone on without this call"))
@@ -164,6 +204,8 @@ register_configure_hook(_current, inheritable=True)
 @contextmanager
 def watched_by(watch: Watch | None) -> Iterator[None]:
     """Install a watch, or none, around a block."""
+    if watch is not None:
+        watch.within = outer_call()
     token = _current.set(watch)
     try:
         yield
@@ -186,15 +228,19 @@ def _denial_at(site: Site) -> Decision | None:
     return next((decision for decision in denials if decision is not None), None)
 
 
-def unapproved(policy: Policy, tool: str) -> Decision | None:
+_IN_NODE = (
+    "as guards do not know the node that runs it: "
+    "name it, patched(graph, Guards(…), tools='<node>')"
+)
+_IN_TOOL = "inside of another tool: guard the graph that calls it, patched(graph, Guards(…))"
+
+
+def unapproved(policy: Policy, tool: str, help_text: str = _IN_NODE) -> Decision | None:
     """Return the denial of a call that needs a human's approval where nobody can be asked."""
     approval = policy.interrupt_on
     if approval is None or not approval.verbs(tool):
         return None
-    cause = (
-        f"{approval.ask(tool).cause}, and nobody can be asked here, as guards do not know the "
-        "node that runs it: name it, patched(graph, Guards(…), tools='<node>')"
-    )
+    cause = f"{approval.ask(tool).cause}, and nobody can be asked here, {help_text}"
     return Decision("deny", APPROVAL, cause, evidence={"tool": tool})
 
 
@@ -223,27 +269,17 @@ def _tool_denial(site: Site, tool: str, args: Mapping[str, object]) -> Decision 
 
 
 def _objection_to(
-    site: Site, hook: Hook, tool: str = "", args: Mapping[str, object] | None = None
+    site: Site,
+    hook: Hook,
+    tool: str = "",
+    args: Mapping[str, object] | None = None,
+    messages: Sequence[BaseMessage] = (),
 ) -> Decision | None:
     """Return the decision of a user's guard that forbids a call, None where it may be made."""
     if not site.policy.extra_guards:
         return None
-    return run_sync(objection(site, hook, messages=(), tool=tool, args=args))
+    return run_sync(objection(site, hook, messages=messages, tool=tool, args=args))
 
 
 def _messages_of(response: LLMResult) -> list[object]:
     return [getattr(one, "message", None) for many in response.generations for one in many]
-
-
-def _tokens_of(response: LLMResult) -> int:
-    return sum(usage["total_tokens"] for usage in _usages_of(response))
-
-
-def _usage_of(response: LLMResult) -> UsageMetadata | None:
-    usages = _usages_of(response)
-    return reduce(add_usage, usages) if usages else None
-
-
-def _usages_of(response: LLMResult) -> list[UsageMetadata]:
-    messages = [m for m in _messages_of(response) if isinstance(m, AIMessage)]
-    return [m.usage_metadata for m in messages if m.usage_metadata is not None]

@@ -154,7 +154,8 @@ class ForeignWrappers:
     async def _ask(self, interceptor: NodeInterceptor, state: Any, call: Call, name: str) -> Any:
         """Ask the model's node under guard; return its result, or the one that replaces it."""
         site = interceptor.site
-        run = WatchedNode(call, partial(Watch, site, is_model=True), judges=site.policy.judges)
+        watch = partial(Watch, site, is_model=True, priced_as=self._priced_name)
+        run = WatchedNode(call, watch, judges=site.policy.judges)
         in_texts = name in self.named_models or not self.has_messages
         node = ModelNode(state, run.run, updates_of, run.message, in_texts)
         interceptor.site = site = replace(site, place=replace(site.place, read=node.text_of))
@@ -202,7 +203,8 @@ class ForeignWrappers:
         async def node_call(state: Any, call: Call) -> Any:
             interceptor = self._interceptor()
             site = interceptor.site
-            tools_node, watch = ToolsNode(state, self._messages()), Watch(site)
+            tools_node = ToolsNode(state, self._messages())
+            watch = Watch(site, priced_as=self._priced_name)
             await self._admit_calls(site, tools_node)
             for tool_call in tools_node.open_calls:
                 watch.knows(str(tool_call["id"]), tool_call["name"], tool_call["args"])
@@ -272,7 +274,7 @@ class ForeignWrappers:
                 return end
             interceptor, above = self._interceptor(), _above.get()
             level = _Level(interceptor.account)
-            watch = Watch(interceptor.site)
+            watch = Watch(interceptor.site, priced_as=self._priced_name)
             token = _above.set(level)
             try:
                 with intercepted_by(None), watched_by(watch):
@@ -300,7 +302,7 @@ class ForeignWrappers:
                 return end
             # A model may be asked by a graph that the node runs, whose config is another.
             lazy = _LazySite(partial(self._interceptor, get_config()))
-            watch = partial(Watch, lazy.site, self._warn)
+            watch = partial(Watch, lazy.site, self._warn, priced_as=self._priced_name)
             run = WatchedNode(call, watch, judges=self.policy.judges)
             try:
                 with intercepted_by(None):
