@@ -12,7 +12,7 @@ from agentgraph.errors import GuardStopped
 from agentgraph.guards.decision import Decision, FailureClass
 from agentgraph.guards.mechanisms.breaker import Permit
 from agentgraph.guards.mechanisms.gates.gate import Document, Subject, ValidationResult
-from agentgraph.guards.nodes.site import Site
+from agentgraph.guards.nodes.site import Site, stop_error
 from agentgraph.guards.policy import Policy
 
 INPUT = "input"
@@ -72,7 +72,9 @@ async def judge_input(site: Site, texts: Sequence[str]) -> Decision | None:
         for text in texts:
             context = {"agent": site.place.path}
             subject = Subject(site.place.name, text=text, context=context)
-            result = await gate.check_input(subject, site.place.path)
+            result = await site.until_deadline(gate.check_input(subject, site.place.path))
+            if isinstance(result, Decision):
+                return result
             site.record("gate", of="input", **result.to_dict())
             if not result.passed:
                 evidence = {"layer": INPUT, "validation": result.to_dict()}
@@ -112,10 +114,11 @@ async def judge_once(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
     Raises as `judge` does.
     """
     subject = _subject(site, text, messages)
-    failure = await _failed_gate(site, subject)
+    failure = await _failed_in_time(site, subject)
     if failure is None:
         if site.policy.escalation.critic is not None:
-            await _criticize(site, subject, text)
+            with site.time_limit():
+                await _criticize(site, subject, text)
         return None
     failure_class = failure.failure_class or "schema_failure"
     cell = site.policy.table.cell(failure_class, site.policy.tier)
@@ -157,12 +160,20 @@ async def check_edit(site: Site, text: str, messages: Sequence[BaseMessage]) -> 
         cause = "the edit is not in the form of the answer"
         decision = Decision("escalate", "gate", cause, "schema_failure")
         raise AnswerWithheld(await site.decide(decision), text)
-    failure = await _failed_gate(site, _subject(site, text, messages))
+    failure = await _failed_in_time(site, _subject(site, text, messages))
     if failure is not None:
         evidence = {"validation": failure.to_dict()}
         cause = f"the edit does not pass: {failure.cause}"
         decision = Decision("escalate", "gate", cause, failure.failure_class, evidence)
         raise AnswerWithheld(await site.decide(decision), text)
+
+
+async def _failed_in_time(site: Site, subject: Subject) -> ValidationResult | None:
+    """Return what `_failed_gate` does; raise `GuardStopped` where the deadline passes before."""
+    failure = await site.until_deadline(_failed_gate(site, subject))
+    if isinstance(failure, Decision):
+        raise stop_error(await site.decide_by_table(failure))
+    return failure
 
 
 async def _failed_gate(site: Site, subject: Subject) -> ValidationResult | None:

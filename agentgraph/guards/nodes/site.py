@@ -269,6 +269,17 @@ class Site:
             return await work()
         return await cut_off(work, partial(self.time_limit, step_s, layer))
 
+    async def until_deadline(self, check: Awaitable[T]) -> T | Decision:
+        """Return what a check finds, or the denial of the deadline that passes before."""
+        deadline = self.deadline()
+        if deadline is None:
+            return await check
+        try:
+            with self.time_limit():
+                return await check
+        except Overdue:
+            return deadline.check()
+
     def time_limit(self, step_s: float | None = None, layer: Layer = "step") -> in_time:
         """Return a context that is cut off at the deadline, or after a step's or tool's seconds."""
         return in_time(self.deadline(), step_s, layer)
@@ -313,7 +324,8 @@ class Overdue(ModelError, TimeoutError):
 
     def __init__(self, layer: Layer, seconds: float) -> None:
         self.layer = layer
-        super().__init__(f"cut off after {seconds:.6g} s by the deadline of the {layer}")
+        when = f"after {seconds:.6g} s" if seconds > 0 else "at once"
+        super().__init__(f"cut off {when} by the deadline of the {layer}")
 
 
 class in_time:

@@ -347,7 +347,9 @@ async def _denied_by_gate(site: Site, use: ToolUse) -> Decision | None:
     context = {"agent": place.path, "steps": site.account.spending.progress.steps}
     subject = Subject(place.name, use.name, use.args, context=context)
     for gate in site.policy.gates:
-        result = await gate.check_call(subject, place.path)
+        result = await site.until_deadline(gate.check_call(subject, place.path))
+        if isinstance(result, Decision):
+            return result  # the next model node makes the same decision, and acts on it
         validation = result.to_dict()
         if result.checks:
             site.record("gate", tool=use.name, **validation)

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agentgraph import Agent, Guards
+from agentgraph import Agent, Guards, patched
 from agentgraph.clock import clock as current_clock
 from agentgraph.errors import ModelError
-from agentgraph.guards import Backoff, Deadlines, Escalation, Subject
+from agentgraph.guards import Backoff, Deadlines, Escalation, Gate, Subject
 from agentgraph.participant import Participant
 from agentgraph.sessions import EV_ROUND_FAILED
-from agentgraph.testing import Fault, call
+from agentgraph.testing import Fault, ScriptedModel, call
+from tests.guards.guarded_agents import stopped_by
 from tests.guards.metered_models import Driven, actions, asked, told, worker
 from tests.guards.timed_agents import FOREVER_S, guards, hangs, line
 from tests.sessions.talk import after, held, of_type
@@ -180,6 +182,33 @@ async def test_a_critic_that_hangs_is_cut_off(time: Driven) -> None:
     policy = guards(workflow_s=100, escalation=Escalation(0.5, doubtful))
     (end, _), seconds = await time.lasting(told(worker("a", ["So."], guards=policy), "go"))
     assert (end.close_reason, seconds) == ("deadline:workflow", 100)
+
+
+@pytest.mark.parametrize("gate", ["input", "policy", "grounding"])
+async def test_a_gate_that_hangs_is_cut_off_before_anything_passes(time: Driven, gate: Any) -> None:
+    async def doubts(subject: Subject) -> bool:
+        await current_clock().sleep(FOREVER_S)
+        return True
+
+    policy = guards(workflow_s=100, gates=Gate(**{gate: doubts}))
+    agent = worker("a", [call("look"), "So."], tools=[look], guards=policy)
+    (end, _), seconds = await time.lasting(told(agent, "go"))
+    assert (end.close_reason, seconds) == ("deadline:workflow", 100)
+    assert asked(agent) == {"input": 0, "policy": 1, "grounding": 2}[gate]
+    texts = [str(m.text) for m in await agent.ahistory("t") if isinstance(m, ToolMessage)]
+    assert all(text.startswith("Not executed: ") for text in texts) or gate == "grounding"
+
+
+@pytest.mark.parametrize("gate", ["input", "grounding"])
+async def test_a_gate_that_hangs_in_a_graph_of_others_is_cut_off(time: Driven, gate: Any) -> None:
+    async def doubts(subject: Subject) -> bool:
+        await current_clock().sleep(FOREVER_S)
+        return True
+
+    graph = create_agent(ScriptedModel(["So."]), [])
+    safe = patched(graph, guards(workflow_s=100, gates=Gate(**{gate: doubts})))
+    said, seconds = await time.lasting(safe.ainvoke({"messages": [("user", "go")]}))
+    assert (seconds, stopped_by(said)) == (100, "deadline:workflow")
 
 
 @pytest.mark.parametrize("kind", ["sticky", "delegate"])
