@@ -190,7 +190,8 @@ async def test_a_gate_that_hangs_is_cut_off_before_anything_passes(time: Driven,
         await current_clock().sleep(FOREVER_S)
         return True
 
-    policy = guards(workflow_s=100, gates=Gate(**{gate: doubts}))
+    checks: Any = {gate: doubts}
+    policy = guards(workflow_s=100, gates=Gate(**checks))
     agent = worker("a", [call("look"), "So."], tools=[look], guards=policy)
     (end, _), seconds = await time.lasting(told(agent, "go"))
     assert (end.close_reason, seconds) == ("deadline:workflow", 100)
@@ -205,8 +206,9 @@ async def test_a_gate_that_hangs_in_a_graph_of_others_is_cut_off(time: Driven, g
         await current_clock().sleep(FOREVER_S)
         return True
 
-    graph = create_agent(ScriptedModel(["So."]), [])
-    safe = patched(graph, guards(workflow_s=100, gates=Gate(**{gate: doubts})))
+    checks: Any = {gate: doubts}
+    graph: Any = create_agent(ScriptedModel(["So."]), [])
+    safe = patched(graph, guards(workflow_s=100, gates=Gate(**checks)))
     said, seconds = await time.lasting(safe.ainvoke({"messages": [("user", "go")]}))
     assert (seconds, stopped_by(said)) == (100, "deadline:workflow")
 
