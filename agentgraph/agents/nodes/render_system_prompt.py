@@ -38,6 +38,7 @@ def render_system_prompt(
             turn_id = current_round_key() or (run.id if run is not None else new_id())
             since = messages[-1].id if messages else None
             update["turn"] = {"id": turn_id, "agent": level.path, "closed": None, "since": since}
+            update["turn"]["after"] = (state.get("turn") or {}).get("since")
             if state.get("asked"):
                 update["asked"] = 0
             if state.get("output") is not None:

@@ -37,6 +37,8 @@ class Turn(TypedDict, total=False):
     """The guard that has ended the turn, None while it goes on."""
     since: str | None
     """The id of the last message before this visit to the root."""
+    after: str | None
+    """The id of the last message of the input before, None in the first one."""
 
 
 class CallOutcome(TypedDict, total=False):

@@ -108,15 +108,24 @@ class NodeInterceptor:
         `messages` are the conversation; `notices` then replace what was said.
         """
         ledger = self.site.ledger
+        inputs = input_of(messages, self._before_input())
         if ledger is None:
-            texts = [str(message.text) for message in input_of(messages)]
+            texts = [str(message.text) for message in inputs]
         else:  # a speaker sees it beside what others have said
             texts = [await ledger.input_text()]
         refusal = await judge_input(self.site, texts)
         if refusal is None:
             return None
-        self.notices = without_input(messages, refusal.cause)
+        self.notices = without_input(inputs, refusal.cause)
         return await self.site.decide(refusal)
+
+    def _before_input(self) -> str | None:
+        """Return the id of the message before this input, "" where that is not known."""
+        if "after" in self.turn:
+            after: str | None = self.turn["after"]
+            return after
+        # Whoever stores no thread sends all that was said before, refused or not.
+        return "" if self.values.get("guarded") else None
 
     async def open_model_call(
         self, messages: Callable[[], Sequence[AnyMessage]] | None = None

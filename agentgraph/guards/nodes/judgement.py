@@ -83,27 +83,31 @@ async def judge_input(site: Site, texts: Sequence[str]) -> Decision | None:
     return None
 
 
-def without_input(messages: Sequence[BaseMessage], cause: str) -> list[BaseMessage]:
+def without_input(inputs: Sequence[HumanMessage], cause: str) -> list[BaseMessage]:
     """Return notices that replace the messages of a refused input: no model must ever see them."""
     text, about = f"[A message was refused: {cause}]", {"agentgraph": {"refused": True}}
     return [
         HumanMessage(text, id=message.id, response_metadata=about)
-        for message in input_of(messages)
+        for message in inputs
         if message.id
     ]
 
 
-def input_of(messages: Sequence[BaseMessage]) -> list[HumanMessage]:
-    """Return the last human messages of a conversation, which no other message separates.
+def input_of(messages: Sequence[BaseMessage], after: str | None) -> list[HumanMessage]:
+    """Return the human messages of an input, which are those after a message; None means all.
 
-    The notice of an input that was refused before is none of them.
+    Where that message is unknown, they are the last ones, which no other message separates. The
+    notice of an input that was refused before is none of them.
     """
+    ids = [message.id for message in messages]
+    is_known = after is None or after in ids
+    first = ids.index(after) + 1 if after is not None and is_known else 0
     humans: list[HumanMessage] = []
-    for message in reversed(messages):
+    for message in reversed(messages[first:]):
         about = message.response_metadata.get("agentgraph") or {}
         if isinstance(message, HumanMessage) and not about.get("refused"):
             humans.insert(0, message)
-        elif humans:
+        elif humans and not is_known:
             break
     return humans
 

@@ -194,3 +194,37 @@ def test_what_cannot_judge_an_input_is_refused(value: Any, words: str) -> None:
         Gate(input=value)
     [fault] = caught.value.faults
     assert words in fault
+
+
+EARLIER: Any = [("user", "my secret"), ("assistant", "No."), ("user", "hello")]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_each_message_of_an_input_is_judged_whatever_stands_between(turn: int) -> None:
+    model = ScriptedModel(lambda _: "Hello.")
+    agent = solo(model, guards=guards())
+    if turn == 2:
+        await agent.ainvoke("hello", thread_id="t")
+    reply = await agent.ainvoke({"messages": EARLIER}, thread_id="t")
+    assert reply.close_reason == "gate:input"
+    assert (await agent.ainvoke("go on", thread_id="t")).text == "Hello."
+    assert "my secret" not in texts_seen(model)
+
+
+@pytest.mark.parametrize("kind", ["agent", "foreign"])
+async def test_a_conversation_that_no_thread_has_is_judged_whole(kind: str) -> None:
+    model = ScriptedModel(lambda _: "Hello.")
+    graph: Any = solo(model, guards=guards(), checkpointer=InMemorySaver()).graph
+    if kind == "foreign":
+        graph = patched(create_agent(model, []), guards())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    result = await graph.ainvoke({"messages": EARLIER}, config)
+    assert stopped_by(result) == "gate:input"
+    assert not model.requests
+
+
+async def test_messages_of_earlier_inputs_are_not_judged_again() -> None:
+    agent = solo(ScriptedModel(lambda _: "Hello."), guards=guards())
+    for said in ("one", "two", "three"):
+        await agent.ainvoke(said, thread_id="t")
+    assert asked == ["one", "two", "three"]
