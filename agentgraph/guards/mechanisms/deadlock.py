@@ -12,7 +12,7 @@ from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.canonical import digest as digest_of
 from agentgraph.guards.mechanisms.canonical import exact_digest
 from agentgraph.guards.mechanisms.repeats.answer import answer_in
-from agentgraph.guards.mechanisms.repeats.wording import compare, words_of_brief
+from agentgraph.guards.mechanisms.repeats.wording import compare, spelling_free, words_of_brief
 from agentgraph.guards.mechanisms.settings import whole_number_faults
 
 _GUARD = "deadlock_monitor"
@@ -47,7 +47,8 @@ class DeadlockMonitor(BuiltInGuard):
     supervisor is corrected; at the `stuck`th time the run ends. For a brief in other words it is
     one time more, and twice as often. Equal replies to the briefs of one message count once, as all
     were sent before any was answered. To different briefs a worker may always reply the same. A
-    brief that is sent for the third time is corrected whatever the worker replies.
+    brief that is sent for the third time is corrected whatever the worker replies, and however it is
+    spelled.
     """
 
     setting = "deadlock"
@@ -171,7 +172,7 @@ class DeadlockMonitor(BuiltInGuard):
         times = _increment(self._replies, _key(branch, worker, reply_digest, brief_digest))
         result = _key(branch, worker, reply_digest, work)
         times_reworded = self._times_worded(result, brief)
-        brief_key = _key(branch, worker, brief_digest)
+        brief_key = _key(branch, worker, spelling_free(brief))
         is_counted = self._is_in_message(message, brief_key)
         times_sent = 0 if is_counted else _increment(self._replies, brief_key)
         evidence: dict[str, object] = {

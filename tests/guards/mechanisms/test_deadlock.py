@@ -169,6 +169,20 @@ def test_a_handoff_may_be_refused_once_and_who_insists_is_in_a_deadlock() -> Non
     assert monitor.handoff(**{**edge, "digest": "new"}).allows
 
 
+def test_the_spelling_of_a_brief_does_not_make_it_another_one() -> None:
+    monitor = DeadlockMonitor()
+    briefs = ["Find the file.", "find the FILE", "Find  the file!"]
+    decided = [monitor.dispatch(worker="w", brief=b, reply=f"no: {b!r}") for b in briefs]
+    assert [decision.action for decision in decided] == ["allow", "allow", "correct"]
+
+
+def test_briefs_that_a_sign_tells_apart_are_not_the_same() -> None:
+    monitor = DeadlockMonitor()
+    for number, sign in enumerate("+-*/%"):
+        brief = f"compute a {sign} b"
+        assert monitor.dispatch(worker="w", brief=brief, reply=f"it is {number}").allows
+
+
 def test_a_supervisor_may_dispatch_ten_times_to_one_worker() -> None:
     assert set(replies(DeadlockMonitor(), *(f"part {n}" for n in range(10)))) == {"allow"}
 

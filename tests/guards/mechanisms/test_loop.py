@@ -247,6 +247,7 @@ VOLATILE: dict[str, Callable[[int], object]] = {
     "UUIDs": lambda n: {"status": "pending", "request": str(UUID(int=n * 2**90, version=4))},
     "hashes": lambda n: f"nothing found, see {n * 7919 + 10**9:012x}a",
     "timings": lambda n: f"0 rows in {n * 3 + 1} ms",
+    "ages": lambda n: f"The same page. You have been here {n * 7} seconds ago.",
     "numbers of requests": lambda n: f"no match for request #{n * 37}",
     "counters of calls": lambda n: f"There are no results (call {n}).",
 }

@@ -1,4 +1,4 @@
-"""The answer in a result: what is left without time stamps, ids and timings, and its counter.
+"""The answer in a result: what is left without time stamps, ids, ages and timings; its counter.
 
 "Nothing found (10:15:02, request 4f81c0de)" and the same a minute later are one answer.
 """
@@ -22,6 +22,7 @@ _VOLATILE = re.compile(
     | \b\d{10,}(?:\.\d+)?\b                                                         # epoch, long id
     | \#\d+\b | \b[a-z]+[-_]\d{3,}\b                                                # number as id
     | \b\d+(?:\.\d+)?\ ?(?:ms|µs|us|ns)\b | \b\d+\.\d+\ ?s(?:ec(?:onds)?)?\b        # timing
+    | \b\d+(?:\.\d+)?\ ?(?:s|sec|min|h|(?:second|minute|hour|day)s?)\ ago\b          # age
     """,
     re.VERBOSE | re.IGNORECASE,
 )

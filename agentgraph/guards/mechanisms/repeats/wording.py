@@ -16,6 +16,7 @@ from agentgraph.guards.mechanisms.canonical import canonical
 
 _WORD = re.compile(r"\d[\d.,:/-]*\d|\w+")
 _CODE = re.compile(r"[=+*<>()\[\]{}|&%$@~^\\#;\n]")
+_END_OF_WORD = re.compile(r"[.,;:!?…\"'’”]+(?=\s|$)")
 _LONGEST = 400
 """A text with more characters is a document, and compared exactly."""
 _MOST_WORDS = 40
@@ -38,6 +39,11 @@ def words_of_brief(brief: str) -> str:
     exact, loose = set[str](), set[str]()
     _add_words("", brief, exact, loose, is_prose=len(brief) <= _LONGEST)
     return _text_of(exact, loose)
+
+
+def spelling_free(text: str) -> str:
+    """Return a text without case, white space and the punctuation at the ends of its words."""
+    return " ".join(_END_OF_WORD.sub("", text.casefold()).split())
 
 
 def _text_of(exact: set[str], loose: set[str]) -> str:
