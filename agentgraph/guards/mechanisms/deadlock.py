@@ -47,8 +47,8 @@ class DeadlockMonitor(BuiltInGuard):
     supervisor is corrected; at the `stuck`th time the run ends. For a brief in other words it is
     one time more, and twice as often. Equal replies to the briefs of one message count once, as all
     were sent before any was answered. To different briefs a worker may always reply the same. A
-    brief that is sent for the third time is corrected whatever the worker replies, and however it is
-    spelled.
+    brief that is sent for the third time, however it is spelled, is corrected whatever the worker
+    replies.
     """
 
     setting = "deadlock"

@@ -16,7 +16,7 @@ from agentgraph.guards.mechanisms.canonical import canonical
 
 _WORD = re.compile(r"\d[\d.,:/-]*\d|\w+")
 _CODE = re.compile(r"[=+*<>()\[\]{}|&%$@~^\\#;\n]")
-_END_OF_WORD = re.compile(r"[.,;:!?…\"'’”]+(?=\s|$)")
+_END_OF_WORD = re.compile(r"[.,;:!?…\"']+(?=\s|$)")
 _LONGEST = 400
 """A text with more characters is a document, and compared exactly."""
 _MOST_WORDS = 40
