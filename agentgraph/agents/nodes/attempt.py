@@ -14,10 +14,21 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, cast
+from uuid import UUID
 
-from langchain_core.messages import AnyMessage, RemoveMessage, ToolCall, ToolMessage
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    ToolCall,
+    ToolMessage,
+)
+from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tracers.context import register_configure_hook
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
@@ -29,6 +40,7 @@ from agentgraph.graphs.silence import Silence
 from agentgraph.interception import outer_call
 from agentgraph.outcomes import Finish, Handoff, Note
 from agentgraph.running import Run
+from agentgraph.telling import AGENT_TAG
 from agentgraph.timeouts import is_left_behind
 
 
@@ -47,6 +59,8 @@ class ToolAttempt:
     progress: str = ""
     """The digest of the conversation's progress when the tool was called."""
     run: Run | None = None
+    path: str = ""
+    """The path of the agent whose tool it is."""
     stops: Stops = field(default_factory=Stops)
     updates: list[dict[str, Any]] = field(default_factory=list)
     answers: list[ToolMessage] = field(default_factory=list)
@@ -83,6 +97,70 @@ class ToolAttempt:
 
 
 current_attempt: ContextVar[ToolAttempt] = ContextVar("agentgraph_tool_attempt")
+
+
+class AskedModels(BaseCallbackHandler):
+    """Counts the usage of the models that a tool asks itself, at the path of the tool.
+
+    Agents that the tool runs count their own.
+    """
+
+    raise_error = True
+    run_inline = True
+    ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self) -> None:
+        self._attempts: dict[UUID, ToolAttempt] = {}
+        """The tool calls that have asked the models under way."""
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Follow a call of a model."""
+        self._follow(run_id, metadata)
+
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any],
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Follow a call of a model that takes texts."""
+        self._follow(run_id, metadata)
+
+    def _follow(self, run_id: UUID, metadata: dict[str, Any] | None) -> None:
+        if asked_models.get() is None or AGENT_TAG in (metadata or {}):
+            return
+        self._attempts[run_id] = current_attempt.get()
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **fields: Any) -> None:
+        self._attempts.pop(run_id, None)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **fields: Any) -> None:
+        """Count what the call has used."""
+        if (attempt := self._attempts.pop(run_id, None)) is None:
+            return
+        messages = (getattr(one, "message", None) for many in response.generations for one in many)
+        for message in messages:
+            if not isinstance(message, AIMessage):
+                continue
+            if attempt.run is not None:
+                attempt.run.record_usage_of(f"{attempt.path}/{attempt.call['name']}", message)
+
+
+ASKED_MODELS = AskedModels()
+asked_models: ContextVar[AskedModels | None] = ContextVar("agentgraph_asked_models", default=None)
+"""Set to `ASKED_MODELS` inside of tools, so that LangChain tells it of each call of a model."""
+register_configure_hook(asked_models, inheritable=True)
 
 
 def recording_tool(tool: BaseTool) -> BaseTool:

@@ -27,7 +27,13 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
 
-from agentgraph.agents.nodes.attempt import ToolAttempt, current_attempt, recording_tool
+from agentgraph.agents.nodes.attempt import (
+    ASKED_MODELS,
+    ToolAttempt,
+    asked_models,
+    current_attempt,
+    recording_tool,
+)
 from agentgraph.agents.nodes.calls import (
     TRANSFER_MADE,
     CallTask,
@@ -81,7 +87,9 @@ class ToolRunner:
         namespace = config.get("configurable", {}).get("checkpoint_ns", "")
         task, run = f"{namespace} {call['id']}", current_run()
         outcome: CallOutcome = {"call_id": call["id"] or ""}
-        attempt = ToolAttempt(call, call_task["position"], task, config, outcome, progress, run)
+        attempt = ToolAttempt(
+            call, call_task["position"], task, config, outcome, progress, run, self._level.path
+        )
         output = self._level.toolset.output
         if output is not None and call["name"] in output.names:
             checked_output = _check_output(output, call)
@@ -313,10 +321,14 @@ async def _run_guarded(
 
 
 async def _execute(
-    execute: Execute, attempt: ToolAttempt, tool: Any, request: ToolCallRequest
+    execute: Execute,
+    attempt: ToolAttempt,
+    tool: Any,
+    request: ToolCallRequest,
 ) -> Any:
     """Run a tool by `ToolNode`; what fails there and not in the tool, no model can mend."""
     attempt.is_inside = False
+    token = asked_models.set(ASKED_MODELS)
     try:
         return await execute(request.override(tool=tool))
     except GraphBubbleUp:
@@ -328,6 +340,8 @@ async def _execute(
             mistake.__cause__ = error
             attempt.stops.stop_by(mistake)  # whatever the middleware makes of it
         raise
+    finally:
+        asked_models.reset(token)
 
 
 def _without_history(update: Mapping[str, Any], history: Sequence[AnyMessage]) -> list[BaseMessage]:
