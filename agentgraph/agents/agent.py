@@ -30,7 +30,7 @@ from agentgraph.agents.spec.tree import history_sizes_of, names_of
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
-from agentgraph.graphs.public_graph import PublicGraph, substituted
+from agentgraph.graphs.public_graph import PublicGraph, with_substitute
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.checks import GateAt
 from agentgraph.guards.policy import Policy
@@ -383,7 +383,7 @@ class Agent(AgentSpec, Generic[Output]):
         # Apart from `graph`: type checkers do not take this decorator for `Participant.graph`.
         graph = self._own_graph
         if self.guards is None:
-            substituted(graph, self._graph_in_tool)
+            with_substitute(graph, self._graph_in_tool)
         return graph if self.checkpointer is not None else graph.copy({"checkpointer": None})
 
     def _graph_in_tool(self) -> PublicGraph | None:

@@ -213,7 +213,7 @@ _SETTINGS = (
 """What a user may have changed in a copy of a graph."""
 
 
-def substituted(graph: AnyCompiledGraph, find_substitute: Substitute) -> AnyCompiledGraph:
+def with_substitute(graph: AnyCompiledGraph, find_substitute: Substitute) -> AnyCompiledGraph:
     """Return a graph in whose place another runs wherever `find_substitute` returns one.
 
     That holds for its copies too, such as those of `with_config`, but for no patched one.

@@ -151,23 +151,23 @@ class Memories:
     its memory is known.
     """
 
-    __slots__ = ("_counts", "_dumped", "_guards", "_stored", "_values")
+    __slots__ = ("_counts", "_dumps", "_guards", "_stored_dumps", "_values")
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
         """How many records each memory has."""
-        self._stored: dict[str, Mapping[str, Any]] = {}
+        self._stored_dumps: dict[str, Mapping[str, Any]] = {}
         self._guards: dict[str, Guard[Any]] = {}
-        self._dumped: dict[str, dict[str, object]] = {}
+        self._dumps: dict[str, dict[str, object]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._values or self._stored)
+        return bool(self._values or self._stored_dumps)
 
     def of(self, key: str, guard: Guard[M]) -> M:
         """Return the memory of a guard."""
         if key not in self._values:
-            start, values = guard.start(), self._stored.pop(key, None)
+            start, values = guard.start(), self._stored_dumps.pop(key, None)
             self._values[key], self._counts[key] = start, 0
             if values is not None:
                 self._counts[key] = values["records"]
@@ -180,25 +180,25 @@ class Memories:
         """Add a record to the memory of a guard."""
         self._values[key] = guard.fold(self.of(key, guard), record)
         self._counts[key] += 1
-        self._dumped.pop(key, None)
+        self._dumps.pop(key, None)
 
     def dump(self) -> dict[str, object]:
         """Return the memories as JSON-able values."""
         for key, value in self._values.items():
-            if key not in self._dumped:
+            if key not in self._dumps:
                 memory = _adapter(self._guards[key]).dump_python(value, mode="json")
-                self._dumped[key] = {"records": self._counts[key], "memory": memory}
-        return {**self._stored, **self._dumped}
+                self._dumps[key] = {"records": self._counts[key], "memory": memory}
+        return {**self._stored_dumps, **self._dumps}
 
     def merge(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over what another process has dumped, where that has more records."""
         for key, dump in values.items():
-            own_dump = self._stored.get(key)
+            own_dump = self._stored_dumps.get(key)
             count = self._counts.get(key, -1) if own_dump is None else own_dump["records"]
             if dump["records"] > count:
-                for memory in (self._values, self._counts, self._dumped):
+                for memory in (self._values, self._counts, self._dumps):
                     memory.pop(key, None)
-                self._stored[key] = dump
+                self._stored_dumps[key] = dump
 
 
 _adapters: WeakKeyDictionary[type[Guard[Any]], TypeAdapter[Any]] = WeakKeyDictionary()
@@ -238,13 +238,13 @@ def guard_faults(guards: Sequence[object]) -> Iterator[str]:
             yield f"extra: {kind} is called {name!r}, as another guard is: give it another name"
         else:
             names.add(name)
-        missing = [
+        absent_methods = [
             method
             for method in ("start", "fold", "tighter")
             if not callable(getattr(guard, method, None))
         ]
-        if missing:
-            yield f"extra: {kind} has no {', '.join(f'{method}()' for method in missing)}"
+        if absent_methods:
+            yield f"extra: {kind} has no {', '.join(f'{method}()' for method in absent_methods)}"
             continue
         yield from _memory_faults(guard, kind)
 

@@ -207,11 +207,13 @@ class Policy(PolicyGuards):
 
     def _add_stages(self, inner: Self, outer: Self) -> None:
         """Give the stages of both to `inner`, which is this policy within `outer`."""
-        own, shared = self.stages, self.stages.keys() & outer.stages.keys()
-        stages = {name: own[name].within(outer.stages[name]) for name in shared}
+        own, shared_names = self.stages, self.stages.keys() & outer.stages.keys()
+        stages = {name: own[name].within(outer.stages[name]) for name in shared_names}
         inner.stages = MappingProxyType({**outer.stages, **own, **stages})
         # A stage that only this policy names must not loosen the outer limits either.
-        alone = {name: stage.within(inner) for name, stage in own.items() if name not in shared}
+        alone = {
+            name: stage.within(inner) for name, stage in own.items() if name not in shared_names
+        }
         inner.stages = MappingProxyType({**inner.stages, **alone})
 
     def at(self, path: str) -> Self:

@@ -149,7 +149,11 @@ class AskedModels(BaseCallbackHandler):
         """Count what the call has used."""
         if (attempt := self._attempts.pop(run_id, None)) is None:
             return
-        messages = (getattr(one, "message", None) for many in response.generations for one in many)
+        messages = (
+            getattr(generation, "message", None)
+            for generations in response.generations
+            for generation in generations
+        )
         for message in messages:
             if not isinstance(message, AIMessage):
                 continue

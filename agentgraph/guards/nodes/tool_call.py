@@ -276,10 +276,10 @@ async def refusal(
 ) -> ToolMessage | None:
     """Return the answer that says why a tool may not run, None where it may."""
     decision = await denial_of(site, use, messages)
-    return None if decision is None else denied(use, decision)
+    return None if decision is None else denial_message(use, decision)
 
 
-def denied(use: ToolUse, decision: Decision) -> ToolMessage:
+def denial_message(use: ToolUse, decision: Decision) -> ToolMessage:
     """Return the answer to a call that a decision denies."""
     return _answer(use, f"Not executed: {decision.cause}.", failed=True)
 

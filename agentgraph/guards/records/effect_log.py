@@ -79,10 +79,12 @@ class LoggedEffects:
         counts = {call_id: len(messages) for call_id, messages in self.journal.items()}
         if any(len(old) > counts.get(call_id, 0) for call_id, old in earlier.journal.items()):
             return None
-        known, journal = earlier.entries, earlier.journal
+        earlier_entries, journal = earlier.entries, earlier.journal
         return replace(
             self,
-            entries={key: raw for key, raw in self.entries.items() if known.get(key) is not raw},
+            entries={
+                key: raw for key, raw in self.entries.items() if earlier_entries.get(key) is not raw
+            },
             journal={
                 call_id: new
                 for call_id, messages in self.journal.items()
@@ -101,7 +103,7 @@ class EffectLog:
         self._lock = asyncio.Lock()
         self._parts = 0
         """How many parts it has stored since it has begun with a first one."""
-        self._logged: LoggedEffects | None = None
+        self._state: LoggedEffects | None = None
         """What these parts have."""
 
     async def first_part(self) -> LoggedEffects | None:
@@ -110,14 +112,14 @@ class EffectLog:
 
     async def read(self) -> LoggedEffects | None:
         """Return what the log has, None where it is empty."""
-        logged = await self._read(0)
+        state = await self._read(0)
         part = 1
-        while logged is not None and logged.writer:
+        while state is not None and state.writer:
             later = await self._read(part)
-            if later is None or later.writer != logged.writer:
+            if later is None or later.writer != state.writer:
                 break
-            logged, part = logged.with_part(later), part + 1
-        return logged
+            state, part = state.with_part(later), part + 1
+        return state
 
     async def write(self, account: ActionAccount) -> None:
         """Write what is new of the actions of an input; it is durable when this returns."""
@@ -137,17 +139,19 @@ class EffectLog:
                 )
             )
 
-    async def store(self, logged: LoggedEffects) -> None:
+    async def store(self, state: LoggedEffects) -> None:
         """Store what the log is to have: what is new, where this log has stored what was before."""
-        new, part = logged.since(self._logged), self._parts
-        if new is None or self._logged is None:  # it begins anew: older parts are none of it
-            logged = new = replace(logged, writer=SystemClock().new_id())
+        new, part = state.since(self._state), self._parts
+        if new is None or self._state is None:  # it begins anew: older parts are none of it
+            state = new = replace(state, writer=SystemClock().new_id())
             part = 0
         else:
-            logged, new = (replace(state, writer=self._logged.writer) for state in (logged, new))
+            state, new = (
+                replace(part_of_it, writer=self._state.writer) for part_of_it in (state, new)
+            )
         values = {name: getattr(new, name) for name in LoggedEffects.__slots__}
         await self._note(part).write({**values, "before": list(new.before)})
-        self._logged, self._parts = logged, part + 1
+        self._state, self._parts = state, part + 1
 
     async def merge_into(self, account: ActionAccount) -> None:
         """Add to an input's saga what the log has of this input, as another process wrote it."""

@@ -135,7 +135,7 @@ class Envelope:
 
         Missing fields get their defaults.
         """
-        envelope = _unchecked(data)
+        envelope = _without_checks(data)
         object.__setattr__(envelope, "event_data", freeze(envelope.event_data))
         object.__setattr__(envelope, "metadata", freeze(envelope.metadata))
         object.__setattr__(envelope, "__class__", cls)
@@ -173,12 +173,12 @@ def private_envelope(data: Mapping[str, Any]) -> Envelope:
 
     It is for the fold alone, which changes no envelope and hands none out.
     """
-    envelope = _unchecked(data)
+    envelope = _without_checks(data)
     envelope._check()
     return envelope
 
 
-def _unchecked(data: Mapping[str, Any]) -> Envelope:
+def _without_checks(data: Mapping[str, Any]) -> Envelope:
     if len(data) != len(Envelope.__slots__):
         data = {**_DEFAULTS, "metadata": {}, **data}
     if len(data) > len(Envelope.__slots__):

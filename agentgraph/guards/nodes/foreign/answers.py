@@ -26,7 +26,7 @@ from agentgraph.guards.nodes.foreign.calls import (
     swap_message,
     swap_text,
 )
-from agentgraph.guards.nodes.foreign.watch import Watch, unapproved, watched_by
+from agentgraph.guards.nodes.foreign.watch import Watch, approval_denial, watched_by
 from agentgraph.guards.nodes.interceptor import NodeInterceptor
 from agentgraph.guards.nodes.judgement import judge_once, passes_beside_calls
 from agentgraph.guards.nodes.site import Site, stop_error
@@ -166,7 +166,7 @@ async def _denials(site: Site, node: ModelNode, message: AIMessage) -> Mapping[s
             continue
         key = f"{message.id}/{call_id}"
         use = ToolUse(None, call["name"], call["args"], key, str(message.id), _never_run)
-        denial = unapproved(site.policy, use.name)
+        denial = approval_denial(site.policy, use.name)
         if denial is not None:
             await site.decide(denial)
         else:
@@ -175,10 +175,10 @@ async def _denials(site: Site, node: ModelNode, message: AIMessage) -> Mapping[s
             uses.append(use)
         else:
             denials[call_id] = denial
-    limited = () if site.policy.tool_limit is None else site.policy.tool_limit.tools
+    limited_tools = () if site.policy.tool_limit is None else site.policy.tool_limit.tools
     tool_calls = site.account.spending.tool_calls
     for use in uses:
-        if use.name in limited:
+        if use.name in limited_tools:
             settle = tool_calls.take_back if denials else tool_calls.admit
             settle(use.name, use.key)
     return denials

@@ -168,7 +168,7 @@ class Watch(BaseCallbackHandler):
         decision = None
         if judged_call is None or judged_call[0] != name:
             help_text = _IN_TOOL if self._is_tool else _IN_NODE
-            decision = unapproved(site.policy, name, help_text) or _beyond_limit(site, name)
+            decision = approval_denial(site.policy, name, help_text) or _beyond_limit(site, name)
         decision = decision or _tool_denial(site, name, args)
         decision = decision or _objection_to(site, "before_tool", name, args)
         if decision is not None:
@@ -235,7 +235,7 @@ _IN_NODE = (
 _IN_TOOL = "inside of another tool: guard the graph that calls it, patched(graph, Guards(…))"
 
 
-def unapproved(policy: Policy, tool: str, help_text: str = _IN_NODE) -> Decision | None:
+def approval_denial(policy: Policy, tool: str, help_text: str = _IN_NODE) -> Decision | None:
     """Return the denial of a call that needs a human's approval where nobody can be asked."""
     approval = policy.interrupt_on
     if approval is None or not approval.verbs(tool):
