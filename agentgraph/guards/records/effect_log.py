@@ -146,9 +146,8 @@ class EffectLog:
             state = new = replace(state, writer=SystemClock().new_id())
             part = 0
         else:
-            state, new = (
-                replace(part_of_it, writer=self._state.writer) for part_of_it in (state, new)
-            )
+            writer = self._state.writer
+            state, new = replace(state, writer=writer), replace(new, writer=writer)
         values = {name: getattr(new, name) for name in LoggedEffects.__slots__}
         await self._note(part).write({**values, "before": list(new.before)})
         self._state, self._parts = state, part + 1
