@@ -161,7 +161,8 @@ def _hint(guard_class: type[BuiltInGuard]) -> str:
     """Say what may be given for a guard."""
     short_form = f", or {guard_class.short_form}" if guard_class.short_form else ""
     removal = "; None removes it" if guard_class.is_removable else ""
-    return f"give a {guard_class.__name__}{short_form}{removal}"
+    article = "an" if guard_class.__name__[0] in "AEIOU" else "a"
+    return f"give {article} {guard_class.__name__}{short_form}{removal}"
 
 
 def guards_of_user(value: object) -> tuple[Guard[Any], ...]:

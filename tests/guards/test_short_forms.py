@@ -117,6 +117,8 @@ def test_several_gates_may_be_schemas() -> None:
     [
         ("hops", -1, "give a HopLimit, or how many handoffs, 0 or more; None removes it"),
         ("deadlines", 0, "give a Deadlines, or seconds above 0 for a whole input"),
+        ("audit", "file", "give an AuditTrail, or a sink, which has write() and read()"),
+        ("escalation", 2, "give an Escalation, or the score from 0 to 1 below which"),
         ("deadlines", "30s", "seconds above 0"),
         ("deadlines", float("nan"), "seconds above 0"),
         ("budget", 0.5, "how many tokens"),
