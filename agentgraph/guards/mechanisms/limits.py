@@ -259,7 +259,10 @@ class FanOutLimit(BuiltInGuard):
     """Let so many workers work at once; further ones wait for them, and begin in their order.
 
     `total` is how many workers may begin for one input; None sets no limit. Those beyond it are
-    refused, and all of them where `children` is 0.
+    refused, and all of them where `children` is 0. Workers are what models send for: delegates, and
+    agents as tools. The speakers of a team are none, though `children` of them speak at once: its
+    rules give them the floor, a refused one would leave its round open, and `max_turns` limits
+    them.
     """
 
     setting = "fan_out"

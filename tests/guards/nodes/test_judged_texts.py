@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langgraph.types import Command
 
-from agentgraph import Agent, Guards, Hub
+from agentgraph import Agent, Guards, Hub, Team
 from agentgraph.guards import Escalation, Gate
 from agentgraph.guards.mechanisms.gates.gate import Subject
+from agentgraph.routing import (
+    FromSpeaker,
+    ParallelTarget,
+    TerminateTarget,
+    Transition,
+    TransitionGraph,
+    sequence,
+)
 from agentgraph.stream import AIMessageEvent, Event, FinalStateEvent, InterruptEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
 
@@ -143,3 +153,54 @@ async def test_a_session_s_stream_shows_no_text_that_a_gate_refuses() -> None:
         await session.settled()
         assert SECRET not in repr(await session.history())
         assert "I may not say." in repr(await session.history())
+
+
+def boss(member: Any) -> Agent:
+    """Return a supervisor that hands over to a member."""
+    model = ScriptedModel([call(f"transfer_to_{member.name}")])
+    return Agent("Boss", model=model, agents=[member], guards=GATED)
+
+
+def foreign() -> Any:
+    turns: list[Any] = [Turn(SECRET, [call("ledger", account="a")]), SECRET, "I may not say."]
+    return create_agent(ScriptedModel(turns), [ledger], name="Solo")
+
+
+def side_by_side() -> Team:
+    agents = [talker(guards=None).replace(name=name) for name in ("Start", "Left", "Right", "Last")]
+    rules = [
+        Transition(FromSpeaker("Start"), ParallelTarget(("Left", "Right"), join="Last")),
+        Transition(FromSpeaker("Last"), TerminateTarget("all_said")),
+    ]
+    return Team(agents, TransitionGraph("Start", rules), name="Crew", guards=GATED)
+
+
+SERVED: dict[str, Callable[[], Any]] = {
+    "an agent": talker,
+    "a sub-agent": lambda: boss(talker(guards=None)),
+    "a foreign sub-agent": lambda: boss(foreign()),
+    "a team": lambda: Team([talker(guards=None)], sequence(["Solo"]), name="Crew", guards=GATED),
+    "a team with a foreign graph": lambda: Team(
+        [foreign()], sequence(["Solo"]), name="Crew", guards=GATED
+    ),
+    "a team with speakers side by side": side_by_side,
+}
+
+
+@pytest.mark.parametrize("kind", SERVED)
+async def test_a_reader_of_a_session_meanwhile_sees_no_text_that_a_gate_refuses(kind: str) -> None:
+    served = SERVED[kind]()
+    async with await Hub.open("memory", serve=[served]) as hub:
+        session = await hub.session(served, id="s", ttl=None)
+        seen: list[str] = []
+
+        async def watch() -> None:
+            seen.extend([repr(part) async for part in session.stream()])
+
+        reader = asyncio.ensure_future(watch())
+        await session.send("user", "hi")
+        await session.settled()
+        await session.close()
+        await reader
+    assert any("I may not say." in part for part in seen)
+    assert not any("4711" in part for part in seen)

@@ -231,6 +231,21 @@ async def test_speakers_side_by_side_speak_in_waves() -> None:
     assert (sorted(crowd.began), crowd.most) == (names, 2)
 
 
+async def test_speakers_side_by_side_are_no_workers_of_the_total() -> None:
+    crowd = Crowd("delegate", 5)
+    speakers = [crowd._worker(f"s{n}") for n in range(5)]
+    rules = [
+        Transition(FromSpeaker("start"), ParallelTarget(tuple(s.name for s in speakers), join="z")),
+        Transition(FromSpeaker("z"), TerminateTarget("all_said")),
+    ]
+    start, last = solo(ScriptedModel(["Go."]), name="start"), solo(ScriptedModel(["So."]), name="z")
+    limit = FanOutLimit(8, total=1)
+    rules_of_team = TransitionGraph("start", rules)
+    team = Team([start, *speakers, last], rules_of_team, guards=watched(fan_out=limit))
+    result = await team.arun("go")
+    assert (result.close_reason, len(crowd.began)) == ("all_said", 5)
+
+
 # Policies of parts
 
 
