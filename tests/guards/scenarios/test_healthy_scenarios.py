@@ -25,6 +25,8 @@ from tests.guards.scenarios.driver import (
 
 CITIES = ["Rome", "Oslo", "Bonn", "Lima", "Riga", "Bern", "Kyiv", "Nice", "Bari", "Graz"]
 DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday"]
+SMALL = ["before", "after", "in", "until", "not in", "all in", "without", "up to", "only in"]
+KINDS = ["paid", "open"]
 FAILED = "3 failed, 17 passed"
 
 
@@ -73,6 +75,10 @@ ALONE: dict[str, Callable[[], Agent]] = {
     ),
     "a search for each of ten cities that finds nothing": lambda: working(
         ask("search", *(f"cheap hotels in {city} near the station" for city in CITIES)),
+        tool("search", "No results."),
+    ),
+    "searches whose small words tell them apart": lambda: working(
+        ask("search", *(f"orders {word} March, {kind}" for word in SMALL for kind in KINDS)),
         tool("search", "No results."),
     ),
     "a general search and special ones that find nothing": lambda: working(

@@ -30,6 +30,15 @@ WORDINGS = [
     "the weather in rome today",
 ]
 
+FILLED = [
+    "Find the sales figures",
+    "could you please find the sales figures for me",
+    "I want you to find these sales figures",
+    "let me find what the sales figures are",
+    "so then find us the sales figures, please",
+    "we should find them here: the sales figures",
+]
+
 
 def searching(*wordings: str) -> Callable[[], Agent]:
     return lambda: stuck(ask("search", *wordings), NOTHING)
@@ -93,6 +102,7 @@ ALONE: dict[str, tuple[Callable[[], Agent], int]] = {
     "another order of words": (searching("Rome weather now", "now Rome weather"), 5),
     "other punctuation": (searching("weather in Rome", "weather in Rome?", "weather, in Rome!"), 5),
     "some words more or less": (searching(*WORDINGS), 5),
+    "other stop words each time": (searching(*FILLED), 5),
     "time stamps in the results": (told("No results, as of 2026-05-01T10:{:02}:00Z."), 5),
     "clocks in the results": (told("[10:{:02}:17] There is nothing yet."), 5),
     "timings in the results": (told("0 rows in {} ms"), 5),
@@ -161,7 +171,7 @@ BRIEFS = ["Find the sales figures", "find the sales figures, please", "the sales
 
 
 @pytest.mark.parametrize("by", ["tool", "delegate"])
-@pytest.mark.parametrize(("briefs", "person"), [(BRIEFS[:1], 3), (BRIEFS, 4)])
+@pytest.mark.parametrize(("briefs", "person"), [(BRIEFS[:1], 3), (BRIEFS, 4), (FILLED, 4)])
 async def test_a_supervisor_that_is_stuck_on_a_worker_is_corrected_and_then_ended(
     by: str, briefs: list[str], person: int
 ) -> None:

@@ -1,7 +1,7 @@
 """The wording of a question, to tell whether another one asks for the same in other words.
 
-Order, case and punctuation do not count. Numbers, single values and code are compared exactly. A
-wording with more words than another may ask for more: both are alike, and not the same.
+Order, case, punctuation and stop words do not count. Numbers, single values and code are compared
+exactly. A wording with more words than another may ask for more: both are alike, and not the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,19 @@ _MOST_WORDS = 40
 _FEWEST_SHARED = 2
 _MOST_LONGER = 3
 """How many times as many words a wording may have as one that it contains."""
+
+_WORDS = """
+a about again also am an and another any are aren as ask asks at be because been being both but by
+can could did didn do does doesn doing don else for from get gets had hadn has hasn have haven
+having he her here hers herself him himself his how i if into is isn it its itself just let like me
+must my myself now of one or ought our ours ourselves please shall shan she should shouldn so some
+such tell tells than that the their them themselves then there therefore these they thing things
+this those thus to too upon us very want wants was wasn we were weren what when where which while
+who whom whose why will with would wouldn yes you your yours yourself yourselves
+"""
+_STOP_WORDS = frozenset(_WORDS.split())
+"""English words that say nothing by themselves; those that tell two questions apart, such as "not",
+"before" or "all", are none of them."""
 
 
 def words_of(args: object) -> str:
@@ -60,7 +73,8 @@ def _add_words(
         exact.add(_number(words[0] if words else text or canonical(value), seed))
         return
     exact.add(_number("", seed))
-    for word in words:
+    content = [word for word in words if word not in _STOP_WORDS]
+    for word in content if len(content) >= _FEWEST_SHARED else words:
         (exact if word[0].isdigit() else loose).add(_number(word, seed))
 
 
