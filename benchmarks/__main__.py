@@ -71,10 +71,11 @@ An append is one packet of 400 bytes, each awaited, the faster of two repetition
 folded and appended" is all that a round's end does, which is what AG2's `post_envelope` does too
 (AG2 on SQLite: 500 packets only, as each takes longer than the last). The bare loop commits the
 same rows with the driver alone and awaits each commit, on SQLite that of a thread. AG2's hub reads
-and folds its logs when it is opened. Our hub has opened another session before, and the connection
-of the SELECT has made it before; before each of both garbage is collected. A milestone is a state
-that the log stores every 500 envelopes. Of 200 sessions each has three turns, all at once in one process; the time runs from the
-message to the moment when both agents have answered.
+and folds its logs when it is opened. Our hub is in use:
+it has opened another session before, 30 times, and the connection of the SELECT has made it before.
+A milestone is a state that the log stores every 500 envelopes. Of 200 sessions each has three
+turns, all at once in one process; the time runs from the message to the moment when both agents
+have answered.
 """
 
 

@@ -26,7 +26,7 @@ from agentgraph.sessions.state.input_account import (
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far
 from agentgraph.sessions.state.rewind import apply_rewind
 from agentgraph.sessions.state.state import (
-    NOTHING,
+    EMPTY_OBJECT,
     SessionState,
     Status,
     changes_of,
@@ -69,10 +69,7 @@ def apply_event(state: SessionState, envelope: Envelope) -> SessionState:
         is_agent = envelope.sender_id in state.participant_order
         is_agent = is_agent and envelope.sender_id not in state.humans
         state = with_fields(state, thread=thread_after(state.thread, envelope, is_agent=is_agent))
-    changes = changes_of(state)
-    changes["sequence"] = envelope.sequence
-    changes["updated_at"] = envelope.created_at
-    return with_changes(state, changes)
+    return with_fields(state, sequence=envelope.sequence, updated_at=envelope.created_at)
 
 
 def apply_decision(
@@ -106,8 +103,8 @@ def apply_decision(
     changes["spoken"] = ()
     changes["given_up"] = ()
     changes["stopped"] = ""
-    changes["turns"] = NOTHING
-    changes["failures"] = NOTHING
+    changes["turns"] = EMPTY_OBJECT
+    changes["failures"] = EMPTY_OBJECT
     changes["decision"] = envelope.event_data["decision"]  # that one, and frozen already
     changes["rewound_round"] = None
     changes["cancelled_decision"] = cancelled_decision
@@ -203,11 +200,11 @@ def _on_message(state: SessionState, envelope: Envelope) -> SessionState:
     asker = sender if stamp is None else _last_speaker(state, sender) if len(due) == 1 else None
     asks = asker is not None and (asker != state.asked_by or stamp is not None)
     is_between_rounds = not is_due and state.speakers and not state.spoken
-    said = {**state.said, sender: state.said.get(sender, 0) + 1}
+    said_counts = {**state.said, sender: state.said.get(sender, 0) + 1}
     end = _end_turn(state, envelope, due, stamp) if is_due else None
     changes = changes_of(state)  # all is read before
     changes["last_envelope_id"] = envelope.envelope_id
-    changes["said"] = said
+    changes["said"] = said_counts
     changes["spoke_at"] = envelope.created_at
     changes["spoke"] = sequence
     if account:
@@ -236,7 +233,7 @@ def _end_turn(
     """
     sender, is_packet = envelope.sender_id, envelope.event_type == ev.EV_PACKET
     # A text carries no updates, whatever its data holds.
-    data = envelope.event_data if is_packet else NOTHING
+    data = envelope.event_data if is_packet else EMPTY_OBJECT
     still_due = [name for name in due if name != sender]
     interrupts = _without_interrupts(state, sender) if state.interrupts else state.interrupts
     last_speaker: str | None = sender

@@ -17,8 +17,8 @@ from agentgraph.sessions.state.thread import NEW_THREAD
 
 # `with_fields` is an import to type checkers, which pass on only what is listed.
 __all__ = [
+    "EMPTY_OBJECT",
     "FINAL_STATUSES",
-    "NOTHING",
     "Range",
     "SessionState",
     "Status",
@@ -320,7 +320,7 @@ def _copy(
     return copy
 
 
-NOTHING: Mapping[str, Any] = FrozenDict()
+EMPTY_OBJECT: Mapping[str, Any] = FrozenDict()
 
 
 def changes_of(state: SessionState) -> dict[str, Any]:
@@ -353,7 +353,4 @@ else:
 
     def with_fields(state, **changes):
         """Return a state with other values in some fields."""
-        if type(state) is _Private:
-            state.__dict__.update(changes)
-            return state
         return with_changes(state, changes)
