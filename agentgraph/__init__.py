@@ -2,12 +2,14 @@
 
 `Agent` is a model with tools and other agents, and compiles to a graph. `TransitionGraph` declares
 who speaks next. A `Team` of agents and rules runs in sessions, which a `Hub` keeps in a store.
-`Guards` limit what a run may cost and do. More names are in `agentgraph.routing`, `.phases`,
-`.sessions`, `.guards`, `.stream` and `.testing`.
+A `Flow` is work in stages, with a gate between every two. `Guards` limit what a run may cost and
+do. More names are in `agentgraph.routing`, `.phases`, `.sessions`, `.flow`, `.guards`, `.stream` and
+`.testing`.
 """
 
 from agentgraph.agents import Agent, Intent, Reply
 from agentgraph.errors import AgentGraphError
+from agentgraph.flow import Flow, FlowResult
 from agentgraph.guards import Guards, effect
 from agentgraph.outcomes import Finish, Handoff
 from agentgraph.patching import Patcher, patched
@@ -56,6 +58,8 @@ __all__ = [
     "ContextEquals",
     "Envelope",
     "Finish",
+    "Flow",
+    "FlowResult",
     "FromSpeaker",
     "Guards",
     "Handoff",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -24,6 +24,8 @@ __all__ = [
     "ReasoningEvent",
     "RoutingEvent",
     "RoutingKind",
+    "StageEvent",
+    "StageStatus",
     "TokenEvent",
     "ToolArgsEvent",
     "ToolResponseEvent",
@@ -32,6 +34,7 @@ __all__ = [
     "media_of",
 ]
 
+StageStatus = Literal["started", "finished", "failed", "replanned", "escalated", "aborted"]
 RoutingKind = Literal["mention", "transfer", "delegate", "help", "resume", "fallback"]
 
 
@@ -49,6 +52,9 @@ class Event:
     attempt: int = 0
     """The session's round and the attempt at it; 0 outside of a session."""
 
+    _place: ClassVar[Collection[str]] = ("round", "attempt")
+    """The fields that only a session fills in."""
+
     def to_dict(self) -> dict[str, object]:
         """Return the fields as JSON-able values."""
         values: dict[str, object] = from_json(self.to_json())
@@ -57,7 +63,7 @@ class Event:
     def to_json(self) -> bytes:
         """Return the fields as JSON, even if a model or a tool has put other values into them."""
         # Outside of a session there are no rounds.
-        omit = {"public"} if self.round else {"public", *_PLACE}
+        omit = {"public"} if self.round else {"public", *self._place}
         if not getattr(self, "blocks", ()):
             omit.add("blocks")
         try:
@@ -168,6 +174,22 @@ class GuardEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageEvent(Event):
+    """A stage of a flow has begun or ended, or it was decided how the flow goes on after it."""
+
+    type: ClassVar[Literal["stage"]] = "stage"
+
+    _place: ClassVar[Collection[str]] = ("round",)
+
+    stage: str
+    status: StageStatus
+    attempt: int = 1
+    """Which plan it belongs to, from 1; not the attempt at a round."""
+    worker: str = ""
+    verdict: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptEvent(Event):
     """The run waits for a human's decision."""
 
@@ -217,6 +239,7 @@ AnyEvent: TypeAlias = (
     | AIMessageEvent
     | RoutingEvent
     | GuardEvent
+    | StageEvent
     | InterruptEvent
     | ErrorEvent
     | FinalStateEvent
@@ -247,7 +270,6 @@ def media_of(message: BaseMessage) -> tuple[Mapping[str, object], ...]:
 
 
 _MEDIA = ("image", "audio", "video", "file", "text-plain")
-_PLACE = {"round", "attempt"}
 
 
 def _as_json(value: object, omit: set[str] | None = None) -> bytes:

@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "phases": LEAVES | {"routing"},
     "guards": LEAVES,
     "agents": LEAVES | {"guards", "models"},
+    "flow": LEAVES | {"guards", "agents"},
     "sessions": LEAVES | {"routing", "phases", "guards"},
     "models": LEAVES,
     "testing": LEAVES,

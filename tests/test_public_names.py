@@ -26,6 +26,7 @@ CONTRACT = {
         "StayTarget RevertToInitiatorTarget ParallelTarget Always FromSpeaker ToolCalled "
         "ContextEquals AllOf AnyOf Not round_robin sequence",
     ),
+    "flow": ("agentgraph/flow", "Flow FlowResult"),
     "sessions": (
         "agentgraph/sessions",
         "Team TeamResult Hub Session Envelope set_context delete_context current_session "

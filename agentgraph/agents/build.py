@@ -53,7 +53,7 @@ _MOMENTS = ("before_agent", "before_model", "after_model", "after_agent")
 
 
 def compile_root(
-    agent: AgentSpec, saver: BaseCheckpointSaver[str], effects: MutableMapping[str, Effect]
+    agent: AgentSpec, saver: BaseCheckpointSaver[str] | None, effects: MutableMapping[str, Effect]
 ) -> AnyCompiledGraph:
     """Compile an agent as the root of its tree, with its own guards or the default ones.
 

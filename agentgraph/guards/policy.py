@@ -179,6 +179,13 @@ class Policy(PolicyGuards):
             policy.run_limits = (*self.run_limits, (own.steps, progress))
         return policy
 
+    def with_budget(self, budget: CostBudget) -> Self:
+        """Return this policy with a budget."""
+        policy = self._copy()
+        policy.budget = budget
+        policy.override_names = self.override_names | {"budget"}
+        return policy
+
     def within(self, outer: Self | None, path: str = "") -> Self:
         """Return the policy that applies where this one is inside of `outer`.
 
@@ -224,11 +231,14 @@ class Policy(PolicyGuards):
         if stage is None:
             return self
         if path not in self._levels:
-            self._levels[path] = self._at_stage(stage, path)
+            self._levels[path] = self.at_stage(stage, path)
         return self._levels[path]
 
-    def _at_stage(self, stage: Self, path: str) -> Self:
-        # A stage inherits what it does not state; its budget counts in addition to the run's.
+    def at_stage(self, stage: Self, path: str) -> Self:
+        """Return the policy of a stage at a path, which inherits from this one what it lacks.
+
+        Its own budget counts in addition to that of the run.
+        """
         level = self._copy()
         level._outermost = self.outermost
         is_other = stage._names_tier and stage.tier != self.tier

@@ -23,6 +23,7 @@ from agentgraph.stream import (
     AnyEvent,
     ErrorEvent,
     Event,
+    StageEvent,
     TokenEvent,
     ToolResponseEvent,
     ToolUsageEvent,
@@ -124,7 +125,8 @@ class EventEmitter:
         stamped_event = replace(
             event,
             round=round,
-            attempt=attempt,
+            # That of a stage is the flow's own, and not the session's.
+            attempt=event.attempt if isinstance(event, StageEvent) else attempt,
             agent=event.agent or self.agent,
             thread_id=self.run.thread_id,
             run_id=self.run.id,

@@ -62,7 +62,7 @@ class Threads:
         self._graph = graph
         self._saver = saver
         # By saver: all agents on one saver wait for each other's threads.
-        self.queues = _queues_by_saver.setdefault(original_of(saver), ThreadQueues())
+        self.queues = queues_of(saver)
 
     @property
     def saver(self) -> Any:
@@ -327,6 +327,11 @@ async def _claim(saver: object, thread_id: str) -> AsyncIterator[None]:
 
 
 _queues_by_saver: WeakKeyDictionary[object, ThreadQueues] = WeakKeyDictionary()
+
+
+def queues_of(saver: object) -> ThreadQueues:
+    """Return the queues of a saver's threads: all agents and flows on it share them."""
+    return _queues_by_saver.setdefault(original_of(saver), ThreadQueues())
 
 
 def thread_config(thread_id: str, checkpoint_id: str | None = None) -> RunnableConfig:

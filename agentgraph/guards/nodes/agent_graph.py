@@ -83,7 +83,7 @@ def agent_patcher(
         if "guarded" not in graph.channels:
             add_state(graph, GuardedState)
         add_state(graph, HumanState)
-        add_state(graph, _RouteState)
+        add_state(graph, RouteState)
         channels = tuple(name for name in _CHANNELS if name in graph.channels)
         wrappers = NodeWrappers(policy, place, channels, all_effects)
         graph = wrap_node(model, wrappers.around_model(model))(graph)
@@ -105,7 +105,7 @@ def agent_patcher(
     return Patcher(patch, state=GuardedState)
 
 
-class _RouteState(TypedDict, total=False):
+class RouteState(TypedDict, total=False):
     """The channel by which a node tells the route behind it what its guards know."""
 
     must_undo: Annotated[bool, EphemeralValue(bool, guard=False)]

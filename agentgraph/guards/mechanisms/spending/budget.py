@@ -208,6 +208,11 @@ class Spend:
                 return _denial("usd", self.usd, self.reserved_usd, _ZERO, dollars)
             return denial
 
+    def lacks(self, budget: CostBudget) -> Decision | None:
+        """Return a denial where less is left than another budget allows to spend, else None."""
+        with self._lock:
+            return self._denial_of(budget.tokens or 1, budget.dollars)
+
     def grant(self) -> None:
         """Allow the whole budget once more: a human has agreed to it."""
         with self._lock:

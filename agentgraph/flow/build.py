@@ -1,0 +1,188 @@
+"""Compile a flow: who does what, its nodes and edges, and the guards around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import END, START, StateGraph
+from pydantic import BaseModel
+
+from agentgraph.flow.decisions import ESCALATE, Failures
+from agentgraph.flow.members import (
+    Function,
+    Member,
+    compile_member,
+    transfer_tool,
+)
+from agentgraph.flow.nodes import FlowNodes
+from agentgraph.flow.spec import FlowSpec
+from agentgraph.flow.stage import NO_STAGE, STAGES
+from agentgraph.flow.stage_run import GUARD_CHANNELS, StageGuards
+from agentgraph.flow.state import OUTPUTS, FlowState
+from agentgraph.flow.values import Verdict, plan_of
+from agentgraph.flow.work import WorkStage
+from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
+from agentgraph.graphs.public_graph import publish
+from agentgraph.guards import DecisionTable, Effect, GuardedState, Guards
+from agentgraph.guards.nodes.agent_graph import COMPENSATE, NodeWrappers, RouteState
+from agentgraph.guards.nodes.human import HumanState
+from agentgraph.guards.place import Place
+from agentgraph.participant import Participant
+
+GATES = ("plan_gate", "validate_gate")
+_ENDS = ("plan", ESCALATE, COMPENSATE, END)
+"""Where any stage may lead to when it fails."""
+
+
+def compile_flow(
+    flow: FlowSpec,
+    guards: Guards | None,
+    path: str,
+    effects: MutableMapping[str, Effect],
+    saver: BaseCheckpointSaver[Any] | None = None,
+) -> AnyCompiledGraph:
+    """Compile a flow for its place, under these guards; the effects of its tools are added."""
+    nodes = _nodes_of(flow, guards, path, effects)
+    states = (FlowState, *((GuardedState, HumanState, RouteState) if guards is not None else ()))
+    graph: AnyGraph = StateGraph(merge_states("FlowState", *states))
+    _add_stages(graph, nodes)
+    if guards is not None:
+        wrappers = NodeWrappers(guards, Place(path), GUARD_CHANNELS, effects)
+        graph.add_node(ESCALATE, nodes.escalate, destinations=(*STAGES, *GATES, COMPENSATE, END))
+        compensate: Any = wrappers.compensate
+        graph.add_node(COMPENSATE, compensate, destinations=(COMPENSATE, END))
+    compiled_graph = publish(graph, OUTPUTS, OUTPUTS, saver, store=flow.store, name=flow.name)
+    return compiled_graph.with_config(recursion_limit=_MOST_STEPS)
+
+
+_MOST_STEPS = 10_000
+"""A flow ends by its guards; LangGraph's limit on super-steps must not come first."""
+
+
+def _add_stages(graph: AnyGraph, nodes: FlowNodes) -> None:
+    ends_of_failures = _ENDS if nodes.guards is not None else ("plan", END)
+    workers = tuple(nodes.work.workers)
+    ways: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+        "plan": (nodes.plan, ("plan_gate",)),
+        "plan_gate": (nodes.plan_gate, ("fan_out",)),
+        "fan_out": (nodes.fan_out, (*workers, "fan_in")),
+        "fan_in": (nodes.fan_in, ("fan_out", "validate")),
+        "validate": (nodes.validate, ("validate_gate",)),
+        "validate_gate": (nodes.validate_gate, ("finalize",)),
+        "finalize": (nodes.finalize, ()),
+    }
+    for name, (node, ends) in ways.items():
+        graph.add_node(name, node, destinations=tuple(dict.fromkeys((*ends, *ends_of_failures))))
+    graph.add_edge(START, "plan")
+    for name in workers:
+        worker: Any = nodes.worker(name)
+        graph.add_node(name, worker)
+        graph.add_edge(name, "fan_in")
+
+
+def _policies(flow: FlowSpec, guards: Guards | None, path: str) -> dict[str, Guards]:
+    """Return the policy of each stage and of each worker, nothing without guards."""
+    if guards is None:
+        return {}
+    places = {name: f"{path}/{name}" for name in (*STAGES, *flow.workers)}
+    own = {name: flow.stages.get(name, NO_STAGE).policy or Guards() for name in places}
+    return {name: guards.at(at).at_stage(own[name], at) for name, at in places.items()}
+
+
+def _nodes_of(
+    flow: FlowSpec, guards: Guards | None, path: str, effects: MutableMapping[str, Effect]
+) -> FlowNodes:
+    policies = _policies(flow, guards, path)
+
+    def compile_part(
+        part: Participant | Function, stage: str, at: str, schema: type[BaseModel] | None = None
+    ) -> Member | Function:
+        if not _is_participant(part):
+            return part  # type: ignore[return-value]
+        place = f"{path}/{stage}"
+        level = policies.get(at)
+        tools = [*_transfer_tools(flow, at)] if stage == "fan_out" else []
+        return compile_member(part, level, place, effects, schema, tools)  # type: ignore[arg-type]
+
+    schemas: Mapping[str, type[BaseModel] | None] = {
+        "plan": plan_of(flow.brief),
+        "critic": Verdict,
+        "aggregate": None,
+        "validate": Verdict,
+        "finalize": flow.outcome,
+    }
+    stages = {"critic": "plan", "aggregate": "fan_in"}
+    members = {
+        name: compile_part(part, stages.get(name, name), stages.get(name, name), schemas[name])
+        for name, part in _parts_of(flow)
+    }
+    if flow.oracle is not None:
+        members["oracle"] = flow.oracle
+    schema = flow.summary if flow.has_own_summary else None
+    workers = {
+        name: compile_part(worker, "fan_out", name, schema) for name, worker in flow.workers.items()
+    }
+    return FlowNodes(
+        name=flow.name,
+        path=path,
+        members=members,
+        work=WorkStage(flow.work_topology, workers, flow.brief, flow.summary),
+        stages=flow.stages,
+        outcome=flow.outcome,
+        guards=None if guards is None else StageGuards(policies, path),
+        failures=_failures(guards),
+    )
+
+
+def _parts_of(flow: FlowSpec) -> Iterator[tuple[str, Any]]:
+    """Yield who plans, criticises, aggregates, validates and finalizes."""
+    for name in ("plan", "critic", "aggregate", "validate", "finalize"):
+        part = getattr(flow, name)
+        if part is None and name != "critic" and flow.supervisor is not None:
+            part = flow.supervisor
+        # Without a form for the outcome, the aggregate is the outcome.
+        if part is not None and not (
+            name == "finalize" and flow.finalize is None and flow.outcome is None
+        ):
+            yield name, part
+
+
+def _transfer_tools(flow: FlowSpec, worker: str) -> Iterable[Any]:
+    if not flow.work_topology.has_peers:
+        return
+    for name, peer in flow.workers.items():
+        if name != worker:
+            yield transfer_tool(name, getattr(peer, "description", "") or "")
+
+
+def _is_participant(part: object) -> bool:
+    return all(hasattr(part, name) for name in ("name", "description", "graph"))
+
+
+def _failures(policy: Guards | None) -> Failures:
+    if policy is None:
+        return Failures("batch", DecisionTable(), 2, 0.0, has_guards=False)
+    fallback = policy.breaker.fallback if policy.breaker is not None else None
+    return Failures(
+        policy.tier,
+        policy.table,
+        policy.replans.replans,
+        policy.escalation.threshold,
+        fallback if isinstance(fallback, AIMessage) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FlowInPlace:
+    """A flow in its place below an agent, in a team or in another flow."""
+
+    graph: AnyCompiledGraph
+    effects: Mapping[str, Effect]
+
+    def effects_at(self, path: str) -> Mapping[str, Effect]:
+        """Return the effects of all tools in it, by path and tool."""
+        return self.effects

@@ -1,0 +1,212 @@
+"""What follows from a failure of a stage: a new plan, a human's decision, or the end.
+
+The decision table says it by the class of the failure and by the tier. Nothing is tried again,
+escalated or ended in silence: each decision is recorded before it takes effect, and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import END
+from pydantic_core import from_json, to_json
+
+from agentgraph.flow.result import mast_of
+from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
+from agentgraph.flow.state import Ask, End, FlowState
+from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
+from agentgraph.guards.mechanisms.canonical import digest
+from agentgraph.guards.mechanisms.escalation import CONFIDENCE
+from agentgraph.guards.nodes.human import question
+from agentgraph.guards.nodes.site import close
+from agentgraph.guards.records.account import Account
+from agentgraph.participant import sentence_of_stop
+
+ESCALATE = "escalate"
+_NEXT = {
+    "plan": "plan_gate",
+    "fan_out": "fan_in",
+    "fan_in": "validate",
+    "validate": "finalize",
+    "finalize": END,
+}
+"""The node behind each stage."""
+_CHANNELS = {"plan": "plan", "fan_in": "aggregate", "validate": "aggregate"}
+"""The channel with what a stage has made, which a human may edit."""
+_SAME_STATES = 3
+"""How often the same plan may fail with the same result for the same reasons: no progress."""
+_NEW_PLAN = frozenset({"correct", "replan"})
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """Where the flow goes on, and what is written to its state."""
+
+    goto: str
+    update: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Decides on the failures of a flow's stages."""
+
+    tier: Tier
+    table: DecisionTable
+    replans: int
+    """How many new plans an input may have."""
+    threshold: float
+    """The confidence below which a human is asked."""
+    fallback: AIMessage | None = None
+    """The safe answer in place of an outcome that must not be shown."""
+    has_guards: bool = True
+
+    def check_confidence(self, stage: StageRun, confidence: float) -> None:
+        """Raise where a verdict is too unsure: a human is asked then, and nothing is tried anew."""
+        is_low = self.has_guards and confidence < self.threshold
+        cause = f"the confidence is {confidence:g}, and {self.threshold:g} is needed"
+        stage.note("after", "confidence", [cause] if is_low else (), confidence)
+        if is_low:
+            evidence = {"confidence": confidence, "threshold": self.threshold}
+            raise StageFailure("unsafe_output", CONFIDENCE, cause, [cause], evidence)
+
+    def headroom(self, stage: StageRun) -> str:
+        """Return what may still be spent, in words."""
+        if stage.site is None:
+            return ""
+        parts = []
+        for spend in stage.site.account.spends_under(stage.site.policy):
+            budget = spend.budget
+            if budget is not None and budget.tokens is not None:
+                parts.append(f"{max(0, budget.tokens * spend.grants - spend.tokens):,} tokens")
+            if budget is not None and budget.dollars is not None:
+                parts.append(f"${max(0, budget.dollars * spend.grants - spend.usd)}")
+        return " and ".join(parts)
+
+    async def decide(self, stage: StageRun, state: FlowState, failure: StageFailure) -> NextStep:
+        """Decide on a failure, record it, and say where the flow goes on."""
+        failed_states = [*(state.get("failed_states") or ()), _state_of(state, failure)]
+        decision = self._decision(state, failure, failed_states)
+        mast = mast_of(decision.failure_class or "schema_failure")
+        verdict = {"passed": False, "problems": [*failure.problems], "mast": mast}
+        await stage.tell("failed", verdict)
+        if stage.site is not None:
+            decision = await stage.site.decide(decision)
+        about = {**verdict, "cause": decision.cause}
+        if decision.action in _NEW_PLAN:
+            await stage.tell("replanned", about)
+            attempt = (state.get("attempt") or 1) + 1
+            update = {"attempt": attempt, "problems": [*failure.problems]}
+            return NextStep("plan", {**update, "failed_states": failed_states})
+        if decision.action == "escalate" and stage.site is not None:
+            await stage.tell("escalated", about)
+            return self._escalation(stage, state, decision)
+        await stage.tell("aborted", about)
+        if decision.action == "fallback" and self.fallback is not None:
+            return _end("finished", "fallback", str(self.fallback.text))
+        return self._aborted_step(stage, decision)
+
+    def _decision(
+        self, state: FlowState, failure: StageFailure, failed_states: Sequence[str]
+    ) -> Decision:
+        if failure.guard == CONFIDENCE:
+            return Decision(
+                "escalate", CONFIDENCE, failure.cause, failure.failure_class, failure.evidence
+            )
+        decision = self._by_table(failure.failure_class, state, failure)
+        same = failed_states.count(failed_states[-1])
+        if decision.action in _NEW_PLAN and same >= _SAME_STATES:
+            return self._by_table("no_progress", state, failure)
+        return decision
+
+    def _by_table(
+        self, failure_class: FailureClass, state: FlowState, failure: StageFailure
+    ) -> Decision:
+        replans = (state.get("attempt") or 1) - 1
+        cell = self.table.cell(failure_class, self.tier)
+        is_possible = cell.action != "fallback" or self.fallback is not None
+        if cell.action in _NEW_PLAN and replans >= self.replans:
+            is_possible = False
+        return self.table.decide(
+            failure_class,
+            self.tier,
+            made=replans,
+            possible=is_possible,
+            guard=failure.guard,
+            cause=failure.cause,
+            evidence={**failure.evidence, "mast": mast_of(failure_class)},
+        )
+
+    def _escalation(self, stage: StageRun, state: FlowState, decision: Decision) -> NextStep:
+        assert stage.site is not None
+        stage.site.account.may_ask = True
+        value = state.get(_CHANNELS.get(stage.name, ""), None)
+        text = value if isinstance(value, str) else "" if value is None else _json(value)
+        is_doubt = decision.guard == CONFIDENCE
+        failure_class = decision.failure_class
+        ask = Ask(stage=stage.name, value=value, is_doubt=is_doubt, failure_class=failure_class)
+        human = question(stage.site, decision, text)
+        return NextStep(ESCALATE, {"ask": ask, "human": human})
+
+    def _aborted_step(self, stage: StageRun, decision: Decision) -> NextStep:
+        text = sentence_of_stop(decision.guard, decision.cause)
+        if stage.site is not None:
+            close(stage.site.account, decision.reason, decision.cause)
+        return _end("aborted", decision.reason, text, decision.failure_class)
+
+    def ended_by(self, guard: str, account: Account, failure_class: str = "") -> NextStep:
+        """Return the end of a flow that a guard around it, or a human, has ended."""
+        text = sentence_of_stop(guard, account.closed_because)
+        failure_class = failure_class or class_of_guard(guard)
+        return _end("aborted", guard, text, failure_class)
+
+    # After a human's decision.
+
+    def after_human(self, ask: Ask, answer: Mapping[str, Any] | None, account: Account) -> NextStep:
+        """Return where the flow goes on after a human's answer; None has rejected it."""
+        stage = ask["stage"]
+        if answer is None:
+            guard = account.closed_by or CONFIDENCE
+            return self.ended_by(guard, account, ask["failure_class"])
+        if not answer:  # an approval after a failure: the stage runs once more, with new limits
+            return NextStep("plan" if stage == "plan" else stage)
+        by, text = answer["by"], str(answer["text"])
+        if by == "approve":
+            return NextStep(_NEXT[stage])
+        value = _read(text) if by == "edit" else text
+        if stage == "plan" and by == "edit":
+            return NextStep("plan_gate", {"plan": value})
+        if stage == "plan":  # words on a plan are for the planner
+            return NextStep("plan", {"problems": [text]})
+        return NextStep("finalize", {"aggregate": value})
+
+
+def _end(
+    status: Literal["finished", "aborted"], reason: str, text: str, failure_class: str = ""
+) -> NextStep:
+    end = End(
+        status=status,
+        reason=reason,
+        failure_class=failure_class or None,
+        outcome=None,
+        text=text,
+        success=None,
+    )
+    return NextStep(END, {"end": end})
+
+
+def _state_of(state: FlowState, failure: StageFailure) -> str:
+    return digest([state.get("plan"), state.get("aggregate"), [*failure.problems]])[:32]
+
+
+def _json(value: object) -> str:
+    return to_json(value, fallback=str).decode()
+
+
+def _read(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text

@@ -1,0 +1,219 @@
+"""`Flow`, the class that users write: work in five stages, with a gate between every two."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from langchain_core.messages import AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Command
+
+from agentgraph.agents.picture import mermaid_of, picture_of
+from agentgraph.agents.run.inputs import Input
+from agentgraph.agents.spec.tools import AgentTool, agent_tool
+from agentgraph.blocking import background_loop, run_sync
+from agentgraph.flow.build import FlowInPlace, compile_flow
+from agentgraph.flow.result import FlowResult
+from agentgraph.flow.runs import Continuation, FlowRuns
+from agentgraph.flow.spec import FlowSpec
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.guards import Effect, Guards
+from agentgraph.storage import default_saver, open_saver, with_async_methods
+from agentgraph.stream import AnyEvent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flow(FlowSpec, Generic[T]):
+    """Work in five stages: plan, fan-out, fan-in, validate, finalize.
+
+        flow = Flow("report", "Researches and writes", supervisor=lead, work=[searcher, writer])
+        result = await flow.ainvoke("A page on tides")
+        print(result.text, result.usage.total_tokens)
+
+    The supervisor plans, aggregates, validates and finalizes; `plan=`, `aggregate=`, `validate=`
+    and `finalize=` replace a part, each by an agent or a function. Without any of them there is one
+    brief for each worker, the summaries are joined, and nothing asks a model that was not given
+    one. Each stage has a gate before and after it, see `Stage`; what fails is decided by the
+    decision table of `guards`, which are `Guards.batch()` unless others are given.
+
+    A flow never changes, and runs on any number of threads. It is a participant as an agent is: it
+    can be served, sit in a Team, be a tool, or the worker of another flow. Raises
+    `ConfigurationError` with all faults at once.
+    """
+
+    def __repr__(self) -> str:
+        return f"Flow({self.name!r}, work=[{', '.join(self.workers)}])"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Flow[T]:
+        return self
+
+    # Runs.
+
+    async def ainvoke(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> FlowResult[T]:
+        """Run a task to its outcome, on a thread or on a new one.
+
+        `FlowResult.interrupts` has the questions that a human must answer before it goes on.
+        """
+        return await self._runs.answer(input, thread_id, context, config)
+
+    async def astream(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """Run a task, and yield all that happens as events; closing the iterator ends the run."""
+        stream = self._runs.stream(input, thread_id, context, config)
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            await stream.aclose()
+
+    async def aresume(
+        self,
+        thread_id: str,
+        decisions: Mapping[str, object],
+        *,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> FlowResult[T]:
+        """Go on with a flow that waits for decisions, given by the ids of its interrupts."""
+        command: Command[Any] = Command(resume=decisions)
+        return await self._runs.answer(command, thread_id, context, config)
+
+    async def acontinue(
+        self,
+        thread_id: str,
+        *,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> FlowResult[T]:
+        """Go on with a flow that was cut off; no worker that has finished works again."""
+        return await self._runs.answer(Continuation(), thread_id, context, config)
+
+    async def ahistory(self, thread_id: str) -> list[AnyMessage]:
+        """Return the messages of a thread: the tasks and the outcomes."""
+        return await self._runs.history(thread_id)
+
+    async def aforget(self, thread_id: str) -> None:
+        """Delete a thread, with all that is stored of it."""
+        await self._runs.forget(thread_id)
+
+    arun = ainvoke
+
+    def invoke(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> FlowResult[T]:
+        """Run a task to its outcome; works in a notebook as well as in a script."""
+        return run_sync(self.ainvoke(input, thread_id=thread_id, context=context, config=config))
+
+    run = invoke
+
+    def stream(
+        self,
+        input: Input,
+        *,
+        thread_id: str | None = None,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> Iterator[AnyEvent]:
+        """Run a task, and yield all that happens as events."""
+        events = self._runs.stream(input, thread_id, context, config)
+
+        async def next_event() -> AnyEvent | None:
+            return await anext(events, None)
+
+        async def close() -> None:
+            await events.aclose()
+
+        with background_loop() as loop:
+            try:
+                while (event := run_sync(next_event(), loop)) is not None:
+                    yield event
+            finally:
+                run_sync(close(), loop)
+
+    def resume(
+        self,
+        thread_id: str,
+        decisions: Mapping[str, object],
+        *,
+        context: object = None,
+        config: RunnableConfig | None = None,
+    ) -> FlowResult[T]:
+        """Go on with a flow that waits for decisions."""
+        return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
+
+    def history(self, thread_id: str) -> list[AnyMessage]:
+        """Return the messages of a thread."""
+        return run_sync(self.ahistory(thread_id))
+
+    def as_tool(self) -> AgentTool:
+        """Return a tool that runs this flow on a request."""
+        return agent_tool(self)
+
+    # Its graph.
+
+    @property
+    def graph(self) -> AnyCompiledGraph:
+        """The graph of the flow: an ordinary one, whose nodes are the stages and the workers.
+
+        It has a saver only where the flow has a `checkpointer`: whoever runs the graph brings one.
+        """
+        return self._graph if self.checkpointer is not None else self._graph_without_saver
+
+    def under_guards(self, guards: Guards | None, path: str) -> FlowInPlace:
+        """Return this flow for a place at `path`, under the guards around it."""
+        own = self.guards
+        inner = own.within(guards, path) if isinstance(own, Guards) else guards
+        effects: dict[str, Effect] = {}
+        return FlowInPlace(compile_flow(self, inner, path, effects), effects)
+
+    def mermaid(self) -> str:
+        """Draw the flow's graph, as Mermaid text."""
+        return mermaid_of(self._graph.get_graph())
+
+    def svg(self) -> str:
+        """Draw the flow's graph, as a self-contained SVG picture."""
+        return picture_of(self._graph.get_graph())
+
+    @cached_property
+    def _graph(self) -> AnyCompiledGraph:
+        return compile_flow(self, self.policy, self.name, {}, self._saver)
+
+    @cached_property
+    def _graph_without_saver(self) -> AnyCompiledGraph:
+        return self._graph.copy({"checkpointer": None})
+
+    @cached_property
+    def _saver(self) -> BaseCheckpointSaver[Any]:
+        if self.checkpointer is None:
+            return default_saver()
+        if isinstance(self.checkpointer, str):
+            return open_saver(self.checkpointer)
+        return with_async_methods(self.checkpointer)
+
+    @cached_property
+    def _runs(self) -> FlowRuns:
+        return FlowRuns(self, self._graph, self._saver)

@@ -1,0 +1,263 @@
+"""The members of a flow: agents, graphs and functions, made ready for their places in it.
+
+A member that is a graph runs as a graph within the node of its stage, with a run and an account of
+its own that are parts of the flow's: the flow's guards hold over it, and where one of them ends the
+member, the flow goes on and decides what that means.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from agentgraph.agents import Agent
+from agentgraph.agents.build import compile_root
+from agentgraph.errors import ConfigurationError
+from agentgraph.graphs.compiled import AnyCompiledGraph
+from agentgraph.graphs.public_graph import run_inside
+from agentgraph.guards import Effect, Guards
+from agentgraph.guards.nodes.foreign.graph import guarded_copy
+from agentgraph.history import repair
+from agentgraph.outcomes import Finish
+from agentgraph.participant import Graph, HasGuards, Participant, as_participant, split_stop
+from agentgraph.running import Run, current_run, handed_over, inside_run
+from agentgraph.stream import Event
+from agentgraph.usage import Usage
+
+T = TypeVar("T")
+
+Function: TypeAlias = Callable[..., Any]
+_RESULT_KEYS = ("messages", "turn", "output", "current_active_agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a member has answered."""
+
+    text: str = ""
+    output: Any = None
+    """The answer in the form that it was asked for, as JSON; None without one."""
+    usage: Usage = field(default_factory=Usage)
+    closed_by: str = ""
+    """The guard that has ended the member's run, "" where it came to its end."""
+    cause: str = ""
+    failure_class: str = ""
+    """Of what class the failure was, "" where the guard's name says it."""
+    transfer: str = ""
+    """The peer that it has handed the work over to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A graph in its place in a flow, ready to be run by a node."""
+
+    name: str
+    description: str
+    graph: Graph
+    is_agent: bool
+    schema: type[BaseModel] | None = None
+    """The form in which a graph that is no agent of ours is asked to answer, as JSON."""
+
+    async def ask(self, text: str, key: str, prefix: str) -> Answer:
+        """Run the graph on one message, and return what it answers.
+
+        `key` identifies the run: it is the same when the node runs again. `prefix` stands before
+        the paths of its agents, in events and in usage.
+        """
+        run = _part_of(current_run(), key, prefix)
+        message = HumanMessage(self._request(text), id=f"brief_{key}")
+        with inside_run(run), handed_over(()):
+            keys = _RESULT_KEYS if self.is_agent else None
+            result = await run_inside(self.graph, {"messages": [message]}, keys)
+        _add_usage(run, prefix)
+        answer = self._answer_in(result, run)
+        return replace(answer, usage=Usage.of_run(run))
+
+    def _request(self, text: str) -> str:
+        if self.is_agent or self.schema is None:
+            return text
+        schema = to_json(TypeAdapter(self.schema).json_schema()).decode()
+        return f"{text}\n\nAnswer with one JSON object of this schema, and nothing else:\n{schema}"
+
+    def _answer_in(self, result: Mapping[str, Any], run: Run) -> Answer:
+        new_messages, guard = split_stop([*(result.get("messages") or ())][1:])
+        closed_by = str((result.get("turn") or {}).get("closed") or guard or "")
+        end = result.get("end")  # of a flow
+        if isinstance(end, Mapping) and end.get("status") == "aborted":
+            failure_class = str(end.get("failure_class") or "")
+            return Answer(closed_by=end["reason"], cause=end["text"], failure_class=failure_class)
+        texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
+        text = str(texts[-1].text) if texts else ""
+        transfer = _transfer_in(new_messages)
+        output: Any = None
+        if self.is_agent and (output_values := result.get("output")) is not None:
+            output = output_values["value"]
+        if not self.is_agent:
+            for item in repair(cast("Sequence[AnyMessage]", new_messages)):
+                if isinstance(item, AIMessage) and not run.usage:
+                    run.record_usage_of(self.name, item)
+        cause = run.causes.get(closed_by, "")
+        return Answer(text, output, closed_by=closed_by, cause=cause, transfer=transfer)
+
+
+TRANSFER = "transfer_to_"
+
+
+def _transfer_in(messages: Sequence[Any]) -> str:
+    """Return the peer to which the last message hands over, "" where it answers."""
+    answers = [m for m in messages if isinstance(m, AIMessage)]
+    names = [call["name"] for call in answers[-1].tool_calls] if answers else []
+    moves = [name.removeprefix(TRANSFER) for name in names if name.startswith(TRANSFER)]
+    return moves[0] if moves else ""
+
+
+def transfer_tool(peer: str, description: str) -> BaseTool:
+    """Return the tool by which a worker hands the work over to a peer."""
+
+    def transfer(reason: str = "") -> Finish:
+        return Finish(reason="handoff")
+
+    about = f" {peer}: {description}" if description else ""
+    text = f"Hand the work over to {peer}, who goes on with it.{about}"
+    return StructuredTool.from_function(transfer, name=f"{TRANSFER}{peer}", description=text)
+
+
+def _part_of(outer: Run | None, key: str, prefix: str) -> Run:
+    """Return the run of a member, as a part of the flow's run."""
+    if outer is None:
+        return Run(key, "")
+    tell = outer.tell
+
+    async def tell_with_prefix(event: Event) -> None:
+        assert tell is not None
+        await tell(replace(event, agent=f"{prefix}{event.agent}"))
+
+    run = Run(key, outer.thread_id, outer.owner)
+    run.is_resumed = outer.is_resumed
+    run.tell = None if tell is None else tell_with_prefix
+    return run
+
+
+def _add_usage(run: Run, prefix: str) -> None:
+    outer = current_run()
+    if outer is not None:
+        for path, figures in run.usage.items():
+            outer.record_usage(f"{prefix}{path}", figures, run.models.get(path, ""))
+
+
+# Making members ready.
+
+
+def compile_member(
+    participant: Participant,
+    guards: Guards | None,
+    path: str,
+    effects: MutableMapping[str, Effect],
+    schema: type[BaseModel] | None = None,
+    tools: Sequence[BaseTool] = (),
+) -> Member:
+    """Compile a participant for its place in a flow, under the guards of its stage.
+
+    With a `schema` it is asked to answer in that form; an agent gets these `tools` too. The effects
+    of its tools are added to `effects`, by their paths from the flow.
+    """
+    name, description = participant.name, participant.description
+    own_effects: dict[str, Effect] = {}
+    graph: Graph
+    if isinstance(participant, Agent):
+        graph = _agent_graph(participant, guards, own_effects, schema, tools)
+    elif guards is None:
+        graph = participant.graph
+    elif isinstance(participant, HasGuards):
+        inner = participant.under_guards(guards, name)
+        graph = inner.graph  # compiles, and only then are its effects complete
+        own_effects.update(inner.effects_at(name))
+    else:
+        graph = guarded_copy(participant.graph, guards, name)
+    effects.update({f"{path}/{key}": effect for key, effect in own_effects.items()})
+    return Member(name, description, graph, isinstance(participant, Agent), schema)
+
+
+def _agent_graph(
+    agent: Agent[Any],
+    guards: Guards | None,
+    effects: dict[str, Effect],
+    schema: type[BaseModel] | None,
+    tools: Sequence[BaseTool],
+) -> AnyCompiledGraph:
+    own = agent.guards if isinstance(agent.guards, Guards) else guards
+    changes: dict[str, Any] = {"guards": own, "checkpointer": None}
+    if schema is not None:
+        changes["response_format"] = schema
+    if tools:
+        changes["tools"] = [*agent.tools, *tools]
+    return compile_root(agent.replace(**changes), None, effects)
+
+
+def member_of(candidate: object, place: str) -> Participant | Function:
+    """Return a participant or a function for a place; raises `ConfigurationError` for others."""
+    participant = as_participant(candidate)
+    if participant is not None:
+        return participant
+    if callable(candidate):
+        return candidate
+    raise ConfigurationError(
+        f"{place}={candidate!r}: give an Agent, a Team, a Flow, a compiled graph or a function"
+    )
+
+
+async def call_function(function: Function, *arguments: object) -> Any:
+    """Call a function of the user's, sync or async, with as many arguments as it takes."""
+    count = _count_of_arguments(function)
+    result = function(*arguments[:count])
+    return await result if inspect.isawaitable(result) else result
+
+
+def _count_of_arguments(function: Function) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    kinds = inspect.Parameter
+    if any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        return 99
+    positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional for p in parameters)
+
+
+# Values in a form.
+
+
+def read_as(schema: type[T], value: object) -> T:
+    """Return a value in a form; raises `ValidationError` with all faults where it does not fit."""
+    adapter = TypeAdapter(schema)
+    if isinstance(value, str):
+        return adapter.validate_json(_json_in(value))
+    if isinstance(value, BaseModel):
+        return adapter.validate_python(value.model_dump(mode="python"))
+    return adapter.validate_python(value)
+
+
+def faults_in(error: ValidationError) -> tuple[str, ...]:
+    """Return the faults of a value, each with the place where it is."""
+    return tuple(
+        f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in error.errors()
+    )
+
+
+def as_json(value: object) -> Any:
+    """Return a value as JSON has it."""
+    return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+
+
+def _json_in(text: str) -> str:
+    """Return the JSON object in a text: models put it into a block of Markdown."""
+    start, end = text.find("{"), text.rfind("}")
+    return text[start : end + 1] if 0 <= start < end else text

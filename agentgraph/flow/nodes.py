@@ -1,0 +1,366 @@
+"""The nodes of a flow's graph: its five stages, the gates between them, and the human.
+
+    plan → plan_gate → fan_out → (a node per worker) → fan_in → validate → validate_gate → finalize
+
+A stage writes what it has made, and its report. Where it fails, or its gate does not let pass what
+it has made, `decisions` says where the flow goes on: to a new plan, to a human, or to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from langgraph.graph import END
+from langgraph.types import Command, Overwrite, Send
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from agentgraph.flow import prompts
+from agentgraph.flow.decisions import Failures, NextStep
+from agentgraph.flow.members import Function, Member, as_json, call_function
+from agentgraph.flow.stage import NO_STAGE, Stage
+from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
+from agentgraph.flow.state import End, FlowState, new_run
+from agentgraph.flow.topology import Item
+from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
+from agentgraph.flow.work import WorkStage, available_names, state_of_task
+from agentgraph.guards.nodes.agent_graph import COMPENSATE
+from agentgraph.guards.nodes.human import ask_human
+from agentgraph.running import current_round_key, current_run, history
+
+Work: TypeAlias = Callable[[StageRun], Awaitable[Command[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNodes:
+    """The nodes of one flow in its place; made once for each place, and shared by all runs."""
+
+    name: str
+    path: str
+    members: Mapping[str, Member | Function]
+    """Who does what: by `plan`, `critic`, `aggregate`, `validate`, `finalize`, `oracle`."""
+    work: WorkStage
+    stages: Mapping[str, Stage]
+    outcome: type[BaseModel] | None
+    guards: StageGuards | None
+    failures: Failures
+
+    # The five stages, and the gates between them.
+
+    async def plan(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Plan the work: by the supervisor or a function, else one brief for each worker."""
+        begin = self._begin(state)
+        state = cast("FlowState", {**state, **begin})
+
+        async def work(stage: StageRun) -> Command[Any]:
+            await stage.check_before(state["task"])
+            plan = as_json(await self._make_plan(stage, state))
+            return _pass(stage, "plan_gate", {"plan": plan}, plan)
+
+        return await self._run("plan", state, config, work, begin)
+
+    async def plan_gate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Check the plan: its form, its workers, the critic's view of it, the user's gate."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            plan = stage.read(plan_of(self.work.brief), state["plan"])
+            faults = [*self._plan_faults(plan)]
+            stage.note("after", "plan", faults)
+            if faults:
+                raise StageFailure("spec_malformed", "plan", "; ".join(faults), faults)
+            await self._ask_critic(stage, state["task"], plan)
+            await stage.check_after(as_json(plan))
+            return _pass(stage, "fan_out", {}, None)
+
+        return await self._run("plan", state, config, work, is_gate=True)
+
+    async def fan_out(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Begin the work that is due, as much at once as the guards let begin."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            plan, entries = self.work.plan_in(state), self.work.entries_in(state)
+            if not entries:
+                await stage.check_before(as_json(plan))
+            items = self.work.topology.due(plan, entries)
+            tasks = [Send(item.brief.worker, {"sent": _task_of(item)}) for item in items]
+            return _pass(stage, tasks[: self._most_at_once(stage)] or "fan_in", {}, None)
+
+        return await self._run("fan_out", state, config, work)
+
+    def worker(self, name: str) -> Callable[[FlowState, RunnableConfig], Awaitable[Any]]:
+        """Return the node of one worker: what it brings, or why it brings nothing."""
+
+        async def node(state: FlowState, config: RunnableConfig) -> dict[str, Any]:
+            state = state_of_task(state, config)
+            stage = self._stage("fan_out", state, config, name, str(state["sent"]["key"]))
+            key, entry, report = await self.work.run(stage, state, config)
+            return {"entries": {key: entry}, "reports": report, **_account_of(stage)}
+
+        return node
+
+    async def fan_in(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Make one result of the summaries, once all work is done."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            plan, entries = self.work.plan_in(state), self.work.entries_in(state)
+            if self.work.topology.due(plan, entries):
+                return Command(goto="fan_out")
+            self.work.check_results(state)
+            summaries = self.work.summaries_in(state)
+            await stage.check_work(self.stages.get("fan_out", NO_STAGE), as_json(summaries))
+            await stage.check_before(as_json(summaries), available_names(summaries))
+            aggregate = await self._aggregate(stage, state["task"], summaries)
+            await stage.check_after(aggregate)
+            return _pass(stage, "validate", {"aggregate": aggregate}, aggregate)
+
+        return await self._run("fan_in", state, config, work)
+
+    async def validate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Get the verdict on the aggregate."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            summaries = self.work.summaries_in(state)
+            await stage.check_before(state["aggregate"], available_names(summaries))
+            verdict = as_json(await self._judge(stage, state, summaries))
+            return _pass(stage, "validate_gate", {"verdict": verdict}, verdict)
+
+        return await self._run("validate", state, config, work)
+
+    async def validate_gate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Let pass what was accepted with enough confidence."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            verdict = stage.read(Verdict, state["verdict"])
+            problems = [*verdict.problems] or ["the result was not accepted"]
+            stage.note("after", "verdict", () if verdict.accepted else problems)
+            if not verdict.accepted:
+                cause = f"the result was not accepted: {'; '.join(problems)}"
+                raise StageFailure("schema_failure", "validate", cause, problems)
+            self.failures.check_confidence(stage, verdict.confidence)
+            await stage.check_after(state["aggregate"])
+            return _pass(stage, "finalize", {}, None)
+
+        return await self._run("validate", state, config, work, is_gate=True)
+
+    async def finalize(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Make the outcome, and end the flow with it."""
+
+        async def work(stage: StageRun) -> Command[Any]:
+            names = available_names(self.work.summaries_in(state))
+            await stage.check_before(state["aggregate"], names)
+            outcome = await self._make_outcome(stage, state)
+            await stage.check_after(outcome)
+            end = End(
+                status="finished",
+                reason="finished",
+                failure_class=None,
+                outcome=outcome,
+                text=outcome if isinstance(outcome, str) else to_json(outcome).decode(),
+                success=await self._ask_oracle(outcome),
+            )
+            message = AIMessage(end["text"], id=f"outcome_{_turn_id(state)}")
+            return _pass(stage, END, {"end": end, "messages": [message]}, outcome)
+
+        return await self._run("finalize", state, config, work)
+
+    async def escalate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
+        """Ask a human, and go on as the human decides; it does nothing before the question."""
+        ask = state["ask"]
+        assert ask is not None and self.guards is not None
+        interceptor = self.guards.at(ask["stage"], state, config)
+        answer = await ask_human(interceptor.site, interceptor.values["human"])
+        update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None}
+        step = self.failures.after_human(ask, answer, interceptor.account)
+        return _follow(step, state, update, interceptor.account)
+
+    # Who does the stages.
+
+    async def _make_plan(self, stage: StageRun, state: FlowState) -> Plan:
+        planner, schema = self.members.get("plan"), plan_of(self.work.brief)
+        if planner is None:
+            briefs = [{"worker": name, "task": state["task"]} for name in self.work.workers]
+            return stage.read(schema, {"briefs": briefs})
+        problems, headroom = state["problems"], self.failures.headroom(stage)
+        workers = ((name, _about(worker)) for name, worker in self.work.workers.items())
+        text = prompts.plan_request(state["task"], workers, self.work.topology, problems, headroom)
+        plan: Plan = await stage.ask(planner, text, schema, (state["task"], problems))
+        return plan
+
+    def _plan_faults(self, plan: Plan) -> list[str]:
+        if not plan.briefs:
+            return ["the plan has no briefs"]
+        workers, names = self.work.workers, {brief.worker for brief in plan.briefs}
+        faults = []
+        for number, brief in enumerate(plan.briefs, 1):
+            if brief.worker not in workers:
+                faults.append(
+                    f"brief {number} is for {brief.worker!r}, who is no worker: there are "
+                    f"{', '.join(workers)}"
+                )
+            faults += [
+                f"brief {number} requires {name!r}, who has no brief"
+                for name in brief.requires
+                if name in workers and name not in names
+            ]
+        return faults or [*self.work.topology.faults(plan, [*workers])]
+
+    async def _ask_critic(self, stage: StageRun, task: str, plan: Plan) -> None:
+        critic = self.members.get("critic")
+        if critic is None:
+            return
+        verdict = await stage.ask(critic, prompts.critic_request(task, plan), Verdict, (plan,))
+        problems = [] if verdict.accepted else [*verdict.problems] or ["the critic refuses it"]
+        stage.note("after", "critic", problems, verdict.confidence)
+        if problems:
+            raise StageFailure("spec_malformed", "critic", "; ".join(problems), problems)
+
+    async def _aggregate(self, stage: StageRun, task: str, summaries: Sequence[Summary]) -> Any:
+        aggregator = self.members.get("aggregate")
+        if aggregator is None:
+            return "\n\n".join(text_of_summary(summary) for summary in summaries)
+        text = prompts.aggregate_request(task, summaries)
+        return as_json(await stage.ask(aggregator, text, None, (summaries,)))
+
+    async def _judge(
+        self, stage: StageRun, state: FlowState, summaries: Sequence[Summary]
+    ) -> Verdict:
+        judge, aggregate = self.members.get("validate"), state["aggregate"]
+        if judge is None:
+            return Verdict(accepted=True)
+        text = prompts.validate_request(state["task"], aggregate, summaries)
+        verdict: Verdict = await stage.ask(judge, text, Verdict, (aggregate,))
+        return verdict
+
+    async def _make_outcome(self, stage: StageRun, state: FlowState) -> Any:
+        finisher, aggregate = self.members.get("finalize"), state["aggregate"]
+        if finisher is not None:
+            text = prompts.finalize_request(state["task"], aggregate)
+            return as_json(await stage.ask(finisher, text, self.outcome, (aggregate,)))
+        if self.outcome is None:
+            return aggregate
+        return as_json(stage.read(self.outcome, aggregate))
+
+    async def _ask_oracle(self, outcome: Any) -> bool | None:
+        oracle = self.members.get("oracle")
+        if oracle is None or isinstance(oracle, Member):
+            return None
+        value = outcome if self.outcome is None else self.outcome.model_validate(outcome)
+        return bool(await call_function(oracle, value))
+
+    # Running a stage.
+
+    def _begin(self, state: FlowState) -> dict[str, Any]:
+        """Return the channels at the begin of an input, nothing where a plan is made anew."""
+        messages = history(cast("Mapping[str, Any]", state))
+        humans = [m for m in messages if isinstance(m, HumanMessage)]
+        last = (humans or messages)[-1] if messages else HumanMessage("", id="nothing")
+        run = current_run()
+        turn_id = current_round_key() or (f"input_{last.id}" if run is None else run.id)
+        if _turn_id(state) == turn_id and state.get("attempt"):
+            return {}
+        return new_run(str(last.text), turn_id, self.name)
+
+    async def _run(
+        self,
+        name: str,
+        state: FlowState,
+        config: RunnableConfig,
+        work: Work,
+        begin: Mapping[str, Any] | None = None,
+        *,
+        is_gate: bool = False,
+    ) -> Command[Any]:
+        """Run a stage, or the gate behind it, and go where it leads to."""
+        stage = self._stage(name, state, config)
+        account = None if stage.site is None else stage.site.account
+        if account is not None and (guard := account.ended_by):
+            return _follow(self.failures.ended_by(guard, account), state, {}, account)
+        if not is_gate:
+            await stage.tell("started")
+        try:
+            with stage.limits():
+                command = await work(stage)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            failure = failure_in(error)
+            if name == "plan" and failure.failure_class == "schema_failure":
+                failure.failure_class = "spec_malformed"
+            stage.note_failure(failure)
+            step = await self.failures.decide(stage, state, failure)
+            update = {**_with_begin(begin, {"reports": stage.report()}), **_account_of(stage)}
+            return _follow(step, state, update, account)
+        if not is_gate and command.goto != "fan_out":
+            await stage.tell("finished", {"passed": True})
+        own = cast("dict[str, Any]", command.update or {})
+        return Command(goto=command.goto, update={**_with_begin(begin, own), **_account_of(stage)})
+
+    def _stage(
+        self,
+        name: str,
+        state: FlowState,
+        config: RunnableConfig,
+        worker: str = "",
+        key: str = "",
+    ) -> StageRun:
+        at = worker or name
+        interceptor = None if self.guards is None else self.guards.at(at, state, config)
+        settings = self.stages.get(at, NO_STAGE)
+        attempt = state.get("attempt") or 1
+        return StageRun(name, attempt, self.path, settings, worker, key, interceptor)
+
+    def _most_at_once(self, stage: StageRun) -> int | None:
+        limit = None if stage.site is None else stage.site.policy.fan_out
+        return None if limit is None else limit.children
+
+
+def _pass(
+    stage: StageRun, goto: str | Sequence[Send], update: Mapping[str, Any], output: object
+) -> Command[Any]:
+    """Return the command to the next node, with the report of a stage that has passed."""
+    report = stage.report(output) if stage.verdicts or output is not None else {}
+    return Command(goto=goto, update={**update, "reports": report})
+
+
+def _follow(
+    step: NextStep, state: FlowState, update: Mapping[str, Any], account: Any
+) -> Command[Any]:
+    """Return the command to where the flow goes on after a decision."""
+    goto = step.goto
+    if goto == END and (end := step.update.get("end")):
+        message = AIMessage(str(end["text"]), id=f"outcome_{_turn_id(state)}")
+        update = {**update, "messages": [message]}
+        saga = None if account is None else account.saga
+        if end["status"] == "aborted" and saga is not None and saga.plan():
+            goto = COMPENSATE
+    return Command(goto=goto, update={**update, **step.update})
+
+
+def _with_begin(begin: Mapping[str, Any] | None, update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an update with the channels of a new run: nothing of an earlier one is left."""
+    if not begin:
+        return {**update}
+    return {**begin, **update, "reports": Overwrite(update.get("reports") or {})}
+
+
+def _account_of(stage: StageRun) -> dict[str, Any]:
+    return {} if stage.site is None else {"guarded": stage.site.account.dump()}
+
+
+def _task_of(item: Item) -> dict[str, Any]:
+    return {"key": item.key, "brief": as_json(item.brief), "shown": [*item.shown]}
+
+
+def _about(worker: Member | Function) -> str:
+    if isinstance(worker, Member):
+        return worker.description
+    return (getattr(worker, "__doc__", None) or "").partition("\n")[0]
+
+
+def _turn_id(state: FlowState) -> str:
+    return str((state.get("turn") or {}).get("id") or "")

@@ -1,0 +1,119 @@
+"""What a flow gives: its outcome, why it ended so, and what each of its stages did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from agentgraph.display import code, escaped, panel, prose, row, table
+from agentgraph.guards import FailureClass
+from agentgraph.outcomes import Interrupt
+from agentgraph.usage import Usage
+
+T = TypeVar("T")
+
+Status: TypeAlias = Literal["finished", "aborted", "waiting"]
+Mast: TypeAlias = Literal["specification", "inter_agent", "verification"]
+
+_MAST: Mapping[FailureClass, Mast] = {
+    "spec_malformed": "specification",
+    "infinite_loop": "specification",
+    "cost_overrun": "specification",
+    "deadlock": "inter_agent",
+    "no_progress": "inter_agent",
+    "provider_error": "inter_agent",
+    "schema_failure": "verification",
+    "unsafe_output": "verification",
+}
+
+
+def mast_of(failure_class: FailureClass) -> Mast:
+    """Return the category of a failure in the MAST taxonomy of multi-agent failures."""
+    return _MAST[failure_class]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """The result of one check at a gate of a stage."""
+
+    gate: str
+    """The stage and the side of it: `validate:after`."""
+    check: str
+    """The check: schema, requires, budget, policy, invariants, grounding, confidence, critic."""
+    passed: bool
+    problems: tuple[str, ...] = ()
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One run of a stage, or of one worker in it."""
+
+    stage: str
+    attempt: int
+    """Which plan it belongs to, from 1."""
+    worker: str = ""
+    started_at: float = 0.0
+    seconds: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    verdicts: tuple[ValidationResult, ...] = ()
+    output: Any = None
+    """What it has made, as JSON; None where it has failed."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks at its gates have passed."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult(Generic[T]):
+    """The end of a flow, or the questions that it waits with.
+
+    result = await flow.ainvoke("A report on tides")
+    result.outcome, result.status        # an object of the `outcome` schema, "finished"
+    for stage in result.stages: ...
+    """
+
+    status: Status
+    outcome: T | None = None
+    text: str = ""
+    """The outcome in words; why the flow was aborted, where it was."""
+    success: bool | None = None
+    """What the oracle says of the outcome, None without one."""
+    reason: str = ""
+    """Why it has ended: "finished", or the guard or the failure that has ended it."""
+    failure_class: FailureClass | None = None
+    replans: int = 0
+    stages: tuple[StageReport, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    interrupts: tuple[Interrupt, ...] = ()
+    thread_id: str = ""
+
+    @property
+    def output(self) -> T | None:
+        """The outcome, as agents call it: for whoever asks a flow as it asks an agent."""
+        return self.outcome
+
+    def _repr_html_(self) -> str:
+        head = ["stage", "attempt", "worker", "seconds", "tokens", "checks"]
+        rows = [_cells(report) for report in self.stages]
+        parts = [prose(self.text)] if self.text else []
+        parts += [interrupt._repr_html_() for interrupt in self.interrupts]
+        parts.append(table(head, rows))
+        if self.reason:
+            parts.append(row("reason", code(self.reason)))
+        return panel(f"flow {self.status}", *parts)
+
+
+def _cells(report: StageReport) -> Sequence[str]:
+    failed = [verdict.check for verdict in report.verdicts if not verdict.passed]
+    return [
+        escaped(report.stage),
+        str(report.attempt),
+        escaped(report.worker),
+        f"{report.seconds:.1f}",
+        str(report.usage.total_tokens),
+        escaped(f"failed: {', '.join(failed)}" if failed else "passed"),
+    ]

@@ -1,0 +1,324 @@
+"""One run of a stage: its gates, its deadline, its report, and what is told of it.
+
+All stages have the same anatomy: the gate before, the work, the gate after. A check that does not
+pass raises `StageFailure`; what follows from that is decided in `decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from agentgraph.clock import clock
+from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.flow.members import Answer, Function, Member, call_function, faults_in, read_as
+from agentgraph.flow.result import ValidationResult
+from agentgraph.flow.stage import NO_STAGE, Stage
+from agentgraph.flow.state import ReportValues
+from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
+from agentgraph.guards.mechanisms.failures import classify
+from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
+from agentgraph.guards.nodes.site import Site, inside_stage
+from agentgraph.guards.place import Place
+from agentgraph.guards.records.enclosure import Enclosure
+from agentgraph.interception import OuterCall, inside_tool, intercepted_by
+from agentgraph.stream import StageEvent, StageStatus, emit
+from agentgraph.usage import Usage
+
+M = TypeVar("M", bound=BaseModel)
+
+GUARD_CHANNELS = ("turn", "guarded", "human")
+
+
+class StageFailure(Exception):
+    """A stage has failed: what kind of failure it is, which guard says so, and why."""
+
+    def __init__(
+        self,
+        failure_class: FailureClass,
+        guard: str,
+        cause: str,
+        problems: Sequence[str] = (),
+        evidence: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(cause)
+        self.failure_class: FailureClass = failure_class
+        self.guard, self.cause = guard, cause
+        self.problems = tuple(problems) or (cause,)
+        self.evidence = dict(evidence or {})
+
+
+class StageInterceptor(NodeInterceptor):
+    """The guards of a flow around one of its stages: a member's run is a part of the flow's."""
+
+    def enclosure(self, call: OuterCall) -> Enclosure:
+        """Return what the guards know of the stage in which a member runs."""
+        outer = super().enclosure(call)
+        path = self.site.place.path  # the stage is no agent, and so no level
+        return Enclosure(outer.account, outer.policy, path, self.site.place.depth - 1, outer.ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class StageGuards:
+    """The guards of a flow, at all of its stages."""
+
+    policies: Mapping[str, Guards]
+    """The policy of each stage, and of each worker."""
+    path: str
+
+    def at(self, stage: str, state: Mapping[str, Any], config: RunnableConfig) -> StageInterceptor:
+        """Return the guards at one stage, or at one worker."""
+        place = Place(f"{self.path}/{stage}")
+        if "turn" in state:  # before the first account there is no channel of it
+            state = {"guarded": None, **state}
+        interceptor = interceptor_of(self.policies[stage], place, GUARD_CHANNELS, state, config)
+        return StageInterceptor(interceptor.site, interceptor.values)
+
+
+@dataclass(slots=True)
+class StageRun:
+    """One run of a stage, or of one worker in the work stage."""
+
+    name: str
+    attempt: int
+    path: str
+    """The path of the flow."""
+    settings: Stage = NO_STAGE
+    worker: str = ""
+    key: str = ""
+    """Identifies the piece of work within its attempt."""
+    interceptor: StageInterceptor | None = None
+    """The guards, None without any."""
+    started_at: float = field(default_factory=lambda: clock().wall())
+    verdicts: list[ValidationResult] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def site(self) -> Site | None:
+        """The flow's guards at this stage."""
+        return None if self.interceptor is None else self.interceptor.site
+
+    @property
+    def label(self) -> str:
+        """The name by which checks and questions call it."""
+        return self.worker or self.name
+
+    async def tell(self, status: StageStatus, verdict: Mapping[str, object] | None = None) -> None:
+        """Record and emit that the stage has begun or ended."""
+        if self.site is not None:
+            data = {"stage": self.name, "status": status, "attempt": self.attempt}
+            self.site.record("stage", **data, worker=self.worker, verdict=verdict)
+        await emit(
+            StageEvent(
+                agent=self.path,
+                stage=self.name,
+                status=status,
+                attempt=self.attempt,
+                worker=self.worker,
+                verdict=verdict,
+            )
+        )
+
+    # Gates.
+
+    async def check_before(self, value: object, available: Sequence[str] = ()) -> None:
+        """Check what goes into the stage: required artifacts, headroom, the user's gate."""
+        absent_names = [name for name in self.settings.requires if name not in available]
+        problems = [f"{name!r} is required, and no summary has it" for name in absent_names]
+        self.note("before", "requires", problems)
+        if problems:
+            raise StageFailure("spec_malformed", "gate", "; ".join(problems), problems)
+        await self._check_headroom()
+        await self._check_gate(self.settings.before, "before", value)
+
+    async def check_after(self, value: object) -> None:
+        """Check what the stage has made, by the user's gate."""
+        await self._check_gate(self.settings.after, "after", value)
+
+    async def check_work(self, work: Stage, summaries: object) -> None:
+        """Check what the work stage has brought, by its gate: it ends where this stage begins."""
+        await self._check_gate(work.after, "before", summaries)
+
+    def note(
+        self, side: str, check: str, problems: Sequence[str] = (), confidence: float | None = None
+    ) -> None:
+        """Note the result of a check."""
+        gate = f"{self.label}:{side}"
+        passed = not problems
+        self.verdicts.append(ValidationResult(gate, check, passed, tuple(problems), confidence))
+
+    def note_failure(self, failure: StageFailure) -> None:
+        """Note why the stage has failed, where no check has done so."""
+        if all(verdict.passed for verdict in self.verdicts):
+            self.note("after", failure.guard, failure.problems)
+
+    async def _check_headroom(self) -> None:
+        if self.site is None:
+            return
+        for spend in self.site.account.spends_under(self.site.policy):
+            denial = spend.exhausted()
+            own = self.settings.budget
+            if denial is None and own is not None and spend.budget is not own:
+                denial = spend.lacks(own)  # a worker begins only with all that it may need
+            self.note("before", "budget", () if denial is None else [denial.cause])
+            if denial is not None:
+                raise StageFailure("cost_overrun", denial.guard, denial.cause)
+
+    async def _check_gate(self, gate: Gate | None, side: str, value: object) -> None:
+        if gate is None:
+            return
+        text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
+        context = {"stage": self.name, "worker": self.worker, "attempt": self.attempt}
+        subject = Subject(self.label, text=text, context=context)
+        result = await gate.check(subject, "pre" if side == "before" else "post", self.label)
+        if self.site is not None:
+            self.site.record("gate", **result.to_dict())
+        for check in result.checks:
+            if check.status != "skipped":
+                failed = check.stands_in_the_way
+                problem = f"{check.message}{f' ({check.evidence})' if check.evidence else ''}"
+                self.note(side, check.name.partition(":")[0], [problem] if failed else ())
+        if not result.passed:
+            failure_class = result.failure_class or "schema_failure"
+            problems = [c.message for c in result.checks if c.stands_in_the_way]
+            evidence = {"validation": result.to_dict()}
+            raise StageFailure(failure_class, "gate", result.cause, problems, evidence)
+
+    def check_hop(self, target: str, hops: int) -> None:
+        """Check whether a worker may hand over to a peer, after so many hops."""
+        if self.site is None:
+            return
+        limit, grants = self.site.policy.hops, self.site.account.spending.grants
+        decision = None if limit is None else limit.check(hops, grants)
+        if decision is not None and not decision.allows:
+            raise StageFailure("deadlock", decision.guard, decision.cause)
+        self.site.record("handoff", source=self.worker, target=target, hop=True)
+
+    # Work.
+
+    def limits(self) -> AbstractContextManager[object]:
+        """Return the context of the work: it is cut off at the deadlines of stage and flow."""
+        stack = ExitStack()
+        if self.site is not None:
+            stack.enter_context(inside_stage(self.site.policy.deadlines.stage()))
+            stack.enter_context(self.site.time_limit())
+        return stack
+
+    async def ask(
+        self,
+        member: Member | Function,
+        text: str,
+        schema: type[M] | None = None,
+        arguments: Sequence[object] = (),
+    ) -> Any:
+        """Ask a member, or call a function; return its answer, in the form of the schema."""
+        if not isinstance(member, Member):
+            value = await call_function(member, *arguments)
+            return value if schema is None else self.read(schema, value)
+        answer = await self._run(member, text)
+        if schema is None:
+            return answer.output if answer.output is not None else answer.text
+        return self.read(schema, answer.text if answer.output is None else answer.output)
+
+    async def answer_of(self, member: Member, text: str) -> Answer:
+        """Run a worker; raises `StageFailure` where a guard has ended it."""
+        return await self._run(member, text)
+
+    async def _run(self, member: Member, text: str) -> Answer:
+        prefix = f"{self.path}/{self.name}/"
+        key = "/".join([self._input_id, self.name, str(self.attempt), self.key or "0"])
+        if self.interceptor is None:
+            answer = await member.ask(text, key, prefix)
+        else:
+            with intercepted_by(self.interceptor), inside_tool(self.name):
+                answer = await member.ask(text, key, prefix)
+        self.usage = answer.usage
+        if answer.closed_by:
+            failure_class: Any = answer.failure_class or class_of_guard(answer.closed_by)
+            raise StageFailure(failure_class, answer.closed_by, answer.cause or answer.text)
+        return answer
+
+    @property
+    def _input_id(self) -> str:
+        return "" if self.interceptor is None else self.interceptor.account.input_id
+
+    def read(self, schema: type[M], value: object) -> M:
+        """Return a value in a form, and note the check; `StageFailure` where it does not fit."""
+        try:
+            result = read_as(schema, value)
+        except ValidationError as error:
+            problems = faults_in(error)
+            self.note("after", "schema", problems)
+            failure_class: FailureClass = (
+                "spec_malformed" if self.name == "plan" else "schema_failure"
+            )
+            cause = f"the answer does not fit {schema.__name__}: {'; '.join(problems)}"
+            raise StageFailure(failure_class, "gate", cause, problems) from error
+        self.note("after", "schema")
+        return result
+
+    # The report.
+
+    def report(self, output: object = None) -> dict[str, ReportValues]:
+        """Return the report of this run, for the state."""
+        key = f"{self.started_at:017.6f}/{self.attempt}/{self.name}/{self.worker}/{self.key}"
+        values: ReportValues = {
+            "stage": self.name,
+            "attempt": self.attempt,
+            "worker": self.worker,
+            "started_at": self.started_at,
+            "seconds": max(0.0, clock().wall() - self.started_at),
+            "usage": self.usage.to_dict(),
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "output": output,
+        }
+        return {key: values}
+
+
+_CLASSES: Mapping[str, FailureClass] = {
+    "max_steps": "infinite_loop",
+    "recursion_limit": "infinite_loop",
+    "depth_limit": "infinite_loop",
+    "loop_detector": "infinite_loop",
+    "hop_limit": "deadlock",
+    "deadlock_monitor": "deadlock",
+    "deadline": "deadlock",
+    "cost_budget": "cost_overrun",
+    "cost_velocity": "cost_overrun",
+    "fan_out_limit": "cost_overrun",
+    "circuit_breaker": "provider_error",
+    "retry": "provider_error",
+    "gate": "schema_failure",
+    "escalation": "unsafe_output",
+    "saga": "unsafe_output",
+}
+
+
+def class_of_guard(reason: str) -> FailureClass:
+    """Return the class of the failure for which a guard ends a run, by its close reason."""
+    return _CLASSES.get(reason.partition(":")[0], "no_progress")
+
+
+def failure_in(error: Exception) -> StageFailure:
+    """Return the failure of a stage for an error in its work."""
+    if isinstance(error, StageFailure):
+        return error
+    if isinstance(error, GuardStopped):
+        return _failure_of(error)
+    failure_class = classify(error).failure_class
+    return StageFailure(failure_class, "failure", f"{type(error).__name__}: {error}")
+
+
+def _failure_of(error: GuardStopped) -> StageFailure:
+    """Return the failure of a stage that a guard has stopped."""
+    decision = error.decision
+    if not isinstance(decision, Decision):
+        raise ConfigurationError(f"a guard stopped without a decision: {error}") from error
+    failure_class = decision.failure_class or class_of_guard(decision.reason)
+    return StageFailure(failure_class, decision.reason, decision.cause, (), decision.evidence)

@@ -1,0 +1,101 @@
+"""The state of a flow's graph: its channels, and how the writes of parallel workers are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from langchain_core.messages import AnyMessage
+from langgraph.graph.message import add_messages
+from langgraph.types import Overwrite
+from typing_extensions import TypedDict
+
+from agentgraph.agents.nodes.state import Turn, merge_turn
+from agentgraph.flow.topology import Entry
+
+V = TypeVar("V")
+
+OUTPUTS = ("messages",)
+"""The channels that a graph around a flow sees."""
+
+
+class ReportValues(TypedDict):
+    """A `StageReport` as the state has it."""
+
+    stage: str
+    attempt: int
+    worker: str
+    started_at: float
+    seconds: float
+    usage: dict[str, Any]
+    verdicts: list[dict[str, Any]]
+    output: Any
+
+
+class Ask(TypedDict):
+    """What a human is asked about: the stage, and the value that it has made."""
+
+    stage: str
+    value: Any
+    is_doubt: bool
+    """Whether the value is in doubt, and no failure: then an approval goes on with it."""
+    failure_class: str
+
+
+class End(TypedDict):
+    """How the flow has ended."""
+
+    status: Literal["finished", "aborted"]
+    reason: str
+    failure_class: str | None
+    outcome: Any
+    text: str
+    success: bool | None
+
+
+def merge_keys(old: Mapping[str, V], new: Mapping[str, V]) -> dict[str, V]:
+    """Merge what parallel workers write, each under keys of its own."""
+    return {**old, **new}
+
+
+class FlowState(TypedDict):
+    """The channels of a flow, beside those of its guards; before the first plan only `messages`."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+    turn: Annotated[Turn, merge_turn]
+    task: str
+    attempt: int
+    """Which plan is at work, from 1."""
+    problems: list[str]
+    """What was wrong with the attempt before."""
+    failed_states: list[str]
+    """Digests of the plans that have failed, each with its result and what was wrong with it."""
+    plan: dict[str, Any] | None
+    entries: Annotated[dict[str, Entry], merge_keys]
+    """What became of each piece of work, by attempt and key."""
+    reports: Annotated[dict[str, ReportValues], merge_keys]
+    """The reports of the stages, by the order in which they began."""
+    aggregate: Any
+    verdict: dict[str, Any] | None
+    ask: Ask | None
+    end: End | None
+    sent: dict[str, Any]
+    """The piece of work that a worker's task has got."""
+
+
+def new_run(task: str, turn_id: str, name: str) -> dict[str, Any]:
+    """Return the channels at the begin of a run: nothing of an earlier one is left."""
+    return {
+        "turn": {"id": turn_id, "agent": name, "closed": None},
+        "task": task,
+        "attempt": 1,
+        "problems": [],
+        "failed_states": [],
+        "plan": None,
+        "entries": Overwrite({}),
+        "reports": Overwrite({}),
+        "aggregate": None,
+        "verdict": None,
+        "ask": None,
+        "end": None,
+    }

@@ -1,0 +1,196 @@
+"""The work stage: a node for each worker, and what has become of each piece of work.
+
+LangGraph does not wait until the results of a node are stored while others still run. A process
+that is killed then would do finished work again. So a worker's node writes its entry to the pending
+writes of the checkpoint that the wave began from, and reads it there when it is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from pydantic_core import to_json
+
+from agentgraph.flow import prompts
+from agentgraph.flow.members import Answer, Function, Member, as_json, call_function
+from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
+from agentgraph.flow.state import FlowState, ReportValues
+from agentgraph.flow.topology import Entry, Failure, Topology
+from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
+from agentgraph.graphs.task import begun_from, read_state
+from agentgraph.guards.records.pending_writes import PendingWrites
+
+_CHANNEL = "agentgraph_finished"
+_KEYS = ("task", "attempt", "plan", "entries", "turn", "guarded")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStage:
+    """The workers of a flow, and the forms of what passes between them and the other stages."""
+
+    topology: Topology
+    workers: Mapping[str, Member | Function]
+    brief: type[Brief]
+    summary: type[Summary]
+
+    # What has become of the work.
+
+    def plan_in(self, state: FlowState) -> Plan:
+        """Return the plan that is at work."""
+        return plan_of(self.brief).model_validate(state["plan"])
+
+    def entries_in(self, state: FlowState) -> dict[str, Entry]:
+        """Return the entries of the present attempt, by their keys within it."""
+        prefix = f"{state['attempt']}/"
+        entries = state.get("entries") or {}
+        return {
+            key.removeprefix(prefix): entry
+            for key, entry in entries.items()
+            if key.startswith(prefix)
+        }
+
+    def summaries_in(self, state: FlowState) -> list[Summary]:
+        """Return the summaries that are aggregated."""
+        entries = self.entries_in(state)
+        keys = self.topology.results(self.plan_in(state), entries)
+        return [self.summary_in(entries[key]) for key in keys if entries[key].get("summary")]
+
+    def summary_in(self, entry: Entry) -> Summary:
+        """Return the summary of an entry that has one."""
+        return self.summary.model_validate(entry["summary"])
+
+    def check_results(self, state: FlowState) -> None:
+        """Raise the failure of the stage where workers have failed: that of the first one."""
+        entries = self.entries_in(state)
+        keys = self.topology.results(self.plan_in(state), entries)
+        failures = [
+            (entries[key]["worker"], failure)
+            for key in keys
+            if (failure := entries[key].get("failure")) is not None
+        ]
+        if failures:
+            problems = [f"{worker}: {failure['cause']}" for worker, failure in failures]
+            first = failures[0][1]
+            failure_class: Any = first["failure_class"]
+            raise StageFailure(failure_class, first["guard"], "; ".join(problems), problems)
+
+    # The node of a worker.
+
+    async def run(
+        self, stage: StageRun, state: FlowState, config: RunnableConfig
+    ) -> tuple[str, Entry, Mapping[str, ReportValues]]:
+        """Run a worker on its brief, unless it has finished; return its entry and its report."""
+        key = f"{state['attempt']}/{stage.key}"
+        finished_work = FinishedWork.of(config)
+        entry, report = await finished_work.read(key)
+        if entry is None:
+            entry = await self._entry_of(stage, state)
+            report = stage.report(entry.get("summary"))
+            await finished_work.write(key, entry, report)
+        return key, entry, report
+
+    async def _entry_of(self, stage: StageRun, state: FlowState) -> Entry:
+        """Return what a worker has brought, or why it has brought nothing."""
+        await stage.tell("started")
+        try:
+            with stage.limits():
+                summary, transfer = await self._work(stage, state)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            problem = failure_in(error)
+            stage.note_failure(problem)
+            await stage.tell("failed", {"passed": False, "problems": [*problem.problems]})
+            failure = Failure(
+                failure_class=problem.failure_class, guard=problem.guard, cause=problem.cause
+            )
+            return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None)
+        await stage.tell("finished", {"passed": True, "confidence": summary.confidence})
+        values = as_json(summary)
+        return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer)
+
+    async def _work(self, stage: StageRun, state: FlowState) -> tuple[Summary, str | None]:
+        """Let a worker do its brief; return its summary, and the peer that it hands over to."""
+        task, entries = state["sent"], self.entries_in(state)
+        brief = stage.read(self.brief, task["brief"])
+        shown = [self.summary_in(entries[key]) for key in task["shown"] if key in entries]
+        every = [self.summary_in(entry) for entry in entries.values() if entry.get("summary")]
+        await stage.check_before(as_json(brief), available_names(every))
+        worker, transfer = self.workers[stage.worker], None
+        if isinstance(worker, Member):
+            answer = await stage.answer_of(worker, self._text_for(brief, shown))
+            transfer = answer.transfer if answer.transfer in self.workers else None
+            if transfer is not None:
+                stage.check_hop(transfer, sum(1 for e in entries.values() if e.get("transfer")))
+            value = _value_of(answer) or (f"Handed over to {transfer}." if transfer else "")
+        else:
+            value = await call_function(worker, brief, shown)
+        summary = self._as_summary(stage, value)
+        await stage.check_after(as_json(summary))
+        return summary, transfer
+
+    def _text_for(self, brief: Brief, shown: Sequence[Summary]) -> str:
+        if self.topology.name == "debate" and shown:
+            return f"{text_of_brief(brief)}\n\n{prompts.answers_of_others(shown)}"
+        return text_of_brief(brief, shown)
+
+    def _as_summary(self, stage: StageRun, value: object) -> Summary:
+        """Return a worker's answer as a summary; a text, or any other object, is put into one."""
+        worker = {"worker": stage.worker}
+        if isinstance(value, Summary):
+            return stage.read(self.summary, {**value.model_dump(), **worker})
+        values = as_json(value)
+        if isinstance(values, Mapping) and "text" in values:
+            return stage.read(self.summary, {**values, **worker})
+        text = values if isinstance(values, str) else to_json(values, fallback=str).decode()
+        if isinstance(values, Mapping):
+            return stage.read(self.summary, {"text": text, "artifacts": values, **worker})
+        if not text.strip():
+            raise StageFailure("schema_failure", "gate", f"{stage.worker} has answered nothing")
+        return stage.read(self.summary, {"text": text, **worker})
+
+
+def state_of_task(state: FlowState, config: RunnableConfig) -> FlowState:
+    """Return the state of a worker's task, which a `Send` has started with its brief alone."""
+    return cast("FlowState", {**read_state(config, _KEYS), "sent": state["sent"]})
+
+
+def available_names(summaries: Sequence[Summary]) -> list[str]:
+    """Return what stages and briefs may require: workers with a summary, and their artifacts."""
+    return [name for summary in summaries for name in (summary.worker, *summary.artifacts)]
+
+
+def _value_of(answer: Answer) -> Any:
+    return answer.text if answer.output is None else answer.output
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedWork:
+    """The entries of one wave; nothing is stored where the flow is not."""
+
+    pending_writes: PendingWrites | None
+
+    @classmethod
+    def of(cls, config: RunnableConfig) -> FinishedWork:
+        """Return the finished work of the wave that a node belongs to."""
+        origin = begun_from(config)
+        return cls(None if origin is None else PendingWrites(*origin))
+
+    async def read(self, key: str) -> tuple[Entry | None, Mapping[str, ReportValues]]:
+        """Return the entry under a key with its report, None where the work is not finished."""
+        if self.pending_writes is None:
+            return None, {}
+        for value in await self.pending_writes.read(_CHANNEL):
+            if value["key"] == key:
+                return value["entry"], value["report"]
+        return None, {}
+
+    async def write(self, key: str, entry: Entry, report: Mapping[str, ReportValues]) -> None:
+        """Write an entry; it is stored when this returns."""
+        if self.pending_writes is not None:
+            value: dict[str, Any] = {"key": key, "entry": dict(entry), "report": dict(report)}
+            await self.pending_writes.write(value, _CHANNEL)
