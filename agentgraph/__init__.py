@@ -3,8 +3,8 @@
 `Agent` is a model with tools and other agents, and compiles to a graph. `TransitionGraph` declares
 who speaks next. A `Team` of agents and rules runs in sessions, which a `Hub` keeps in a store.
 A `Flow` is work in stages, with a gate between every two. `Guards` limit what a run may cost and
-do. More names are in `agentgraph.routing`, `.phases`, `.sessions`, `.flow`, `.guards`, `.stream` and
-`.testing`.
+do. More names are in `agentgraph.routing`, `.phases`, `.sessions`, `.flow`, `.guards`, `.stream`
+and `.testing`.
 """
 
 from agentgraph.agents import Agent, Intent, Reply
