@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from threading import Lock
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError
@@ -69,16 +69,24 @@ class _Window:
         return float(sum(bucket.usd for bucket in self.buckets)) * _HOUR_MS / self.length_ms
 
     def dump(self, offset_ms: int) -> list[list[object]]:
-        """Return the buckets; `offset_ms` converts their starts to the wall clock."""
-        return [[b.start_ms + offset_ms, b.tokens, str(b.usd)] for b in self.buckets]
+        """Return the buckets; `offset_ms` converts their starts to the wall clock.
 
-    def load(self, rows: Sequence[tuple[int, int, str]], offset_ms: int, now: int) -> None:
+        The last one has the number of calls too, where that is more than there are buckets.
+        """
+        rows: list[list[object]] = [
+            [b.start_ms + offset_ms, b.tokens, str(b.usd)] for b in self.buckets
+        ]
+        calls = min(self.calls, _MIN_CALLS)
+        if rows and calls > len(rows):
+            rows[-1].append(calls)
+        return rows
+
+    def load(self, rows: Sequence[Sequence[Any]], offset_ms: int, now: int) -> None:
         # A wall clock that was set back must not put spending into the future.
         self.buckets = [
-            _Bucket(min(start - offset_ms, now), tokens, Decimal(usd))
-            for start, tokens, usd in rows
+            _Bucket(min(row[0] - offset_ms, now), row[1], Decimal(row[2])) for row in rows
         ]
-        self.calls = len(rows)
+        self.calls = max(len(rows), rows[-1][3] if rows and len(rows[-1]) > 3 else 0)
 
 
 @dataclass(slots=True)
@@ -280,7 +288,7 @@ class CostVelocity(BuiltInGuard):
 
     def load(self, state: Mapping[str, object]) -> None:
         """Restore the memory from what `dump` returned, in this process or in another one."""
-        buckets = Sequence[tuple[int, int, str]]
+        buckets = Sequence[Sequence[Any]]
         scopes = cast(Sequence[tuple[str, buckets, buckets]], state.get("scopes", ()))
         offset_ms, now = _wall_offset_ms(), _milliseconds(clock().monotonic())
         self._offset_ms = offset_ms

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentgraph.clock import use_clock
@@ -141,6 +141,7 @@ SPENDING = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(SPENDING, st.integers(0, 40))
+@example([(0, 0, ""), (30, 0, ""), (0, 59, "")], 2)
 def test_a_restart_forgets_nothing(spending: list[tuple[int, int, str]], restart: int) -> None:
     with FakeClock().installed() as clock:
         whole = CostVelocity(tokens_per_min=700, usd_per_hour=50)
