@@ -96,7 +96,7 @@ class FlowNodes:
         """Return the node of one worker: what it brings, or why it brings nothing."""
 
         async def node(state: FlowState, config: RunnableConfig) -> dict[str, Any]:
-            state = state_of_task(state, config)
+            state = state_of_task(state, config, is_guarded=self.guards is not None)
             stage = self._stage("fan_out", state, config, name, str(state["sent"]["key"]))
             key, entry, report = await self.work.run(stage, state, config)
             return {"entries": {key: entry}, "reports": report, **_account_of(stage)}

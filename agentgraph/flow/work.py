@@ -25,7 +25,7 @@ from agentgraph.graphs.task import begun_from, read_state
 from agentgraph.guards.records.pending_writes import PendingWrites
 
 _CHANNEL = "agentgraph_finished"
-_KEYS = ("task", "attempt", "plan", "entries", "turn", "guarded")
+_KEYS = ("task", "attempt", "plan", "entries", "turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,10 @@ class WorkStage:
         return stage.read(self.summary, {"text": text, **worker})
 
 
-def state_of_task(state: FlowState, config: RunnableConfig) -> FlowState:
+def state_of_task(state: FlowState, config: RunnableConfig, *, is_guarded: bool) -> FlowState:
     """Return the state of a worker's task, which a `Send` has started with its brief alone."""
-    return cast("FlowState", {**read_state(config, _KEYS), "sent": state["sent"]})
+    keys = (*_KEYS, "guarded") if is_guarded else _KEYS
+    return cast("FlowState", {**read_state(config, keys), "sent": state["sent"]})
 
 
 def available_names(summaries: Sequence[Summary]) -> list[str]:
