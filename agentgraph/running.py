@@ -84,6 +84,8 @@ class Run:
     """How many tokens were streamed, by agent and visit: they cannot be taken back."""
     account: Suspendable | None = None
     """The account of its guards, kept alive as long as the run."""
+    enclosed_account: object = None
+    """Its own account, where that is a part of another one's: kept alive as long."""
     causes: dict[str, str] = field(default_factory=dict)
     """Why guards have ended the run, by close reason."""
     known_history: KnownHistory = field(default_factory=KnownHistory)

@@ -27,7 +27,7 @@ from agentgraph.flow.values import Verdict, plan_of
 from agentgraph.flow.work import WorkStage
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
 from agentgraph.graphs.public_graph import publish
-from agentgraph.guards import DecisionTable, Effect, GuardedState, Guards
+from agentgraph.guards import DecisionTable, Effect, GuardedState, Guards, StepLimit
 from agentgraph.guards.nodes.agent_graph import COMPENSATE, NodeWrappers, RouteState
 from agentgraph.guards.nodes.human import HumanState
 from agentgraph.guards.place import Place
@@ -90,7 +90,19 @@ def _policies(flow: FlowSpec, guards: Guards | None, path: str) -> dict[str, Gua
         return {}
     places = {name: f"{path}/{name}" for name in (*STAGES, *flow.workers)}
     own = {name: flow.stages.get(name, NO_STAGE).policy or Guards() for name in places}
-    return {name: guards.at(at).at_stage(own[name], at) for name, at in places.items()}
+    whole = guards.for_turns(_MOST_PARTS)
+    return {name: whole.at(at).at_stage(own[name], at) for name, at in places.items()}
+
+
+def _member_policy(policy: Guards) -> Guards:
+    """Return the policy of a member: without a step limit of the user's, each run has its own."""
+    if "steps" in policy.override_names:
+        return policy
+    return policy.with_guard("steps", StepLimit.of_tier(policy.tier))
+
+
+_MOST_PARTS = 1_000
+"""How many parts a flow may have, each with as many steps as an input of one agent."""
 
 
 def _nodes_of(
@@ -104,7 +116,8 @@ def _nodes_of(
         if not _is_participant(part):
             return part  # type: ignore[return-value]
         place = f"{path}/{stage}"
-        level = policies.get(at)
+        policy = policies.get(at)
+        level = None if policy is None else _member_policy(policy)
         tools = [*_transfer_tools(flow, at)] if stage == "fan_out" else []
         return compile_member(part, level, place, effects, schema, tools)  # type: ignore[arg-type]
 

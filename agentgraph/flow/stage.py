@@ -66,7 +66,7 @@ class Stage:
             return self.guards
         if self.guards is None:
             return Guards(budget=self.budget)
-        return self.guards.with_budget(self.budget)
+        return self.guards.with_guard("budget", self.budget)
 
 
 NO_STAGE = Stage()

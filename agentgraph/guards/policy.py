@@ -179,11 +179,14 @@ class Policy(PolicyGuards):
             policy.run_limits = (*self.run_limits, (own.steps, progress))
         return policy
 
-    def with_budget(self, budget: CostBudget) -> Self:
-        """Return this policy with a budget."""
+    def with_guard(self, name: str, guard: object) -> Self:
+        """Return this policy with a guard under the name of its setting, as if it had been given.
+
+        guards.with_guard("budget", CostBudget(usd=1))
+        """
         policy = self._copy()
-        policy.budget = budget
-        policy.override_names = self.override_names | {"budget"}
+        setattr(policy, name, guard)
+        policy.override_names = self.override_names | {name}
         return policy
 
     def within(self, outer: Self | None, path: str = "") -> Self:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentgraph import Agent
 from agentgraph.flow import Brief, Flow, Plan, Stage, Summary, Verdict, mast_of
 from agentgraph.guards import (
     Cell,
@@ -16,7 +17,7 @@ from agentgraph.guards import (
     Gate,
     MemorySink,
 )
-from agentgraph.testing import Fault, call
+from agentgraph.testing import Fault, ScriptedModel, call
 from tests.flow.planned_work import flow_of, guarded, plan, requests, stages_of, verdict, worker
 from tests.guards.guarded_agents import audited
 
@@ -207,3 +208,40 @@ def test_each_failure_class_has_a_category() -> None:
     assert mast_of("deadlock") == "inter_agent"
     assert mast_of("schema_failure") == "verification"
     assert Decision("abort", "x", failure_class="deadlock").failure_class == "deadlock"
+
+
+async def test_many_workers_with_many_steps_each_are_healthy_work() -> None:
+    def plan_all(task: str, problems: list[str]) -> Plan:
+        return Plan(briefs=tuple(Brief(worker="a", task=f"part {n}") for n in range(60)))
+
+    def turn(messages: Any) -> Any:
+        calls = sum(message.type == "tool" for message in messages)
+        return call("look", what=f"{messages[-1].text} {calls}") if calls < 11 else "done"
+
+    flow: Flow[Any] = Flow("f", work=[looking("a", turn)], plan=plan_all, guards=guarded())
+    result = await flow.ainvoke("go")
+    assert result.status == "finished"
+    assert sum(report.worker == "a" for report in result.stages) == 60
+
+
+async def test_worker_in_a_loop_is_ended_and_no_other() -> None:
+    def turn(messages: Any) -> Any:
+        return call("look", what="it")
+
+    stuck = looking("stuck", turn)
+    flow: Flow[Any] = Flow("f", work=[stuck, worker("b")], guards=guarded(replans=0))
+    result = await flow.ainvoke("go")
+    assert (result.status, result.failure_class) == ("aborted", "infinite_loop")
+    assert len(requests(stuck)) <= 10
+    outputs = {report.worker: report.output for report in result.stages if report.worker}
+    assert outputs["b"]["text"] == "b is done"
+
+
+def looking(name: str, turn: Any) -> Agent[Any]:
+    """Return a worker with a tool, whose model follows `turn`."""
+
+    def look(what: str) -> str:
+        """Look."""
+        return f"{what} seen"
+
+    return Agent(name, model=ScriptedModel(turn), tools=[look], default_tools=False)

@@ -487,6 +487,7 @@ def _join_run(run: Run, account: Account, ledger: Ledger | None) -> None:
     if run.account is None and account.version == 0 and ledger is None:
         account.begin(run.began_at + run.reader_wait_s)
     run.account = account if account.parent is None else account.root
+    run.enclosed_account = account
     if run.is_resumed:
         account.may_ask = True  # maybe in another process, which knows more
         account.resume(run.id)

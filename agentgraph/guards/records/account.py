@@ -429,6 +429,8 @@ class Account:
         }
         if tool_calls := self.spending.tool_calls.dump():
             values["called"] = tool_calls
+        if self.enclosure is not None:  # its own steps, beside those of the whole input
+            values["own"] = self.progresses[-1].dump()
         self._dump_memories(values)
         for name, attribute in _PLAIN.items():
             if value := getattr(self, attribute):
@@ -496,6 +498,8 @@ class Account:
         self.version = snapshot.get("version", 0)
         self.seen_at = snapshot.get("seen_at", self.seen_at)
         self.load_counts(snapshot)
+        if self.enclosure is not None and "own" in snapshot:
+            self.progresses[-1].merge(snapshot["own"], is_latest=True)
         for name, attribute in _PLAIN.items():
             if name in snapshot:
                 setattr(self, attribute, deepcopy(snapshot[name]))

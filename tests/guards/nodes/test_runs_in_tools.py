@@ -411,3 +411,14 @@ async def test_hops_within_it_count_in_the_row_of_the_input() -> None:
     outer = alone(by_ainvoke(down(4)), ASK, guards=watched(sink, hops=2))
     assert (await outer.ainvoke("go")).text == "Done."
     assert audited(sink) == [("boss/ask/a1/a2/a3", "hop_limit", "deny")]
+
+
+@pytest.mark.parametrize("durability", ["async", "sync"])
+async def test_its_own_steps_are_counted_over_all_its_nodes(durability: Any) -> None:
+    asked = ScriptedModel(lambda messages: call("look", what=str(len(messages))))
+    other = solo(asked, name="other", guards=watched(steps=calls(3)), durability=durability)
+    model = ScriptedModel([call("ask", question="why?"), "Done."])
+    agent = solo(model, by_ainvoke(other), guards=watched(), durability=durability)
+    reply = await agent.ainvoke("go")
+    assert reply.text == "Done."
+    assert len(asked.requests) == 3
