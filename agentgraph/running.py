@@ -88,6 +88,8 @@ class Run:
     """Its own account, where that is a part of another one's: kept alive as long."""
     causes: dict[str, str] = field(default_factory=dict)
     """Why guards have ended the run, by close reason."""
+    failure_classes: dict[str, str] = field(default_factory=dict)
+    """Of what class the failures were for which guards have ended the run, by close reason."""
     known_history: KnownHistory = field(default_factory=KnownHistory)
     """The last history that one of its models was shown."""
     interceptor: object = None

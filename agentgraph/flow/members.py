@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -19,6 +20,7 @@ from pydantic_core import to_json
 
 from agentgraph.agents import Agent
 from agentgraph.agents.build import compile_root
+from agentgraph.blocking import in_thread
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_inside
@@ -29,7 +31,6 @@ from agentgraph.outcomes import Finish
 from agentgraph.participant import Graph, HasGuards, Participant, as_participant, split_stop
 from agentgraph.running import Run, current_run, handed_over, inside_run
 from agentgraph.stream import Event
-from agentgraph.usage import Usage
 
 T = TypeVar("T")
 
@@ -44,7 +45,6 @@ class Answer:
     text: str = ""
     output: Any = None
     """The answer in the form that it was asked for, as JSON; None without one."""
-    usage: Usage = field(default_factory=Usage)
     closed_by: str = ""
     """The guard that has ended the member's run, "" where it came to its end."""
     cause: str = ""
@@ -65,20 +65,16 @@ class Member:
     schema: type[BaseModel] | None = None
     """The form in which a graph that is no agent of ours is asked to answer, as JSON."""
 
-    async def ask(self, text: str, key: str, prefix: str) -> Answer:
-        """Run the graph on one message, and return what it answers.
-
-        `key` identifies the run: it is the same when the node runs again. `prefix` stands before
-        the paths of its agents, in events and in usage.
-        """
-        run = _part_of(current_run(), key, prefix)
-        message = HumanMessage(self._request(text), id=f"brief_{key}")
-        with inside_run(run), handed_over(()):
-            keys = _RESULT_KEYS if self.is_agent else None
-            result = await run_inside(self.graph, {"messages": [message]}, keys)
-        _add_usage(run, prefix)
-        answer = self._answer_in(result, run)
-        return replace(answer, usage=Usage.of_run(run))
+    async def ask(self, text: str, run: MemberRun) -> Answer:
+        """Run the graph on one message, and return what it answers."""
+        message = HumanMessage(self._request(text), id=f"brief_{run.part.id}")
+        keys = _RESULT_KEYS if self.is_agent else None
+        try:
+            with inside_run(run.part), handed_over(()):
+                result = await run_inside(self.graph, {"messages": [message]}, keys)
+            return self._answer_in(result, run.part)
+        finally:  # what a run that fails has used is used
+            run.add_usage()
 
     def _request(self, text: str) -> str:
         if self.is_agent or self.schema is None:
@@ -99,12 +95,18 @@ class Member:
         output: Any = None
         if self.is_agent and (output_values := result.get("output")) is not None:
             output = output_values["value"]
-        if not self.is_agent:
+        if not self.is_agent and not run.usage:  # no guards have counted it
             for item in repair(cast("Sequence[AnyMessage]", new_messages)):
-                if isinstance(item, AIMessage) and not run.usage:
+                if isinstance(item, AIMessage):
                     run.record_usage_of(self.name, item)
-        cause = run.causes.get(closed_by, "")
-        return Answer(text, output, closed_by=closed_by, cause=cause, transfer=transfer)
+        return Answer(
+            text,
+            output,
+            closed_by=closed_by,
+            cause=run.causes.get(closed_by, ""),
+            failure_class=run.failure_classes.get(closed_by, ""),
+            transfer=transfer,
+        )
 
 
 TRANSFER = "transfer_to_"
@@ -129,27 +131,38 @@ def transfer_tool(peer: str, description: str) -> BaseTool:
     return StructuredTool.from_function(transfer, name=f"{TRANSFER}{peer}", description=text)
 
 
-def _part_of(outer: Run | None, key: str, prefix: str) -> Run:
-    """Return the run of a member, as a part of the flow's run."""
-    if outer is None:
-        return Run(key, "")
-    tell = outer.tell
+@dataclass(frozen=True, slots=True)
+class MemberRun:
+    """The run of a member, as a part of the flow's run."""
 
-    async def tell_with_prefix(event: Event) -> None:
-        assert tell is not None
-        await tell(replace(event, agent=f"{prefix}{event.agent}"))
+    part: Run
+    outer: Run | None
+    prefix: str
+    """What stands before the paths of its agents, in events and in usage."""
 
-    run = Run(key, outer.thread_id, outer.owner)
-    run.is_resumed = outer.is_resumed
-    run.tell = None if tell is None else tell_with_prefix
-    return run
+    @classmethod
+    def begin(cls, key: str, prefix: str) -> MemberRun:
+        """Begin the run; `key` identifies it, and is the same when the node runs again."""
+        outer = current_run()
+        if outer is None:
+            return cls(Run(key, ""), None, prefix)
+        tell = outer.tell
 
+        async def tell_with_prefix(event: Event) -> None:
+            assert tell is not None
+            await tell(replace(event, agent=f"{prefix}{event.agent}"))
 
-def _add_usage(run: Run, prefix: str) -> None:
-    outer = current_run()
-    if outer is not None:
-        for path, figures in run.usage.items():
-            outer.record_usage(f"{prefix}{path}", figures, run.models.get(path, ""))
+        run = Run(key, outer.thread_id, outer.owner)
+        run.is_resumed = outer.is_resumed
+        run.tell = None if tell is None else tell_with_prefix
+        return cls(run, outer, prefix)
+
+    def add_usage(self) -> None:
+        """Add what the run has used to the flow's run."""
+        if self.outer is not None:
+            for path, figures in self.part.usage.items():
+                model = self.part.models.get(path, "")
+                self.outer.record_usage(f"{self.prefix}{path}", figures, model)
 
 
 # Making members ready.
@@ -213,11 +226,29 @@ def member_of(candidate: object, place: str) -> Participant | Function:
     )
 
 
+def name_of(member: Participant | Function) -> str:
+    """Return the name of a member: its own, or that of its function or of its class."""
+    name = getattr(member, "name", None) or getattr(member, "__name__", None)
+    if name is None and isinstance(member, partial):
+        return name_of(member.func)
+    return str(name or type(member).__name__)
+
+
 async def call_function(function: Function, *arguments: object) -> Any:
-    """Call a function of the user's, sync or async, with as many arguments as it takes."""
+    """Call a function of the user's, sync or async, with as many arguments as it takes.
+
+    A sync one runs in a thread: it may block, and is left behind at the deadline of its stage.
+    """
     count = _count_of_arguments(function)
-    result = function(*arguments[:count])
+    if _is_async(function):
+        return await function(*arguments[:count])
+    result = await in_thread(function, *arguments[:count])
     return await result if inspect.isawaitable(result) else result
+
+
+def _is_async(function: Function) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _count_of_arguments(function: Function) -> int:

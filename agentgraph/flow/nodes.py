@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -283,8 +284,7 @@ class FlowNodes:
         if not is_gate:
             await stage.tell("started")
         try:
-            with stage.limits():
-                command = await work(stage)
+            command = await stage.in_time(partial(work, stage))
         except GraphBubbleUp:
             raise
         except Exception as error:

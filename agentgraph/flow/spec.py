@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.flow.members import Function, member_of
+from agentgraph.flow.members import Function, member_of, name_of
 from agentgraph.flow.stage import STAGES, Stage
 from agentgraph.flow.topology import Debate, Name, Topology, topology_of
 from agentgraph.flow.values import Brief, Summary
@@ -64,7 +64,7 @@ class FlowSpec:
     def workers(self) -> Mapping[str, Participant | Function]:
         """The workers by their names."""
         members = [member_of(candidate, "work") for candidate in self.work]
-        return {_name_of(member): member for member in members}
+        return {name_of(member): member for member in members}
 
     @cached_property
     def work_topology(self) -> Topology:
@@ -95,7 +95,7 @@ class FlowSpec:
                     yield from error.faults
         try:
             object.__setattr__(self, "work", tuple(self.work))
-            names = [_name_of(member_of(worker, "work")) for worker in self.work]
+            names = [name_of(member_of(worker, "work")) for worker in self.work]
         except ConfigurationError as error:
             yield from error.faults
             object.__setattr__(self, "work", ())
@@ -113,8 +113,13 @@ class FlowSpec:
         if not self.work:
             yield f"the flow {self.name!r} has no workers: give work=[…]"
         for name in self.workers:
-            if name in _NODES or not LEGAL_NAME.fullmatch(name):
-                yield f"a worker is called {name!r}, as a stage is, or illegally: rename it"
+            if name in _NODES:
+                yield f"a worker is called {name!r}, as a node of every flow is: rename it"
+            elif not LEGAL_NAME.fullmatch(name):
+                yield (
+                    f"a worker is called {name!r}: give it a name of 1 to 52 of a-z, A-Z, 0-9, _ "
+                    "and -, a function one by def or as its __name__"
+                )
         try:
             self.work_topology  # noqa: B018
         except ConfigurationError as error:
@@ -143,7 +148,3 @@ class FlowSpec:
                 yield f"stages: there is no stage {name!r}; there are {', '.join(names)}"
             if not isinstance(stage, Stage):
                 yield f"stages: {name!r}: {stage!r}: give a Stage"
-
-
-def _name_of(member: Participant | Function) -> str:
-    return str(getattr(member, "name", None) or getattr(member, "__name__", None) or "worker")

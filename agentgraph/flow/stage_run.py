@@ -6,8 +6,7 @@ pass raises `StageFailure`; what follows from that is decided in `decisions`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -17,14 +16,22 @@ from pydantic_core import to_json
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, GuardStopped
-from agentgraph.flow.members import Answer, Function, Member, call_function, faults_in, read_as
+from agentgraph.flow.members import (
+    Answer,
+    Function,
+    Member,
+    MemberRun,
+    call_function,
+    faults_in,
+    read_as,
+)
 from agentgraph.flow.result import ValidationResult
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.state import ReportValues
 from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
-from agentgraph.guards.nodes.site import Site, inside_stage
+from agentgraph.guards.nodes.site import Overdue, Site, inside_stage
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.enclosure import Enclosure
 from agentgraph.interception import OuterCall, inside_tool, intercepted_by
@@ -32,6 +39,7 @@ from agentgraph.stream import StageEvent, StageStatus, emit
 from agentgraph.usage import Usage
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 GUARD_CHANNELS = ("turn", "guarded", "human")
 
@@ -202,13 +210,12 @@ class StageRun:
 
     # Work.
 
-    def limits(self) -> AbstractContextManager[object]:
-        """Return the context of the work: it is cut off at the deadlines of stage and flow."""
-        stack = ExitStack()
-        if self.site is not None:
-            stack.enter_context(inside_stage(self.site.policy.deadlines.stage()))
-            stack.enter_context(self.site.time_limit())
-        return stack
+    async def in_time(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the work, which is cut off at the deadlines of stage and flow."""
+        if self.site is None:
+            return await work()
+        with inside_stage(self.site.policy.deadlines.stage()):
+            return await self.site.cut_off(work)
 
     async def ask(
         self,
@@ -231,14 +238,16 @@ class StageRun:
         return await self._run(member, text)
 
     async def _run(self, member: Member, text: str) -> Answer:
-        prefix = f"{self.path}/{self.name}/"
         key = "/".join([self._input_id, self.name, str(self.attempt), self.key or "0"])
-        if self.interceptor is None:
-            answer = await member.ask(text, key, prefix)
-        else:
-            with intercepted_by(self.interceptor), inside_tool(self.name):
-                answer = await member.ask(text, key, prefix)
-        self.usage = answer.usage
+        run = MemberRun.begin(key, f"{self.path}/{self.name}/")
+        try:
+            if self.interceptor is None:
+                answer = await member.ask(text, run)
+            else:
+                with intercepted_by(self.interceptor), inside_tool(self.name):
+                    answer = await member.ask(text, run)
+        finally:
+            self.usage = Usage.of_run(run.part)
         if answer.closed_by:
             failure_class: Any = answer.failure_class or class_of_guard(answer.closed_by)
             raise StageFailure(failure_class, answer.closed_by, answer.cause or answer.text)
@@ -311,6 +320,8 @@ def failure_in(error: Exception) -> StageFailure:
         return error
     if isinstance(error, GuardStopped):
         return _failure_of(error)
+    if isinstance(error, Overdue):
+        return StageFailure("deadlock", f"deadline:{error.layer}", str(error))
     failure_class = classify(error).failure_class
     return StageFailure(failure_class, "failure", f"{type(error).__name__}: {error}")
 

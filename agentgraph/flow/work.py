@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -17,6 +18,7 @@ from pydantic_core import to_json
 
 from agentgraph.flow import prompts
 from agentgraph.flow.members import Answer, Function, Member, as_json, call_function
+from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
 from agentgraph.flow.state import FlowState, ReportValues
 from agentgraph.flow.topology import Entry, Failure, Topology
@@ -97,14 +99,15 @@ class WorkStage:
         """Return what a worker has brought, or why it has brought nothing."""
         await stage.tell("started")
         try:
-            with stage.limits():
-                summary, transfer = await self._work(stage, state)
+            summary, transfer = await stage.in_time(partial(self._work, stage, state))
         except GraphBubbleUp:
             raise
         except Exception as error:
             problem = failure_in(error)
             stage.note_failure(problem)
-            await stage.tell("failed", {"passed": False, "problems": [*problem.problems]})
+            mast = mast_of(problem.failure_class)
+            verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
+            await stage.tell("failed", verdict)
             failure = Failure(
                 failure_class=problem.failure_class, guard=problem.guard, cause=problem.cause
             )
@@ -141,17 +144,17 @@ class WorkStage:
     def _as_summary(self, stage: StageRun, value: object) -> Summary:
         """Return a worker's answer as a summary; a text, or any other object, is put into one."""
         worker = {"worker": stage.worker}
-        if isinstance(value, Summary):
-            return stage.read(self.summary, {**value.model_dump(), **worker})
-        values = as_json(value)
+        values = value.model_dump() if isinstance(value, Summary) else as_json(value)
         if isinstance(values, Mapping) and "text" in values:
-            return stage.read(self.summary, {**values, **worker})
-        text = values if isinstance(values, str) else to_json(values, fallback=str).decode()
-        if isinstance(values, Mapping):
-            return stage.read(self.summary, {"text": text, "artifacts": values, **worker})
-        if not text.strip():
+            summary = stage.read(self.summary, {**values, **worker})
+        else:
+            text = values if isinstance(values, str) else to_json(values, fallback=str).decode()
+            artifacts = values if isinstance(values, Mapping) else {}
+            values = {"text": text if values is not None else "", "artifacts": artifacts}
+            summary = stage.read(self.summary, {**values, **worker})
+        if not summary.text.strip() and not summary.artifacts:
             raise StageFailure("schema_failure", "gate", f"{stage.worker} has answered nothing")
-        return stage.read(self.summary, {"text": text, **worker})
+        return summary
 
 
 def state_of_task(state: FlowState, config: RunnableConfig, *, is_guarded: bool) -> FlowState:

@@ -247,7 +247,7 @@ class NodeWrappers:
             account.may_ask = True
             human = {"human": question(interceptor.site, decision, text)}
             return {**self._account_update(account), **human}
-        close(account, decision.reason, decision.cause)
+        close(account, decision.reason, decision.cause, decision.failure_class)
         update = {**self._closing_update(interceptor), **self._last_word(interceptor)}
         if interceptor.notices:
             update["messages"] = [*interceptor.notices, *update.get("messages", ())]
@@ -260,7 +260,8 @@ class NodeWrappers:
         """
         if not isinstance(stop.decision, Decision):
             raise stop
-        close(interceptor.account, stop.decision.guard, stop.decision.cause)
+        end = stop.decision
+        close(interceptor.account, end.guard, end.cause, end.failure_class)
         return self._closing_update(interceptor)
 
     def _closing_update(self, interceptor: NodeInterceptor) -> dict[str, Any]:

@@ -367,9 +367,10 @@ class in_time:
         raise Overdue(self._layer, self._seconds) from error
 
 
-def close(account: Account, reason: str, cause: str) -> None:
+def close(account: Account, reason: str, cause: str, failure_class: str = "") -> None:
     """End the run of an account; the close reason names the guard, and the cause says why."""
     account.closed_by, account.closed_because = reason, cause
     run = current_run()
     if run is not None:
         run.causes[reason] = cause
+        run.failure_classes[reason] = failure_class

@@ -346,7 +346,7 @@ class ForeignWrappers:
     async def _end(self, interceptor: NodeInterceptor, stop: GuardStopped) -> Any:
         """End the run of the graph by a stop in a node that cannot be run again."""
         decision = await self._decision_of(interceptor, stop)
-        close(interceptor.account, decision.reason, decision.cause)
+        close(interceptor.account, decision.reason, decision.cause, decision.failure_class)
         return self._close(interceptor)
 
     def _messages(self) -> list[Any]:
@@ -394,7 +394,7 @@ class ForeignWrappers:
         refusal = await interceptor.judge_input(convert_to_messages(messages))
         if refusal is None:
             return None
-        close(interceptor.account, refusal.reason, refusal.cause)
+        close(interceptor.account, refusal.reason, refusal.cause, refusal.failure_class)
         return self._close(interceptor)
 
     def _act(
@@ -412,7 +412,7 @@ class ForeignWrappers:
             human = {**question(interceptor.site, decision, text), "node": node}
             self._store(interceptor, human=human, replacement={"form": form})
             return Halt(goto=self.await_human)
-        close(account, decision.reason, decision.cause)
+        close(account, decision.reason, decision.cause, decision.failure_class)
         return self._close(interceptor)
 
     def _close(self, interceptor: NodeInterceptor) -> Any:
