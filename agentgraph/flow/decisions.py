@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
 from langgraph.graph import END
+from langgraph.types import Overwrite
 from pydantic_core import from_json, to_json
 
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
-from agentgraph.flow.state import Ask, End, FlowState
+from agentgraph.flow.state import Ask, End, FlowState, Given
 from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.escalation import CONFIDENCE
@@ -26,16 +27,8 @@ from agentgraph.guards.records.account import Account
 from agentgraph.participant import sentence_of_stop
 
 ESCALATE = "escalate"
-_NEXT = {
-    "plan": "plan_gate",
-    "fan_out": "fan_in",
-    "fan_in": "validate",
-    "validate": "finalize",
-    "finalize": END,
-}
-"""The node behind each stage."""
-_CHANNELS = {"plan": "plan", "fan_in": "aggregate", "validate": "aggregate"}
-"""The channel with what a stage has made, which a human may edit."""
+_CHECKS = {"fan_in": "fan_in", "validate": "validate_gate", "finalize": "finalize"}
+"""The node that checks what a human gives in place of what a stage makes."""
 _SAME_STATES = 3
 """How often the same plan may fail with the same result for the same reasons: no progress."""
 _NEW_PLAN = frozenset({"correct", "replan"})
@@ -98,11 +91,11 @@ class Failures:
         if decision.action in _NEW_PLAN:
             await stage.tell("replanned", about)
             attempt = (state.get("attempt") or 1) + 1
-            update = {"attempt": attempt, "problems": [*failure.problems]}
+            update = {"attempt": attempt, "problems": [*failure.problems], "given": None}
             return NextStep("plan", {**update, "failed_states": failed_states})
         if decision.action == "escalate" and stage.site is not None:
             await stage.tell("escalated", about)
-            return self._escalation(stage, state, decision)
+            return self._escalation(stage, decision)
         await stage.tell("aborted", about)
         if decision.action == "fallback" and self.fallback is not None:
             return _end("finished", "fallback", str(self.fallback.text))
@@ -139,14 +132,12 @@ class Failures:
             evidence={**failure.evidence, "mast": mast_of(failure_class)},
         )
 
-    def _escalation(self, stage: StageRun, state: FlowState, decision: Decision) -> NextStep:
+    def _escalation(self, stage: StageRun, decision: Decision) -> NextStep:
         assert stage.site is not None
         stage.site.account.may_ask = True
-        value = state.get(_CHANNELS.get(stage.name, ""), None)
+        value = stage.output
         text = value if isinstance(value, str) else "" if value is None else _json(value)
-        is_doubt = decision.guard == CONFIDENCE
-        failure_class = decision.failure_class
-        ask = Ask(stage=stage.name, value=value, is_doubt=is_doubt, failure_class=failure_class)
+        ask = Ask(stage=stage.name, value=value, failure_class=decision.failure_class)
         human = question(stage.site, decision, text)
         return NextStep(ESCALATE, {"ask": ask, "human": human})
 
@@ -164,23 +155,35 @@ class Failures:
 
     # After a human's decision.
 
-    def after_human(self, ask: Ask, answer: Mapping[str, Any] | None, account: Account) -> NextStep:
-        """Return where the flow goes on after a human's answer; None has rejected it."""
+    def after_human(
+        self, state: FlowState, ask: Ask, answer: Mapping[str, Any] | None, account: Account
+    ) -> NextStep:
+        """Return where the flow goes on after a human's answer; None has rejected it.
+
+        What a human gives in place of what a stage makes passes the gate behind that stage.
+        """
         stage = ask["stage"]
         if answer is None:
             guard = account.closed_by or CONFIDENCE
             return self.ended_by(guard, account, ask["failure_class"])
         if not answer:  # an approval after a failure: the stage runs once more, with new limits
-            return NextStep("plan" if stage == "plan" else stage)
+            return _repetition_of(stage, state)
         by, text = answer["by"], str(answer["text"])
-        if by == "approve":
-            return NextStep(_NEXT[stage])
-        value = _read(text) if by == "edit" else text
-        if stage == "plan" and by == "edit":
-            return NextStep("plan_gate", {"plan": value})
-        if stage == "plan":  # words on a plan are for the planner
+        value = ask["value"] if by == "approve" else _read(text) if by == "edit" else text
+        if stage in _CHECKS:
+            return NextStep(_CHECKS[stage], {"given": Given(stage=stage, value=value)})
+        if by == "respond":  # words on a plan are for the planner
             return NextStep("plan", {"problems": [text]})
-        return NextStep("finalize", {"aggregate": value})
+        return NextStep("plan_gate", {"plan": value})
+
+
+def _repetition_of(stage: str, state: FlowState) -> NextStep:
+    """Return the step by which a stage runs once more; of the work, what has failed is repeated."""
+    if stage != "fan_in":
+        return NextStep(stage)
+    entries = state.get("entries") or {}
+    rest = {key: entry for key, entry in entries.items() if not entry.get("failure")}
+    return NextStep("fan_out", {"entries": Overwrite(rest)})
 
 
 def _end(

@@ -26,7 +26,7 @@ from agentgraph.flow.decisions import Failures, NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
-from agentgraph.flow.state import End, FlowState, new_run
+from agentgraph.flow.state import End, FlowState, Given, new_run
 from agentgraph.flow.topology import Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
 from agentgraph.flow.work import WorkStage, available_names, state_of_task
@@ -69,6 +69,7 @@ class FlowNodes:
         """Check the plan: its form, its workers, the critic's view of it, the user's gate."""
 
         async def work(stage: StageRun) -> Command[Any]:
+            stage.output = state["plan"]
             plan = stage.read(plan_of(self.work.brief), state["plan"])
             faults = [*self._plan_faults(plan)]
             stage.note("after", "plan", faults)
@@ -109,15 +110,12 @@ class FlowNodes:
 
         async def work(stage: StageRun) -> Command[Any]:
             plan, entries = self.work.plan_in(state), self.work.entries_in(state)
-            if self.work.topology.due(plan, entries):
+            given = given_at("fan_in", state)
+            if given is None and self.work.topology.due(plan, entries):
                 return Command(goto="fan_out")
-            self.work.check_results(state)
-            summaries = self.work.summaries_in(state)
-            await stage.check_work(self.stages.get("fan_out", NO_STAGE), as_json(summaries))
-            await stage.check_before(as_json(summaries), available_names(summaries))
-            aggregate = await self._aggregate(stage, state["task"], summaries)
+            aggregate = await self._aggregate(stage, state) if given is None else given["value"]
             await stage.check_after(aggregate)
-            return _pass(stage, "validate", {"aggregate": aggregate}, aggregate)
+            return _pass(stage, "validate", {"aggregate": aggregate, "given": None}, aggregate)
 
         return await self._run("fan_in", state, config, work)
 
@@ -125,7 +123,7 @@ class FlowNodes:
         """Get the verdict on the aggregate."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            summaries = self.work.summaries_in(state)
+            stage.output, summaries = state["aggregate"], self.work.summaries_in(state)
             await stage.check_before(state["aggregate"], available_names(summaries))
             verdict = as_json(await self._judge(stage, state, summaries))
             return _pass(stage, "validate_gate", {"verdict": verdict}, verdict)
@@ -136,15 +134,13 @@ class FlowNodes:
         """Let pass what was accepted with enough confidence."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            verdict = stage.read(Verdict, state["verdict"])
-            problems = [*verdict.problems] or ["the result was not accepted"]
-            stage.note("after", "verdict", () if verdict.accepted else problems)
-            if not verdict.accepted:
-                cause = f"the result was not accepted: {'; '.join(problems)}"
-                raise StageFailure("schema_failure", "validate", cause, problems)
-            self.failures.check_confidence(stage, verdict.confidence)
-            await stage.check_after(state["aggregate"])
-            return _pass(stage, "finalize", {}, None)
+            given = given_at("validate", state)
+            aggregate = state["aggregate"] if given is None else given["value"]
+            stage.output = aggregate
+            if given is None:
+                self._check_verdict(stage, stage.read(Verdict, state["verdict"]))
+            await stage.check_after(aggregate)
+            return _pass(stage, "finalize", {"aggregate": aggregate, "given": None}, None)
 
         return await self._run("validate", state, config, work, is_gate=True)
 
@@ -152,9 +148,14 @@ class FlowNodes:
         """Make the outcome, and end the flow with it."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            names = available_names(self.work.summaries_in(state))
-            await stage.check_before(state["aggregate"], names)
-            outcome = await self._make_outcome(stage, state)
+            given = given_at("finalize", state)
+            if given is None:
+                names = available_names(self.work.summaries_in(state))
+                stage.output = state["aggregate"]
+                await stage.check_before(state["aggregate"], names)
+                outcome = await self._make_outcome(stage, state)
+            else:
+                outcome = self._in_form(stage, given["value"])
             await stage.check_after(outcome)
             end = End(
                 status="finished",
@@ -165,7 +166,8 @@ class FlowNodes:
                 success=await self._ask_oracle(outcome),
             )
             message = AIMessage(end["text"], id=f"outcome_{_turn_id(state)}")
-            return _pass(stage, END, {"end": end, "messages": [message]}, outcome)
+            update = {"end": end, "given": None, "messages": [message]}
+            return _pass(stage, END, update, outcome)
 
         return await self._run("finalize", state, config, work)
 
@@ -175,8 +177,8 @@ class FlowNodes:
         assert ask is not None and self.guards is not None
         interceptor = self.guards.at(ask["stage"], state, config)
         answer = await ask_human(interceptor.site, interceptor.values["human"])
-        update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None}
-        step = self.failures.after_human(ask, answer, interceptor.account)
+        step = self.failures.after_human(state, ask, answer, interceptor.account)
+        update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
         return _follow(step, state, update, interceptor.account)
 
     # Who does the stages.
@@ -220,11 +222,15 @@ class FlowNodes:
         if problems:
             raise StageFailure("spec_malformed", "critic", "; ".join(problems), problems)
 
-    async def _aggregate(self, stage: StageRun, task: str, summaries: Sequence[Summary]) -> Any:
+    async def _aggregate(self, stage: StageRun, state: FlowState) -> Any:
+        self.work.check_results(state)
+        summaries = self.work.summaries_in(state)
+        await stage.check_work(self.stages.get("fan_out", NO_STAGE), as_json(summaries))
+        await stage.check_before(as_json(summaries), available_names(summaries))
         aggregator = self.members.get("aggregate")
         if aggregator is None:
             return "\n\n".join(text_of_summary(summary) for summary in summaries)
-        text = prompts.aggregate_request(task, summaries)
+        text = prompts.aggregate_request(state["task"], summaries)
         return as_json(await stage.ask(aggregator, text, None, (summaries,)))
 
     async def _judge(
@@ -237,14 +243,23 @@ class FlowNodes:
         verdict: Verdict = await stage.ask(judge, text, Verdict, (aggregate,))
         return verdict
 
+    def _check_verdict(self, stage: StageRun, verdict: Verdict) -> None:
+        problems = [*verdict.problems] or ["no reason is given"]
+        stage.note("after", "verdict", () if verdict.accepted else problems)
+        if not verdict.accepted:
+            cause = f"the result was not accepted: {'; '.join(problems)}"
+            raise StageFailure("schema_failure", "validate", cause, problems)
+        self.failures.check_confidence(stage, verdict.confidence)
+
     async def _make_outcome(self, stage: StageRun, state: FlowState) -> Any:
         finisher, aggregate = self.members.get("finalize"), state["aggregate"]
         if finisher is not None:
             text = prompts.finalize_request(state["task"], aggregate)
             return as_json(await stage.ask(finisher, text, self.outcome, (aggregate,)))
-        if self.outcome is None:
-            return aggregate
-        return as_json(stage.read(self.outcome, aggregate))
+        return self._in_form(stage, aggregate)
+
+    def _in_form(self, stage: StageRun, value: object) -> Any:
+        return value if self.outcome is None else as_json(stage.read(self.outcome, value))
 
     async def _ask_oracle(self, outcome: Any) -> bool | None:
         oracle = self.members.get("oracle")
@@ -360,6 +375,12 @@ def _about(worker: Member | Function) -> str:
     if isinstance(worker, Member):
         return worker.description
     return (getattr(worker, "__doc__", None) or "").partition("\n")[0]
+
+
+def given_at(stage: str, state: FlowState) -> Given | None:
+    """Return what a human has given in place of what a stage makes, None where none has."""
+    given = state.get("given")
+    return given if given is not None and given["stage"] == stage else None
 
 
 def _turn_id(state: FlowState) -> str:

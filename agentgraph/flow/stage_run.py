@@ -106,6 +106,8 @@ class StageRun:
     started_at: float = field(default_factory=lambda: clock().wall())
     verdicts: list[ValidationResult] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    output: Any = None
+    """What it has made so far: a human may be asked about it."""
 
     @property
     def site(self) -> Site | None:
@@ -147,6 +149,7 @@ class StageRun:
 
     async def check_after(self, value: object) -> None:
         """Check what the stage has made, by the user's gate."""
+        self.output = value
         await self._check_gate(self.settings.after, "after", value)
 
     async def check_work(self, work: Stage, summaries: object) -> None:

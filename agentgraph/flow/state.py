@@ -37,9 +37,14 @@ class Ask(TypedDict):
 
     stage: str
     value: Any
-    is_doubt: bool
-    """Whether the value is in doubt, and no failure: then an approval goes on with it."""
     failure_class: str
+
+
+class Given(TypedDict):
+    """What a human has given in place of what a stage makes."""
+
+    stage: str
+    value: Any
 
 
 class End(TypedDict):
@@ -78,6 +83,8 @@ class FlowState(TypedDict):
     aggregate: Any
     verdict: dict[str, Any] | None
     ask: Ask | None
+    given: Given | None
+    """Passes the gate behind its stage, as what the stage makes does."""
     end: End | None
     sent: dict[str, Any]
     """The piece of work that a worker's task has got."""
@@ -97,5 +104,6 @@ def new_run(task: str, turn_id: str, name: str) -> dict[str, Any]:
         "aggregate": None,
         "verdict": None,
         "ask": None,
+        "given": None,
         "end": None,
     }
