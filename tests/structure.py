@@ -55,7 +55,7 @@ NOUNS_IN_ING = _words(
     streaming string thing timing warning wording
     """
 )
-PUBLIC = _words("accepted admitted asked failed passed patched required served settled")
+PUBLIC = _words("accepted admitted asked failed judged passed patched required served settled")
 """Names of the public surface, which this measure leaves alone."""
 
 

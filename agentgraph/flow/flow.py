@@ -107,6 +107,14 @@ class Flow(FlowSpec, Generic[T]):
         """Go on with a flow that was cut off; no worker that has finished works again."""
         return await self._runs.answer(Continuation(), thread_id, context, config)
 
+    def judged(self, thread_id: str, success: bool) -> None:
+        """Record the oracle's answer on the last outcome of a thread, where it comes later.
+
+        `agentgraph audit --flows` counts it. Raises `ConfigurationError` without an audit trail,
+        and `RoutingError` where the audit has no end of this flow on the thread.
+        """
+        self._runs.judge(thread_id, success)
+
     async def ahistory(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread: the tasks and the outcomes."""
         return await self._runs.history(thread_id)

@@ -101,6 +101,7 @@ class FlowNodes:
             state = state_of_task(state, config, is_guarded=self.guards is not None)
             stage = self._stage("fan_out", state, config, name, str(state["sent"]["key"]))
             key, entry, report = await self.work.run(stage, state, config)
+            stage.record({"reports": report}, config)
             return {"entries": {key: entry}, "reports": report, **_account_of(stage)}
 
         return node
@@ -179,6 +180,7 @@ class FlowNodes:
         answer = await ask_human(interceptor.site, interceptor.values["human"])
         step = self.failures.after_human(state, ask, answer, interceptor.account)
         update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
+        self._stage(ask["stage"], state, config).record(step.update, config)
         return _follow(step, state, update, interceptor.account)
 
     # Who does the stages.
@@ -293,6 +295,19 @@ class FlowNodes:
     ) -> Command[Any]:
         """Run a stage, or the gate behind it, and go where it leads to."""
         stage = self._stage(name, state, config)
+        command = await self._command_of(stage, state, work, begin, is_gate=is_gate)
+        stage.record(cast("dict[str, Any]", command.update or {}), config)
+        return command
+
+    async def _command_of(
+        self,
+        stage: StageRun,
+        state: FlowState,
+        work: Work,
+        begin: Mapping[str, Any] | None,
+        *,
+        is_gate: bool,
+    ) -> Command[Any]:
         account = None if stage.site is None else stage.site.account
         if account is not None and (guard := account.ended_by):
             return _follow(self.failures.ended_by(guard, account), state, {}, account)
@@ -304,7 +319,7 @@ class FlowNodes:
             raise
         except Exception as error:
             failure = failure_in(error)
-            if name == "plan" and failure.failure_class == "schema_failure":
+            if stage.name == "plan" and failure.failure_class == "schema_failure":
                 failure.failure_class = "spec_malformed"
             stage.note_failure(failure)
             step = await self.failures.decide(stage, state, failure)
@@ -327,7 +342,8 @@ class FlowNodes:
         interceptor = None if self.guards is None else self.guards.at(at, state, config)
         settings = self.stages.get(at, NO_STAGE)
         attempt = state.get("attempt") or 1
-        return StageRun(name, attempt, self.path, settings, worker, key, interceptor)
+        turn = _turn_id(state)
+        return StageRun(name, attempt, self.path, settings, worker, key, turn, interceptor)
 
     def _most_at_once(self, stage: StageRun) -> int | None:
         limit = None if stage.site is None else stage.site.policy.fan_out

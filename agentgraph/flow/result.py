@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from pydantic import BaseModel
+
 from agentgraph.display import code, escaped, panel, prose, row, table
-from agentgraph.guards import FailureClass
+from agentgraph.errors import ConfigurationError
+from agentgraph.flow.audit.flow_run import flow_runs, outermost
+from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage
 
 T = TypeVar("T")
+
+_PLAIN = ("stage", "attempt", "worker", "started_at", "seconds", "output")
 
 Status: TypeAlias = Literal["finished", "aborted", "waiting"]
 Mast: TypeAlias = Literal["specification", "inter_agent", "verification"]
@@ -61,6 +67,16 @@ class StageReport:
     output: Any = None
     """What it has made, as JSON; None where it has failed."""
 
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> StageReport:
+        """Read a report from the flow's state, or from an audit."""
+        verdicts = tuple(
+            ValidationResult(**{**verdict, "problems": tuple(verdict["problems"])})
+            for verdict in values["verdicts"]
+        )
+        own = {name: values[name] for name in _PLAIN}
+        return cls(**own, usage=Usage.from_dict(values["usage"]), verdicts=verdicts)
+
     @property
     def passed(self) -> bool:
         """Whether all checks at its gates have passed."""
@@ -90,6 +106,60 @@ class FlowResult(Generic[T]):
     usage: Usage = field(default_factory=Usage)
     interrupts: tuple[Interrupt, ...] = ()
     thread_id: str = ""
+
+    @classmethod
+    def of_values(
+        cls,
+        values: Mapping[str, Any],
+        outcome: type[BaseModel] | None = None,
+        *,
+        is_over: bool = True,
+        **fields: Any,
+    ) -> FlowResult[Any]:
+        """Read a result from the flow's state, or from an audit, with other `fields`."""
+        end: Mapping[str, Any] = values.get("end") or {}
+        if not is_over:
+            end = {"status": "waiting", "reason": ""}
+        value = end.get("outcome")
+        reports = sorted((values.get("reports") or {}).items())
+        return FlowResult(
+            status=end.get("status", "aborted"),
+            outcome=value if outcome is None or value is None else outcome.model_validate(value),
+            text=str(end.get("text") or ""),
+            success=end.get("success"),
+            reason=str(end.get("reason", "failed")),
+            failure_class=end.get("failure_class"),
+            replans=max(0, (values.get("attempt") or 1) - 1),
+            stages=tuple(StageReport.of_values(report) for _, report in reports),
+            **fields,
+        )
+
+    @classmethod
+    def from_records(
+        cls, records: Iterable[Record], outcome: type[BaseModel] | None = None
+    ) -> FlowResult[Any]:
+        """Rebuild the result of a flow from the records of its run in an audit trail.
+
+            audit = AuditTrail(JSONLSink("audit.jsonl"), payloads=True)
+            [*_, last] = audit.runs(thread_id)
+            result = FlowResult.from_records(audit.records(last), outcome=Report)
+
+        `outcome` is the flow's. Without `payloads` there are no texts: no outcome, no outputs and
+        no problems. A run without an end is "waiting", whatever it waits for. Of several runs it is
+        the last one. Raises `ConfigurationError` where the records have no flow.
+        """
+        runs = outermost(flow_runs(records))
+        if not runs:
+            raise ConfigurationError("there is no run of a flow in these records")
+        run = runs[-1]
+        values = run.values
+        return cls.of_values(
+            values,
+            outcome,
+            is_over=values["end"] is not None,
+            usage=run.usage,
+            thread_id=run.thread,
+        )
 
     @property
     def output(self) -> T | None:

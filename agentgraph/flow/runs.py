@@ -15,10 +15,10 @@ from agentgraph.agents.run.inputs import Input, decisions_of, messages_of
 from agentgraph.agents.run.reply import questions_of
 from agentgraph.agents.run.threads import queues_of, thread_config
 from agentgraph.clock import clock, new_id
-from agentgraph.errors import RoutingError, kind_of
-from agentgraph.flow.result import FlowResult, StageReport, ValidationResult
+from agentgraph.errors import ConfigurationError, RoutingError, kind_of
+from agentgraph.flow.audit.flow_run import judge
+from agentgraph.flow.result import FlowResult
 from agentgraph.flow.spec import FlowSpec
-from agentgraph.flow.state import ReportValues
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.task import with_saver
@@ -101,6 +101,21 @@ class FlowRuns:
         async with self._queues.take(thread_id, self._saver):
             await self._graph.checkpointer.adelete_thread(thread_id)  # type: ignore[union-attr]
 
+    def judge(self, thread_id: str, success: bool) -> None:
+        """Record the oracle's answer on the last outcome of a thread."""
+        audit = None if self._flow.policy is None else self._flow.policy.audit
+        if audit is None:
+            raise ConfigurationError(
+                f"the flow {self._flow.name!r} has no audit trail to record it: "
+                "give guards=Guards.batch(audit=AuditTrail(JSONLSink(…)))"
+            )
+        if not judge(audit, self._flow.name, thread_id, success):
+            raise RoutingError(
+                f"the audit has no end of the flow {self._flow.name!r} on thread {thread_id!r}: "
+                "judge a flow that has ended, by a flow with the same sink",
+                code="not_ended",
+            )
+
     def _new_run(
         self, thread_id: str | None, config: RunnableConfig | None
     ) -> tuple[Run, RunnableConfig]:
@@ -138,7 +153,8 @@ class FlowRuns:
         except BaseException as error:
             is_failure = isinstance(error, Exception)
             reason = "failed" if is_failure else "cancelled"
-            run_ended(audit, run.id, run.thread_id, reason, error=kind_of(error))
+            name = self._flow.name
+            run_ended(audit, run.id, run.thread_id, reason, flow=name, error=kind_of(error))
             raise
         if result.status != "waiting":
             self._record_end(audit, run, result)
@@ -155,6 +171,7 @@ class FlowRuns:
             failure_class=result.failure_class,
             success=result.success,
             replans=result.replans,
+            usage=result.usage.to_dict(),
         )
 
     @property
@@ -207,42 +224,11 @@ class FlowRuns:
         return self._result(run, output.value or {}, output.interrupts)
 
     def _result(self, run: Run, values: Mapping[str, Any], interrupts: Any) -> FlowResult[Any]:
-        reports = tuple(
-            _report_of(report) for _, report in sorted((values.get("reports") or {}).items())
-        )
-        end = values.get("end") or {}
-        waits = bool(interrupts)
-        return FlowResult(
-            status="waiting" if waits else end.get("status", "aborted"),
-            outcome=None if waits else self._outcome(end.get("outcome")),
-            text="" if waits else str(end.get("text") or ""),
-            success=end.get("success"),
-            reason="" if waits else str(end.get("reason") or "failed"),
-            failure_class=None if waits else end.get("failure_class"),
-            replans=max(0, (values.get("attempt") or 1) - 1),
-            stages=reports,
+        return FlowResult.of_values(
+            values,
+            self._flow.outcome,
+            is_over=not interrupts,
             usage=Usage.of_run(run),
             interrupts=questions_of((self._flow.name, question) for question in interrupts),
             thread_id=run.thread_id,
         )
-
-    def _outcome(self, value: Any) -> Any:
-        schema = self._flow.outcome
-        return value if schema is None or value is None else schema.model_validate(value)
-
-
-def _report_of(values: ReportValues) -> StageReport:
-    verdicts = tuple(
-        ValidationResult(**{**verdict, "problems": tuple(verdict["problems"])})
-        for verdict in values["verdicts"]
-    )
-    return StageReport(
-        values["stage"],
-        values["attempt"],
-        values["worker"],
-        values["started_at"],
-        values["seconds"],
-        Usage.from_dict(values["usage"]),
-        verdicts,
-        values["output"],
-    )

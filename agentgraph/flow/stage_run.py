@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.flow.audit.flow_run import step_data, verdict_data
 from agentgraph.flow.members import (
     Answer,
     Function,
@@ -28,6 +29,7 @@ from agentgraph.flow.members import (
 from agentgraph.flow.result import ValidationResult
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.state import ReportValues
+from agentgraph.graphs.task import task_id_of
 from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
@@ -68,7 +70,8 @@ class StageInterceptor(NodeInterceptor):
     def enclosure(self, call: OuterCall) -> Enclosure:
         """Return what the guards know of the stage in which a member runs."""
         outer = super().enclosure(call)
-        path = self.site.place.path  # the stage is no agent, and so no level
+        flow = self.site.place.path.rpartition("/")[0]
+        path = f"{flow}/{call.tool}"  # the stage, as in events: it is no agent, and so no level
         return Enclosure(outer.account, outer.policy, path, self.site.place.depth - 1, outer.ledger)
 
 
@@ -101,6 +104,8 @@ class StageRun:
     worker: str = ""
     key: str = ""
     """Identifies the piece of work within its attempt."""
+    turn: str = ""
+    """The run of the flow that it belongs to."""
     interceptor: StageInterceptor | None = None
     """The guards, None without any."""
     started_at: float = field(default_factory=lambda: clock().wall())
@@ -121,9 +126,7 @@ class StageRun:
 
     async def tell(self, status: StageStatus, verdict: Mapping[str, object] | None = None) -> None:
         """Record and emit that the stage has begun or ended."""
-        if self.site is not None:
-            data = {"stage": self.name, "status": status, "attempt": self.attempt}
-            self.site.record("stage", **data, worker=self.worker, verdict=verdict)
+        self._record(status=status, verdict=verdict_data(verdict, payloads=self.has_payloads))
         await emit(
             StageEvent(
                 agent=self.path,
@@ -134,6 +137,24 @@ class StageRun:
                 verdict=verdict,
             )
         )
+
+    def record(self, update: Mapping[str, Any], config: RunnableConfig) -> None:
+        """Record what a node writes to the flow's state, as far as the flow's result has it."""
+        task = task_id_of(config)
+        data = step_data(update, self.attempt, task, payloads=self.has_payloads)
+        if data:
+            self._record(**data)
+
+    def _record(self, **data: object) -> None:
+        if self.site is not None:
+            own = {"stage": self.name, "attempt": self.attempt, "worker": self.worker}
+            self.site.record("stage", **{**own, "turn": self.turn, **data})
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether the records have the texts of users and models."""
+        audit = None if self.site is None else self.site.policy.audit
+        return audit is not None and audit.payloads
 
     # Gates.
 

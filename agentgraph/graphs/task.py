@@ -57,6 +57,11 @@ def whole_state(config: RunnableConfig) -> Mapping[str, Any]:
     return values
 
 
+def task_id_of(config: RunnableConfig) -> str:
+    """Return the id of a task: the same when the task runs again from the same checkpoint."""
+    return str(config.get(CONF, {}).get(CONFIG_KEY_TASK_ID) or "")
+
+
 def has_parent(config: RunnableConfig) -> bool:
     """Tell whether the graph of a node runs inside of another graph's node."""
     return NS_SEP in str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))

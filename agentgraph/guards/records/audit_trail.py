@@ -45,6 +45,9 @@ class AuditTrail(BuiltInGuard):
     Without a sink records stay in this process's memory. Where a sink fails, `on_failure="log"`
     warns once a run and goes on; "stop" ends the run before it does anything unrecorded. None
     stops a run that is regulated, and no other.
+
+    With `payloads` the records of a flow have the texts of users and models: what its stages have
+    made, and what was wrong with it. Then `FlowResult.from_records` rebuilds the flow's result.
     """
 
     setting = "audit"
@@ -52,16 +55,25 @@ class AuditTrail(BuiltInGuard):
     short_form = "a sink, which has write() and read()"
     is_input_wide = True
 
-    def __init__(self, sink: Sink | None = None, on_failure: OnFailure | None = None) -> None:
+    def __init__(
+        self,
+        sink: Sink | None = None,
+        on_failure: OnFailure | None = None,
+        *,
+        payloads: bool = False,
+    ) -> None:
         faults = []
         if sink is not None and not _is_sink(sink):
             faults.append(f"AuditTrail({sink!r}): give a sink, which has write() and read()")
         if on_failure not in (None, *get_args(OnFailure)):
             faults.append(f'AuditTrail(on_failure={on_failure!r}): give "log" or "stop"')
+        if not isinstance(payloads, bool):
+            faults.append(f"AuditTrail(payloads={payloads!r}): give True or False")
         if faults:
             raise ConfigurationError(faults)
         self.sink: Sink = MemorySink() if sink is None else sink
         self.on_failure: OnFailure | None = on_failure
+        self.payloads = payloads
         self._runs: OrderedDict[str, _RunCounter] = OrderedDict()
         self._floor = 0
         """The highest number of all forgotten runs: where such a run goes on, its numbers begin
@@ -70,7 +82,8 @@ class AuditTrail(BuiltInGuard):
 
     def __repr__(self) -> str:
         settings = "" if self.on_failure is None else f", {self.on_failure!r}"
-        return f"AuditTrail({type(self.sink).__name__}{settings})"
+        payloads = ", payloads=True" if self.payloads else ""
+        return f"AuditTrail({type(self.sink).__name__}{settings}{payloads})"
 
     @classmethod
     def from_value(cls, value: object, tier: Tier) -> Self | None:
@@ -212,7 +225,8 @@ def run_began(
     audit: AuditTrail | None, run: str, thread: str, text: str = "", **data: object
 ) -> None:
     """Record that a run begins, with the text and other data of its input."""
-    values = {"text": text[:_LONGEST_TEXT]} if text else {}
+    is_whole = audit is not None and audit.payloads
+    values = {"text": text if is_whole else text[:_LONGEST_TEXT]} if text else {}
     _record(audit, run, "input", thread, {**values, **data})
 
 

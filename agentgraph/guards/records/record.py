@@ -21,7 +21,9 @@ StepKind = Literal[
     "stage",
 ]
 """The kinds of records that guards fold: what an input has used and done."""
-RecordKind = StepKind | Literal["input", "settled", "gate", "compensated", "human", "end"]
+RecordKind = (
+    StepKind | Literal["input", "settled", "gate", "compensated", "human", "end", "judgement"]
+)
 """The kinds of records in an audit trail."""
 ACTS = frozenset({"model", "tool", "handoff", "dispatch", "effect"})
 """The kinds of records of what an agent does; the other kinds are about decisions."""

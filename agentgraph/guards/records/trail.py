@@ -144,7 +144,8 @@ class _Fold:
         )
 
     def _span(self, record: Record) -> None:
-        self.last = record
+        if record.kind != "judgement":  # it comes after the end, and does not go on with the run
+            self.last = record
         if record.kind == "input" and self.began_at is None:
             self.began_at = record.at
 
