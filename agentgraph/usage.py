@@ -35,10 +35,16 @@ class Usage:
     @classmethod
     def of(cls, by_agent: Mapping[str, UsageMetadata], models: Mapping[str, str]) -> Usage:
         """Sum up the figures of agents, at the prices of their models."""
-        parts = {
-            agent: cls._of(figures, price_of(models.get(agent), figures))
-            for agent, figures in by_agent.items()
-        }
+        return cls.of_parts(
+            {
+                agent: cls._of(figures, price_of(models.get(agent), figures))
+                for agent, figures in by_agent.items()
+            }
+        )
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Usage]) -> Usage:
+        """Sum up parts, by their names."""
         costs = [part.cost for part in parts.values()]
         prices = [cost for cost in costs if cost is not None]
         return cls(

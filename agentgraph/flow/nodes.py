@@ -101,7 +101,7 @@ class FlowNodes:
             state = state_of_task(state, config, is_guarded=self.guards is not None)
             stage = self._stage("fan_out", state, config, name, str(state["sent"]["key"]))
             key, entry, report = await self.work.run(stage, state, config)
-            stage.record({"reports": report}, config)
+            await stage.record({"reports": report}, config)
             return {"entries": {key: entry}, "reports": report, **_account_of(stage)}
 
         return node
@@ -180,7 +180,7 @@ class FlowNodes:
         answer = await ask_human(interceptor.site, interceptor.values["human"])
         step = self.failures.after_human(state, ask, answer, interceptor.account)
         update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
-        self._stage(ask["stage"], state, config).record(step.update, config)
+        await self._stage(ask["stage"], state, config).record(step.update, config)
         return _follow(step, state, update, interceptor.account)
 
     # Who does the stages.
@@ -296,7 +296,7 @@ class FlowNodes:
         """Run a stage, or the gate behind it, and go where it leads to."""
         stage = self._stage(name, state, config)
         command = await self._command_of(stage, state, work, begin, is_gate=is_gate)
-        stage.record(cast("dict[str, Any]", command.update or {}), config)
+        await stage.record(cast("dict[str, Any]", command.update or {}), config)
         return command
 
     async def _command_of(

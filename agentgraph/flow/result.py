@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from agentgraph.display import code, escaped, panel, prose, row, table
 from agentgraph.errors import ConfigurationError
-from agentgraph.flow.audit.flow_run import flow_runs, outermost
+from agentgraph.flow.audit.flow_run import FlowRun, flow_runs, outermost
 from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage
@@ -151,15 +151,14 @@ class FlowResult(Generic[T]):
         runs = outermost(flow_runs(records))
         if not runs:
             raise ConfigurationError("there is no run of a flow in these records")
-        run = runs[-1]
+        return cls.of_run(runs[-1], outcome)
+
+    @classmethod
+    def of_run(cls, run: FlowRun, outcome: type[BaseModel] | None = None) -> FlowResult[Any]:
+        """Read a result from a run in an audit."""
         values = run.values
-        return cls.of_values(
-            values,
-            outcome,
-            is_over=values["end"] is not None,
-            usage=run.usage,
-            thread_id=run.thread,
-        )
+        fields = {"usage": run.usage, "thread_id": run.thread}
+        return cls.of_values(values, outcome, is_over=values["end"] is not None, **fields)
 
     @property
     def output(self) -> T | None:

@@ -138,17 +138,26 @@ class StageRun:
             )
         )
 
-    def record(self, update: Mapping[str, Any], config: RunnableConfig) -> None:
-        """Record what a node writes to the flow's state, as far as the flow's result has it."""
+    async def record(self, update: Mapping[str, Any], config: RunnableConfig) -> None:
+        """Record what a node writes to the flow's state, as far as the flow's result has it.
+
+        The log of a session gets the end of the flow, without its text, which the log has anyhow.
+        """
         task = task_id_of(config)
-        data = step_data(update, self.attempt, task, payloads=self.has_payloads)
-        if data:
+        if data := step_data(update, task, payloads=self.has_payloads):
             self._record(**data)
+        if self.site is not None and update.get("end"):
+            data = step_data({"end": update["end"]}, task, payloads=False)
+            await self.site.log(kind="stage", data={**self._about, **data})
 
     def _record(self, **data: object) -> None:
         if self.site is not None:
-            own = {"stage": self.name, "attempt": self.attempt, "worker": self.worker}
-            self.site.record("stage", **{**own, "turn": self.turn, **data})
+            self.site.record("stage", **{**self._about, **data})
+
+    @property
+    def _about(self) -> dict[str, object]:
+        about = {"stage": self.name, "attempt": self.attempt, "worker": self.worker}
+        return {**about, "turn": self.turn}
 
     @property
     def has_payloads(self) -> bool:

@@ -209,7 +209,7 @@ class _Reader:
         return self._record("model", agent, {"reserved_usd": "0"})
 
     def _read_audit(self, data: Mapping[str, Any]) -> Iterator[Record]:
-        """Yield the record of an `EV_AUDIT` envelope: a decision, or an effect with its status."""
+        """Yield the record of an `EV_AUDIT` envelope: a decision, an effect, the end of a flow."""
         agent, entry = str(data.get("agent")), data.get("entry")
         if data.get("kind") == "decision":
             names = ("action", "guard", "cause", "failure_class", "evidence")
@@ -218,6 +218,8 @@ class _Reader:
             kind: RecordKind = "compensated" if entry.get("state") in _UNDO_STATES else "effect"
             fields = {name: entry.get(name) for name in ("tool", "key", "state")}
             yield self._record(kind, agent, fields)
+        elif data.get("kind") == "stage" and isinstance(data.get("data"), Mapping):
+            yield self._record("stage", agent, data["data"])
 
     def _handoff(self, data: Mapping[str, Any]) -> Record:
         """Return the record of a handoff; a handoff to a human is no hop, as no agent follows."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentgraph.cli.exits import errors_reported
+from agentgraph.cli.exits import errors_reported, fail
 from agentgraph.errors import ConfigurationError, SessionError
 
 if TYPE_CHECKING:
@@ -29,18 +29,26 @@ def audit(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: a record in each line, then their sum.")
     ] = False,
+    flows: Annotated[
+        bool, typer.Option("--flows", help="Print what all runs of each flow come to.")
+    ] = False,
 ) -> None:
     """Print the audit of a session or of runs: path, spend, decisions, effects.
 
     The store of sessions is sqlite:///file.db or postgresql://…; a file is that of a JSONLSink or a
     SQLiteSink, whose runs are selected by their id or their thread. Without SESSION, RUN or THREAD
-    the runs of the file are listed. The agents' code is not needed.
+    the runs of the file are listed. With --flows: how many runs of each flow there are, how often
+    they succeeded by the oracle, what a success costs, and where they fail. The agents' code is not
+    needed.
     """
     import asyncio
 
     from agentgraph.cli.terminal.text import clean
 
     with errors_reported():
+        if flows:
+            _print_flows(url, session, as_json)
+            return
         if session is None:
             for line in _listed_runs(url):
                 typer.echo(clean(line).rstrip())
@@ -56,6 +64,23 @@ def audit(
                 typer.echo(clean(line).rstrip())
         for line in _summary(audit):
             typer.echo(clean(line).rstrip())
+
+
+def _print_flows(url: str, session: str | None, as_json: bool) -> None:
+    """Print what the runs of flows come to, a flow in each line as JSON."""
+    import asyncio
+
+    from agentgraph.cli.flow_audit import flows_at, lines_of
+    from agentgraph.cli.terminal.text import clean
+
+    if session is not None:
+        fail("--flows: it is about all runs; leave out the session, run or thread")
+    every = asyncio.run(flows_at(url))
+    for figures in every:
+        for line in (json.dumps(figures.to_dict()),) if as_json else lines_of(figures):
+            typer.echo(clean(line))
+    if not every and not as_json:
+        typer.echo("There are no runs of flows.")
 
 
 async def _audit_of(url: str, session_id: str) -> Audit:
@@ -144,6 +169,18 @@ def _tool(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     return f"calls {data.get('tool')}({args}){failed}"
 
 
+def _stage(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+    """Return what a stage of a flow has come to, in words; "" for its report."""
+    end, verdict = data.get("end"), data.get("verdict")
+    if isinstance(end, Mapping):
+        return f"the flow is {end.get('status')}: {end.get('reason')}"
+    if data.get("status") == "reported":
+        return ""
+    problems = verdict.get("problems") if isinstance(verdict, Mapping) else None
+    why = f": {'; '.join(map(str, problems))}" if problems else ""
+    return f"{data.get('status')}, attempt {data.get('attempt')}{why}"
+
+
 def _usage(data: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     cost = f", ${data['usd']}" if "usd" in data else ""
     return f"has used {data.get('total_tokens') or 0:,} tokens{cost}"
@@ -166,6 +203,10 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
     "input": lambda data, decision: f"{data.get('from') or 'user'} says: {data.get('text', '…')}",
     "tool": _tool,
     "settled": _usage,
+    "stage": _stage,
+    "judgement": lambda data, decision: (
+        f"the oracle says: {'a success' if data.get('success') else 'no success'}"
+    ),
     "handoff": _handoff,
     "decision": lambda data, decision: (
         f"{decision.get('guard')}: {decision.get('action')}: {decision.get('cause')}"

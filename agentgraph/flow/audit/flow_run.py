@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgraph.guards import AuditTrail, Record, folded
-from agentgraph.guards.records.trail import Spent
 from agentgraph.usage import Usage
 
 _SPENDING = ("model", "settled")
@@ -58,12 +57,11 @@ class FlowRun:
         if isinstance(figures, Mapping):
             return Usage.from_dict(figures)
         agents = dict.fromkeys(record.agent for record in self.records if record.kind in _SPENDING)
-        parts = {agent: _usage_of(self._spend_of(agent)) for agent in agents}
-        total = _usage_of(folded(self.records).spend)
-        return Usage(total.input_tokens, total.output_tokens, total.total_tokens, total.cost, parts)
+        return Usage.of_parts({agent: self._usage_of(agent) for agent in agents})
 
-    def _spend_of(self, agent: str) -> Spent:
-        return folded(record for record in self.records if record.agent == agent).spend
+    def _usage_of(self, agent: str) -> Usage:
+        spend = folded(record for record in self.records if record.agent == agent).spend
+        return Usage(spend.input_tokens, spend.output_tokens, spend.total_tokens, spend.usd)
 
     @property
     def _exit_as_end(self) -> dict[str, Any] | None:
@@ -151,15 +149,13 @@ def judge(audit: AuditTrail, flow: str, thread: str, success: bool) -> bool:
 # What a step records.
 
 
-def step_data(
-    update: Mapping[str, Any], attempt: int, key: str, *, payloads: bool
-) -> dict[str, Any]:
+def step_data(update: Mapping[str, Any], key: str, *, payloads: bool) -> dict[str, Any]:
     """Return what is recorded of a step's update of the state, {} where it is no report or end."""
     reports, end = update.get("reports") or {}, update.get("end")
     reports = getattr(reports, "value", reports)  # the first stage overwrites those of earlier runs
     if not reports and end is None:
         return {}
-    data: dict[str, Any] = {"status": "reported", "key": key, "attempt": attempt}
+    data: dict[str, Any] = {"status": "reported", "key": key}
     if reports:
         data["reports"] = {
             name: report if payloads else _report_without_texts(report)
@@ -187,7 +183,3 @@ def _report_without_texts(report: Mapping[str, Any]) -> dict[str, Any]:
 def _reports_in(step: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     reports = step.get("reports")
     return reports.items() if isinstance(reports, Mapping) else ()
-
-
-def _usage_of(spend: Spent) -> Usage:
-    return Usage(spend.input_tokens, spend.output_tokens, spend.total_tokens, spend.usd)
