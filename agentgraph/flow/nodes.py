@@ -26,8 +26,8 @@ from agentgraph.flow.decisions import Failures, NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
-from agentgraph.flow.state import End, FlowState, Given, new_run
-from agentgraph.flow.topology import Item
+from agentgraph.flow.state import End, FlowState, Given, ReportValues, new_run
+from agentgraph.flow.topology import Entry, Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
 from agentgraph.flow.work import WorkStage, available_names, state_of_task
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
@@ -88,9 +88,13 @@ class FlowNodes:
             plan, entries = self.work.plan_in(state), self.work.entries_in(state)
             if not entries:
                 await stage.check_before(as_json(plan))
-            items = self.work.topology.due(plan, entries)
+            wave = self.work.wave(stage, self.work.topology.due(plan, entries), self.stages)
+            admission = await stage.admit([item.brief.worker for item in wave])
+            refused = [(wave[at], cause) for at, cause in admission.refusals.items()]
+            items = [item for at, item in enumerate(wave) if at not in admission.refusals]
             tasks = [Send(item.brief.worker, {"sent": _task_of(item)}) for item in items]
-            return _pass(stage, tasks[: self._most_at_once(stage)] or "fan_in", {}, None)
+            command = _pass(stage, tasks[: admission.most_at_once] or "fan_in", {}, None)
+            return _with_refusals(command, await self._refuse(refused, state, config))
 
         return await self._run("fan_out", state, config, work)
 
@@ -345,9 +349,18 @@ class FlowNodes:
         turn = _turn_id(state)
         return StageRun(name, attempt, self.path, settings, worker, key, turn, interceptor)
 
-    def _most_at_once(self, stage: StageRun) -> int | None:
-        limit = None if stage.site is None else stage.site.policy.fan_out
-        return None if limit is None else limit.children
+    async def _refuse(
+        self, refused: Sequence[tuple[Item, str]], state: FlowState, config: RunnableConfig
+    ) -> tuple[dict[str, Entry], dict[str, ReportValues]]:
+        """Return the entries and the reports of the work that may not begin."""
+        entries: dict[str, Entry] = {}
+        reports: dict[str, ReportValues] = {}
+        for item, cause in refused:
+            worker = self._stage("fan_out", state, config, item.brief.worker, item.key)
+            failure = StageFailure("cost_overrun", "fan_out_limit", cause)
+            entries[f"{worker.attempt}/{item.key}"] = await self.work.failed(worker, failure)
+            reports |= worker.report()
+        return entries, reports
 
 
 def _pass(
@@ -381,6 +394,16 @@ def _with_begin(begin: Mapping[str, Any] | None, update: Mapping[str, Any]) -> d
 
 def _account_of(stage: StageRun) -> dict[str, Any]:
     return {} if stage.site is None else {"guarded": stage.site.account.dump()}
+
+
+def _with_refusals(
+    command: Command[Any], refusals: tuple[Mapping[str, Entry], Mapping[str, ReportValues]]
+) -> Command[Any]:
+    """Return a command that writes the work that may not begin, too."""
+    update = cast("dict[str, Any]", command.update)
+    entries, reports = refusals
+    update = {**update, "entries": entries, "reports": {**update["reports"], **reports}}
+    return Command(goto=command.goto, update=update)
 
 
 def _task_of(item: Item) -> dict[str, Any]:

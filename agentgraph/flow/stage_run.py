@@ -31,12 +31,13 @@ from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.state import ReportValues
 from agentgraph.graphs.task import task_id_of
 from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
+from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
 from agentgraph.guards.nodes.site import Overdue, Site, inside_stage
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.enclosure import Enclosure
-from agentgraph.interception import OuterCall, inside_tool, intercepted_by
+from agentgraph.interception import Admission, OuterCall, inside_tool, intercepted_by
 from agentgraph.stream import StageEvent, StageStatus, emit
 from agentgraph.usage import Usage
 
@@ -231,15 +232,19 @@ class StageRun:
             evidence = {"validation": result.to_dict()}
             raise StageFailure(failure_class, "gate", result.cause, problems, evidence)
 
-    def check_hop(self, target: str, hops: int) -> None:
-        """Check whether a worker may hand over to a peer, after so many hops."""
-        if self.site is None:
+    async def check_hop(self, target: str, text: str) -> None:
+        """Check whether a worker may hand over to a peer with these words."""
+        if self.interceptor is None:
             return
-        limit, grants = self.site.policy.hops, self.site.account.spending.grants
-        decision = None if limit is None else limit.check(hops, grants)
-        if decision is not None and not decision.allows:
-            raise StageFailure("deadlock", decision.guard, decision.cause)
-        self.site.record("handoff", source=self.worker, target=target, hop=True)
+        refusal = await self.interceptor.handoff(target, digest(text))
+        if refusal is not None:
+            raise StageFailure("deadlock", refusal.guard, refusal.why)
+
+    async def admit(self, workers: Sequence[str]) -> Admission:
+        """Count the workers that begin now, and say which may not."""
+        if self.interceptor is None:
+            return Admission()
+        return await self.interceptor.dispatch(workers, levels=0)  # the stage is no level
 
     # Work.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any, cast
 
@@ -19,11 +20,13 @@ from pydantic_core import to_json
 from agentgraph.flow import prompts
 from agentgraph.flow.members import Answer, Function, Member, as_json, call_function
 from agentgraph.flow.result import mast_of
+from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
 from agentgraph.flow.state import FlowState, ReportValues
-from agentgraph.flow.topology import Entry, Failure, Topology
+from agentgraph.flow.topology import Entry, Failure, Item, Topology
 from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
 from agentgraph.graphs.task import begun_from, read_state
+from agentgraph.guards import CostBudget
 from agentgraph.guards.records.pending_writes import PendingWrites
 
 _CHANNEL = "agentgraph_finished"
@@ -76,9 +79,37 @@ class WorkStage:
         ]
         if failures:
             problems = [f"{worker}: {failure['cause']}" for worker, failure in failures]
+            problems += self._work_not_begun(state)
             first = failures[0][1]
             failure_class: Any = first["failure_class"]
             raise StageFailure(failure_class, first["guard"], "; ".join(problems), problems)
+
+    def _work_not_begun(self, state: FlowState) -> list[str]:
+        numbers = {key.rpartition(".")[2] for key in self.entries_in(state)}
+        briefs = enumerate(self.plan_in(state).briefs)
+        return [f"{b.worker}: was not begun" for n, b in briefs if str(n) not in numbers]
+
+    def wave(
+        self, stage: StageRun, items: Sequence[Item], stages: Mapping[str, Stage]
+    ) -> Sequence[Item]:
+        """Return the first of the pieces of work that the purse can pay for at the same time.
+
+        The budget of a worker is reserved before it begins; what has not enough then, waits for
+        what others leave.
+        """
+        if stage.site is None:
+            return items
+        purses = stage.site.account.spends_under(stage.site.policy)
+        tokens, dollars = 0, Decimal(0)
+        for count, item in enumerate(items):
+            budget = stages.get(item.brief.worker, NO_STAGE).budget
+            if budget is None:
+                continue
+            tokens, dollars = tokens + (budget.tokens or 0), dollars + (budget.dollars or 0)
+            reserved = CostBudget(tokens=tokens, usd=dollars)
+            if count and any(purse.lacks(reserved) for purse in purses):
+                return items[:count]
+        return items
 
     # The node of a worker.
 
@@ -103,18 +134,21 @@ class WorkStage:
         except GraphBubbleUp:
             raise
         except Exception as error:
-            problem = failure_in(error)
-            stage.note_failure(problem)
-            mast = mast_of(problem.failure_class)
-            verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
-            await stage.tell("failed", verdict)
-            failure = Failure(
-                failure_class=problem.failure_class, guard=problem.guard, cause=problem.cause
-            )
-            return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None)
+            return await self.failed(stage, failure_in(error))
         await stage.tell("finished", {"passed": True, "confidence": summary.confidence})
         values = as_json(summary)
         return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer)
+
+    async def failed(self, stage: StageRun, problem: StageFailure) -> Entry:
+        """Return the entry of a worker that brings nothing, and tell why."""
+        stage.note_failure(problem)
+        mast = mast_of(problem.failure_class)
+        verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
+        await stage.tell("failed", verdict)
+        failure = Failure(
+            failure_class=problem.failure_class, guard=problem.guard, cause=problem.cause
+        )
+        return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None)
 
     async def _work(self, stage: StageRun, state: FlowState) -> tuple[Summary, str | None]:
         """Let a worker do its brief; return its summary, and the peer that it hands over to."""
@@ -128,7 +162,7 @@ class WorkStage:
             answer = await stage.answer_of(worker, self._text_for(brief, shown))
             transfer = answer.transfer if answer.transfer in self.workers else None
             if transfer is not None:
-                stage.check_hop(transfer, sum(1 for e in entries.values() if e.get("transfer")))
+                await stage.check_hop(transfer, answer.text)
             value = _value_of(answer) or (f"Handed over to {transfer}." if transfer else "")
         else:
             value = await call_function(worker, brief, shown)

@@ -304,14 +304,17 @@ class NodeInterceptor:
             self.account.postpone(self.site.place.visit_key, decision)
         return Refusal(decision.guard, decision.cause)
 
-    async def dispatch(self, workers: Sequence[str]) -> Admission:
-        """Count the workers that begin now, and say which must wait, and which may not begin."""
+    async def dispatch(self, workers: Sequence[str], *, levels: int = 1) -> Admission:
+        """Count the workers that begin now, and say which must wait, and which may not begin.
+
+        They work so many levels below this one.
+        """
         site, policy = self.site, self.site.policy
         refusals: dict[int, str] = {}
         most_at_once: int | None = None
         progress, grants = self.account.spending.progress, self.account.spending.grants
         if policy.depth is not None:
-            decision = policy.depth.check(site.level + 1)
+            decision = policy.depth.check(site.level + levels)
             if not decision.allows:
                 await site.decide(decision)
                 return Admission(dict.fromkeys(range(len(workers)), decision.cause))
