@@ -18,10 +18,10 @@ from agentgraph.flow.members import (
     compile_member,
     transfer_tool,
 )
-from agentgraph.flow.nodes import FlowNodes
+from agentgraph.flow.nodes import STAND_IN, FlowNodes
 from agentgraph.flow.spec import FlowSpec
 from agentgraph.flow.stage import NO_STAGE, STAGES
-from agentgraph.flow.stage_run import GUARD_CHANNELS, StageGuards
+from agentgraph.flow.stage_run import GUARD_CHANNELS, StageGuards, path_of
 from agentgraph.flow.state import OUTPUTS, FlowState
 from agentgraph.flow.values import Verdict, plan_of
 from agentgraph.flow.work import WorkStage
@@ -88,7 +88,7 @@ def _policies(flow: FlowSpec, guards: Guards | None, path: str) -> dict[str, Gua
     """Return the policy of each stage and of each worker, nothing without guards."""
     if guards is None:
         return {}
-    places = {name: f"{path}/{name}" for name in (*STAGES, *flow.workers)}
+    places = {name: path_of(path, name) for name in (*STAGES, *flow.workers)}
     own = {name: flow.stages.get(name, NO_STAGE).policy or Guards() for name in places}
     whole = guards.for_turns(_MOST_PARTS)
     return {name: whole.at(at).at_stage(own[name], at) for name, at in places.items()}
@@ -124,11 +124,12 @@ def _nodes_of(
     schemas: Mapping[str, type[BaseModel] | None] = {
         "plan": plan_of(flow.brief),
         "critic": Verdict,
+        STAND_IN: Verdict,
         "aggregate": None,
         "validate": Verdict,
         "finalize": flow.outcome,
     }
-    stages = {"critic": "plan", "aggregate": "fan_in"}
+    stages = {"critic": "plan", STAND_IN: "plan", "aggregate": "fan_in"}
     members = {
         name: compile_part(part, stages.get(name, name), stages.get(name, name), schemas[name])
         for name, part in _parts_of(flow)
@@ -162,6 +163,8 @@ def _parts_of(flow: FlowSpec) -> Iterator[tuple[str, Any]]:
             name == "finalize" and flow.finalize is None and flow.outcome is None
         ):
             yield name, part
+    if flow.critic is None and flow.supervisor is not None:
+        yield STAND_IN, flow.supervisor
 
 
 def _transfer_tools(flow: FlowSpec, worker: str) -> Iterable[Any]:

@@ -92,13 +92,15 @@ class Failures:
             await stage.tell("replanned", about)
             attempt = (state.get("attempt") or 1) + 1
             update = {"attempt": attempt, "problems": [*failure.problems], "given": None}
+            update["needs_critic"] = decision.failure_class == "spec_malformed"
             return NextStep("plan", {**update, "failed_states": failed_states})
         if decision.action == "escalate" and stage.site is not None:
             await stage.tell("escalated", about)
             return self._escalation(stage, decision)
-        await stage.tell("aborted", about)
         if decision.action == "fallback" and self.fallback is not None:
+            await stage.tell("finished", {**about, "fallback": True})
             return _end("finished", "fallback", str(self.fallback.text))
+        await stage.tell("aborted", about)
         return self._aborted_step(stage, decision)
 
     def _decision(
@@ -120,6 +122,8 @@ class Failures:
         replans = (state.get("attempt") or 1) - 1
         cell = self.table.cell(failure_class, self.tier)
         is_possible = cell.action != "fallback" or self.fallback is not None
+        if failure_class == "infinite_loop" and cell.action == "correct":
+            is_possible = False  # the guards have corrected the model that goes round
         if cell.action in _NEW_PLAN and replans >= self.replans:
             is_possible = False
         return self.table.decide(
@@ -173,8 +177,8 @@ class Failures:
         if stage in _CHECKS:
             return NextStep(_CHECKS[stage], {"given": Given(stage=stage, value=value)})
         if by == "respond":  # words on a plan are for the planner
-            return NextStep("plan", {"problems": [text]})
-        return NextStep("plan_gate", {"plan": value})
+            return NextStep("plan", {"problems": [text], "needs_critic": False})
+        return NextStep("plan_gate", {"plan": value, "needs_critic": False})
 
 
 def _repetition_of(stage: str, state: FlowState) -> NextStep:

@@ -34,6 +34,9 @@ from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.nodes.human import ask_human
 from agentgraph.running import current_round_key, current_run, history
 
+STAND_IN = "supervisor_as_critic"
+"""The member that judges a plan after a malformed one, where the flow has no critic."""
+
 Work: TypeAlias = Callable[[StageRun], Awaitable[Command[Any]]]
 
 
@@ -75,7 +78,7 @@ class FlowNodes:
             stage.note("after", "plan", faults)
             if faults:
                 raise StageFailure("spec_malformed", "plan", "; ".join(faults), faults)
-            await self._ask_critic(stage, state["task"], plan)
+            await self._ask_critic(stage, state, plan)
             await stage.check_after(as_json(plan))
             return _pass(stage, "fan_out", {}, None)
 
@@ -168,7 +171,7 @@ class FlowNodes:
                 failure_class=None,
                 outcome=outcome,
                 text=outcome if isinstance(outcome, str) else to_json(outcome).decode(),
-                success=await self._ask_oracle(outcome),
+                success=await self._ask_oracle(stage, outcome),
             )
             message = AIMessage(end["text"], id=f"outcome_{_turn_id(state)}")
             update = {"end": end, "given": None, "messages": [message]}
@@ -218,11 +221,14 @@ class FlowNodes:
             ]
         return faults or [*self.work.topology.faults(plan, [*workers])]
 
-    async def _ask_critic(self, stage: StageRun, task: str, plan: Plan) -> None:
+    async def _ask_critic(self, stage: StageRun, state: FlowState, plan: Plan) -> None:
         critic = self.members.get("critic")
+        if critic is None and state.get("needs_critic"):
+            critic = self.members.get(STAND_IN)
         if critic is None:
             return
-        verdict = await stage.ask(critic, prompts.critic_request(task, plan), Verdict, (plan,))
+        text = prompts.critic_request(state["task"], plan)
+        verdict = await stage.ask(critic, text, Verdict, (plan,))
         problems = [] if verdict.accepted else [*verdict.problems] or ["the critic refuses it"]
         stage.note("after", "critic", problems, verdict.confidence)
         if problems:
@@ -267,12 +273,19 @@ class FlowNodes:
     def _in_form(self, stage: StageRun, value: object) -> Any:
         return value if self.outcome is None else as_json(stage.read(self.outcome, value))
 
-    async def _ask_oracle(self, outcome: Any) -> bool | None:
+    async def _ask_oracle(self, stage: StageRun, outcome: Any) -> bool | None:
+        """Return what the oracle says; one that raises says nothing, and the outcome stands."""
         oracle = self.members.get("oracle")
         if oracle is None or isinstance(oracle, Member):
             return None
         value = outcome if self.outcome is None else self.outcome.model_validate(outcome)
-        return bool(await call_function(oracle, value))
+        try:
+            return bool(await call_function(oracle, value))
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            await stage.note_error("oracle", error)
+            return None
 
     # Running a stage.
 

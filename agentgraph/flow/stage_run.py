@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from agentgraph.clock import clock
-from agentgraph.errors import ConfigurationError, GuardStopped
+from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
 from agentgraph.flow.audit.flow_run import step_data, verdict_data
 from agentgraph.flow.members import (
     Answer,
@@ -27,7 +27,7 @@ from agentgraph.flow.members import (
     read_as,
 )
 from agentgraph.flow.result import ValidationResult
-from agentgraph.flow.stage import NO_STAGE, Stage
+from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
 from agentgraph.flow.state import ReportValues
 from agentgraph.graphs.task import task_id_of
 from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
@@ -68,12 +68,17 @@ class StageFailure(Exception):
 class StageInterceptor(NodeInterceptor):
     """The guards of a flow around one of its stages: a member's run is a part of the flow's."""
 
+    def __init__(self, interceptor: NodeInterceptor, flow: str) -> None:
+        super().__init__(interceptor.site, interceptor.values)
+        self.flow = flow
+        """The path of the flow."""
+
     def enclosure(self, call: OuterCall) -> Enclosure:
         """Return what the guards know of the stage in which a member runs."""
         outer = super().enclosure(call)
-        flow = self.site.place.path.rpartition("/")[0]
-        path = f"{flow}/{call.tool}"  # the stage, as in events: it is no agent, and so no level
-        return Enclosure(outer.account, outer.policy, path, self.site.place.depth - 1, outer.ledger)
+        path = f"{self.flow}/{call.tool}"  # the stage is no agent, and so no level
+        depth = self.flow.count("/") + 1
+        return Enclosure(outer.account, outer.policy, path, depth, outer.ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,16 @@ class StageGuards:
 
     def at(self, stage: str, state: Mapping[str, Any], config: RunnableConfig) -> StageInterceptor:
         """Return the guards at one stage, or at one worker."""
-        place = Place(f"{self.path}/{stage}")
+        place = Place(path_of(self.path, stage))
         if "turn" in state:  # before the first account there is no channel of it
             state = {"guarded": None, **state}
         interceptor = interceptor_of(self.policies[stage], place, GUARD_CHANNELS, state, config)
-        return StageInterceptor(interceptor.site, interceptor.values)
+        return StageInterceptor(interceptor, self.path)
+
+
+def path_of(flow: str, stage: str) -> str:
+    """Return the path of a stage, or of a worker, in a flow."""
+    return f"{flow}/{stage}" if stage in STAGES else f"{flow}/fan_out/{stage}"
 
 
 @dataclass(slots=True)
@@ -194,6 +204,13 @@ class StageRun:
         gate = f"{self.label}:{side}"
         passed = not problems
         self.verdicts.append(ValidationResult(gate, check, passed, tuple(problems), confidence))
+
+    async def note_error(self, check: str, error: Exception) -> None:
+        """Note and record a check that could not be made, and in whose way nothing stands."""
+        cause = f"the {check} has failed: {error_text(error)}"
+        self.note("after", check, [cause])
+        if self.site is not None:
+            await self.site.decide(Decision("allow", check, cause, "", {"stage": self.name}))
 
     def note_failure(self, failure: StageFailure) -> None:
         """Note why the stage has failed, where no check has done so."""
@@ -360,8 +377,12 @@ def failure_in(error: Exception) -> StageFailure:
         return _failure_of(error)
     if isinstance(error, Overdue):
         return StageFailure("deadlock", f"deadline:{error.layer}", str(error))
-    failure_class = classify(error).failure_class
-    return StageFailure(failure_class, "failure", f"{type(error).__name__}: {error}")
+    return StageFailure(classify(error).failure_class, "failure", error_text(error))
+
+
+def error_text(error: Exception) -> str:
+    """Return an error in words: our own say enough, of others the kind is told too."""
+    return str(error) if isinstance(error, AgentGraphError) else f"{type(error).__name__}: {error}"
 
 
 def _failure_of(error: GuardStopped) -> StageFailure:

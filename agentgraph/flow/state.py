@@ -73,6 +73,8 @@ class FlowState(TypedDict):
     """Which plan is at work, from 1."""
     problems: list[str]
     """What was wrong with the attempt before."""
+    needs_critic: bool
+    """Whether the plan before was malformed: then a critic judges the next one."""
     failed_states: list[str]
     """Digests of the plans that have failed, each with its result and what was wrong with it."""
     plan: dict[str, Any] | None
@@ -97,6 +99,7 @@ def new_run(task: str, turn_id: str, name: str) -> dict[str, Any]:
         "task": task,
         "attempt": 1,
         "problems": [],
+        "needs_critic": False,
         "failed_states": [],
         "plan": None,
         "entries": Overwrite({}),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 
 from agentgraph import Agent
 from agentgraph.flow import Brief, Flow, Plan, Stage, Summary, Verdict, mast_of
 from agentgraph.guards import (
     Cell,
+    CircuitBreaker,
     CostBudget,
     Decision,
     DecisionTable,
@@ -17,6 +19,7 @@ from agentgraph.guards import (
     Gate,
     MemorySink,
 )
+from agentgraph.stream import GuardEvent
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.flow.planned_work import flow_of, guarded, plan, requests, stages_of, verdict, worker
 from tests.guards.guarded_agents import audited
@@ -60,7 +63,9 @@ async def test_malformed_plan_is_mended_or_ends_the_flow_by_tier(bad: Any, text:
     result = await flow_of(bad, bad, bad, guards=guarded("interactive")).ainvoke("go")
     assert (result.status, result.failure_class) == ("aborted", "spec_malformed")
     assert text in result.text
-    flow = flow_of(bad, plan("a"), "ok", verdict())
+    # A plan that misses its schema is asked for again by the planner itself, without a critic.
+    criticized = [] if text == "task" else [verdict()]
+    flow = flow_of(bad, plan("a"), *criticized, "ok", verdict())
     assert (await flow.ainvoke("go")).status == "finished"
     result = await flow_of(bad, guards=guarded("regulated")).ainvoke("go")
     assert result.status != "finished"
@@ -151,6 +156,77 @@ async def test_critic_judges_each_plan_before_its_gate() -> None:
     result = await flow.ainvoke("go")
     assert (result.status, result.replans, len(asked)) == ("finished", 1, 2)
     assert "too small" in requests(flow.supervisor)[1]
+
+
+async def test_plan_after_a_malformed_one_is_judged_by_the_supervisor_without_a_critic() -> None:
+    flow = flow_of(
+        plan("nobody"), plan("a"), verdict(False, 0.9, "too small"), plan("a", "b"), verdict(),
+        "weak", verdict(False, 0.9, "no sources"),
+    )  # fmt: skip
+    result = await flow.ainvoke("go")
+    asked = requests(flow.supervisor)
+    assert ["Judge whether it can lead" in text for text in asked[:6]] == [
+        False, False, True, False, True, False,
+    ]  # fmt: skip
+    assert "who is no worker" in asked[1] and "too small" in asked[3]
+    assert (result.status, result.replans) == ("aborted", 2)
+    flow = flow_of(plan("a"), "weak", verdict(False), plan("a"), "ok", verdict())
+    assert (await flow.ainvoke("go")).status == "finished"  # no plan was malformed, no critic asked
+
+
+@pytest.mark.parametrize("tier", TIERS)
+async def test_worker_whose_model_went_round_although_corrected_is_no_reason_for_a_plan(
+    tier: Any,
+) -> None:
+    def look(what: str) -> str:
+        """Look."""
+        return "nothing"
+
+    a = worker("a", *[call("look", what="it")] * 60, tools=[look])
+    flow = flow_of(plan("a", "b"), work=[a, worker("b")], guards=guarded(tier))
+    result = await flow.ainvoke("go")
+    assert result.replans == 0
+    if tier == "regulated":
+        assert result.interrupts[0].payload["failure_class"] == "infinite_loop"
+    else:
+        assert (result.status, result.failure_class) == ("aborted", "infinite_loop")
+
+
+async def test_oracle_that_raises_says_nothing_and_the_outcome_stands() -> None:
+    def oracle(outcome: Any) -> bool:
+        raise RuntimeError("no network")
+
+    sink = MemorySink()
+    flow = flow_of(plan("a"), "ok", verdict(), oracle=oracle, guards=guarded(sink=sink))
+    result = await flow.ainvoke("go")
+    assert (result.status, result.text, result.success) == ("finished", "ok", None)
+    [failed] = [v for r in result.stages for v in r.verdicts if not v.passed]
+    assert (failed.gate, failed.check) == ("finalize:after", "oracle")
+    assert "no network" in failed.problems[0]
+    assert ("report/finalize", "oracle", "allow") in audited(sink)
+
+
+async def test_safe_answer_takes_the_place_of_an_unsafe_result() -> None:
+    breaker = CircuitBreaker(fallback=AIMessage("Please ask our staff."))
+    stages = {"fan_in": Stage(after=Gate(policy=lambda subject: "poison" not in subject.text))}
+    guards = guarded("interactive", breaker=breaker)
+    flow = flow_of(plan("a"), "poison", stages=stages, guards=guards)
+    result = await flow.ainvoke("go")
+    assert (result.status, result.reason) == ("finished", "fallback")
+    assert result.text == "Please ask our staff."
+    told = await stages_of(flow_of(plan("a"), "poison", stages=stages, guards=guards))
+    assert told[-2:] == [("fan_in", "", "failed"), ("fan_in", "", "finished")]
+
+
+async def test_decisions_events_and_usage_name_a_worker_by_one_path() -> None:
+    sink = MemorySink()
+    a = worker("a", *[Fault.server_error()] * 20)
+    flow = flow_of(plan("a"), work=[a], guards=guarded(sink=sink))
+    events = [event async for event in flow.astream("go")]
+    decided = {agent for agent, _, _ in audited(sink)}
+    assert decided == {"report/fan_out/a", "report/fan_in"}
+    told = {event.agent for event in events if isinstance(event, GuardEvent)}
+    assert "report/fan_out/a" in told
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
