@@ -8,9 +8,12 @@ member, the flow goes on and decides what that means.
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -20,6 +23,8 @@ from pydantic_core import to_json
 
 from agentgraph.agents import Agent
 from agentgraph.agents.build import compile_root
+from agentgraph.agents.run.inputs import Block
+from agentgraph.agents.spec.output import json_in
 from agentgraph.blocking import in_thread
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph
@@ -65,9 +70,12 @@ class Member:
     schema: type[BaseModel] | None = None
     """The form in which a graph that is no agent of ours is asked to answer, as JSON."""
 
-    async def ask(self, text: str, run: MemberRun) -> Answer:
-        """Run the graph on one message, and return what it answers."""
-        message = HumanMessage(self._request(text), id=f"brief_{run.part.id}")
+    async def ask(self, text: str, media: Sequence[Block], run: MemberRun) -> Answer:
+        """Run the graph on one message, a text with images and files; return what it answers."""
+        request = self._request(text)
+        blocks = [*([{"type": "text", "text": request}] if request else ()), *media]
+        content: Any = blocks if media else request
+        message = HumanMessage(content, id=f"brief_{run.part.id}")
         keys = _RESULT_KEYS if self.is_agent else None
         try:
             with inside_run(run.part), handed_over(()):
@@ -270,7 +278,7 @@ def read_as(schema: type[T], value: object) -> T:
     """Return a value in a form; raises `ValidationError` with all faults where it does not fit."""
     adapter = TypeAdapter(schema)
     if isinstance(value, str):
-        return adapter.validate_json(_json_in(value))
+        return adapter.validate_json(_json_object_in(value))
     if isinstance(value, BaseModel):
         return adapter.validate_python(value.model_dump(mode="python"))
     return adapter.validate_python(value)
@@ -288,7 +296,20 @@ def as_json(value: object) -> Any:
     return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
 
 
-def _json_in(text: str) -> str:
-    """Return the JSON object in a text: models put it into a block of Markdown."""
-    start, end = text.find("{"), text.rfind("}")
-    return text[start : end + 1] if 0 <= start < end else text
+_MOST_BRACES = 100
+"""How many braces in a text are tried as the begin of a JSON object."""
+
+
+def _json_object_in(text: str) -> str:
+    """Return the JSON object in a text: models write words around it, and braces into these."""
+    try:
+        return json.dumps(json_in(text))
+    except ValueError:
+        pass
+    braces = (brace.start() for brace in re.finditer(r"\{", text))
+    for start in islice(braces, _MOST_BRACES):
+        try:
+            return json.dumps(json.JSONDecoder().raw_decode(text, start)[0])
+        except ValueError:
+            continue
+    return text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END
@@ -21,6 +21,7 @@ from langgraph.types import Command, Overwrite, Send
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from agentgraph.agents.run.inputs import Block
 from agentgraph.flow import prompts
 from agentgraph.flow.decisions import Failures, NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
@@ -291,10 +292,7 @@ class FlowNodes:
 
     def _begin(self, state: FlowState) -> dict[str, Any]:
         """Return the channels at the begin of an input, nothing where a plan is made anew."""
-        messages = history(cast("Mapping[str, Any]", state))
-        humans = [m for m in messages if isinstance(m, HumanMessage)]
-        last = (humans or messages)[-1] if messages else HumanMessage("", id="nothing")
-        run = current_run()
+        last, run = _input_in(state), current_run()
         turn_id = current_round_key() or (f"input_{last.id}" if run is None else run.id)
         if _turn_id(state) == turn_id and state.get("attempt"):
             return {}
@@ -359,8 +357,8 @@ class FlowNodes:
         interceptor = None if self.guards is None else self.guards.at(at, state, config)
         settings = self.stages.get(at, NO_STAGE)
         attempt = state.get("attempt") or 1
-        turn = _turn_id(state)
-        return StageRun(name, attempt, self.path, settings, worker, key, turn, interceptor)
+        media, turn = _media_in(_input_in(state)), _turn_id(state)
+        return StageRun(name, attempt, self.path, settings, media, worker, key, turn, interceptor)
 
     async def _refuse(
         self, refused: Sequence[tuple[Item, str]], state: FlowState, config: RunnableConfig
@@ -427,6 +425,19 @@ def _about(worker: Member | Function) -> str:
     if isinstance(worker, Member):
         return worker.description
     return (getattr(worker, "__doc__", None) or "").partition("\n")[0]
+
+
+def _input_in(state: FlowState) -> AnyMessage:
+    """Return the message with the task: the last one of the human."""
+    messages = history(cast("Mapping[str, Any]", state))
+    humans = [m for m in messages if isinstance(m, HumanMessage)]
+    return (humans or messages)[-1] if messages else HumanMessage("", id="nothing")
+
+
+def _media_in(message: AnyMessage) -> list[Block]:
+    """Return the images and files of a message."""
+    blocks = message.content if isinstance(message.content, list) else ()
+    return [b for b in blocks if isinstance(b, Mapping) and b.get("type") != "text"]
 
 
 def given_at(stage: str, state: FlowState) -> Given | None:

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from agentgraph.agents.run.inputs import Block
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
 from agentgraph.flow.audit.flow_run import step_data, verdict_data
@@ -112,6 +113,8 @@ class StageRun:
     path: str
     """The path of the flow."""
     settings: Stage = NO_STAGE
+    media: Sequence[Block] = ()
+    """The images and files of the task, which its members are shown with their requests."""
     worker: str = ""
     key: str = ""
     """Identifies the piece of work within its attempt."""
@@ -297,10 +300,10 @@ class StageRun:
         run = MemberRun.begin(key, f"{self.path}/{self.name}/")
         try:
             if self.interceptor is None:
-                answer = await member.ask(text, run)
+                answer = await member.ask(text, self.media, run)
             else:
                 with intercepted_by(self.interceptor), inside_tool(self.name):
-                    answer = await member.ask(text, run)
+                    answer = await member.ask(text, self.media, run)
         finally:
             self.usage = Usage.of_run(run.part)
         if answer.closed_by:

@@ -30,7 +30,7 @@ from agentgraph.guards import CostBudget
 from agentgraph.guards.records.pending_writes import PendingWrites
 
 _CHANNEL = "agentgraph_finished"
-_KEYS = ("task", "attempt", "plan", "entries", "turn")
+_KEYS = ("messages", "task", "attempt", "plan", "entries", "turn")
 
 
 @dataclass(frozen=True, slots=True)

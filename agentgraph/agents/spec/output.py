@@ -34,8 +34,8 @@ ResponseFormat: TypeAlias = type | UnionType | Mapping[str, Any] | Strategy[Any]
 """A pydantic model, dataclass, `TypedDict` or JSON Schema, a union of them, or a strategy."""
 
 
-_FENCE = re.compile(r"^```(?:json)?\s*(.*?)\s*```$", re.DOTALL)
-"""The fence in which a model may write JSON."""
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
+"""The fence in which a model may write JSON, with words around it."""
 
 
 class StoredAnswer(TypedDict):
@@ -94,10 +94,7 @@ class OutputFormat:
 
     def of_text(self, text: str) -> StoredAnswer:
         """Return the answer that a text gives; raises `ValueError` with what does not fit."""
-        try:
-            value = json.loads(_FENCE.sub(r"\1", text.strip()))
-        except ValueError:
-            raise ValueError("it is a text, and no JSON") from None
+        value = json_in(text)
         problems = []
         for form in self._forms.values():
             try:
@@ -152,3 +149,13 @@ class OutputFormat:
         if form is None:
             raise ValueError(f"the answer has the form {answer['form']!r}, which is not known here")
         return form.load(answer["value"])
+
+
+def json_in(text: str) -> Any:
+    """Return the JSON that a text is, or has in a fence; raises `ValueError` without any."""
+    for candidate in (text, *_FENCE.findall(text)):
+        try:
+            return json.loads(candidate)
+        except ValueError:
+            continue
+    raise ValueError("it is a text, and no JSON")
